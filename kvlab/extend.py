@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         ReadingCapabilities,
         register_reading,
     )
-    from kvlab.core.contract.second_pass import Rehearsal
-    from kvlab.core.contract.view import Seen, Slots, View
+    from kvlab.core.contract.second_pass import SecondPassRequest
+    from kvlab.core.contract.view import AttentionPass, Slots, View
     from kvlab.core.errors import UserError
     from kvlab.core.methods.allocators.adaptive import HeadAdaptive
     from kvlab.core.methods.allocators.cosine import CosineDecay
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
     from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
     from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
-    from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention, RehearsedAttention
+    from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention, SecondPassAttention
     from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
     from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
     from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly, SlotsAlone
@@ -127,8 +127,8 @@ _HOME = {
         "kvlab.core.contract.plan": "Edges NewKeys Plan ValueShift",
         "kvlab.core.contract.preset": "Preset",
         "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
-        "kvlab.core.contract.second_pass": "Rehearsal",
-        "kvlab.core.contract.view": "Seen Slots View",
+        "kvlab.core.contract.second_pass": "SecondPassRequest",
+        "kvlab.core.contract.view": "AttentionPass Slots View",
         # Scorers.
         "kvlab.core.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
         "kvlab.core.methods.scorers.attention.accumulated_attention": "AccumulatedAttention",
@@ -151,7 +151,7 @@ _HOME = {
         "kvlab.core.methods.scorers.lookahead.expected_attention": "ExpectedAttention",
         "kvlab.core.methods.scorers.lookahead.sampled_queries": "FutureQueries",
         "kvlab.core.methods.scorers.lookahead.kvzap": "PredictedScore",
-        "kvlab.core.methods.scorers.lookahead.kvzip": "LayerAttention RehearsedAttention",
+        "kvlab.core.methods.scorers.lookahead.kvzip": "LayerAttention SecondPassAttention",
         "kvlab.core.methods.scorers.lookahead.query_statistics": "QueryCentres QueryFilter",
         # Allocators.
         "kvlab.core.methods.allocators.adaptive": "HeadAdaptive",
@@ -209,7 +209,11 @@ _HOME = {
 }
 _NAMES = {name.partition(":")[0]: (module, name.partition(":")[2] or name) for name, module in _HOME.items()}
 # Old name -> new name, for one release.
-_DEPRECATED: dict[str, str] = {}
+_DEPRECATED = {
+    "Rehearsal": "SecondPassRequest",
+    "RehearsedAttention": "SecondPassAttention",
+    "Seen": "AttentionPass",
+}
 # What version 0.1 had, and the method that alone used it.
 _GONE = {"Epiphany": "epikv", "ResidualRule": "epikv", "TokenScores": "epikv", "ThinInLots": "pyramidinfer:decode=lots"}
 

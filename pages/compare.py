@@ -253,7 +253,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "prompt s": table["prompt_seconds"].astype(float),
-        "second pass s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
+        "second pass s": again.astype(float) if (again := table["second_pass_seconds"]).notna().any() else None,
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],
     }

@@ -126,7 +126,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
         return draw_shown(exhibit, sources, choice, theme, shipped_results())
 
     with st.spinner("Drawing"):
-        return _cache().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
+        return _cache().get((exhibit.key, repr(choice), theme), exhibit.source_state(sources), now)
 
 
 @st.cache_resource(show_spinner=False)

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from kvlab.common.users import acting, acting_as
-from kvlab.results.sources import Seen
+from kvlab.results.sources import SourceState
 
 V = TypeVar("V")
 MAX_AGE_SECONDS = 60.0  # after which an outdated value is redrawn
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class _Entry(Generic[V]):
     value: V
-    seen: Seen
+    seen: SourceState
     size: int
     drawn: float
 
-    def is_outdated(self, seen: Seen) -> bool:
+    def is_outdated(self, seen: SourceState) -> bool:
         return self.seen.stamp != seen.stamp and self.seen.at < seen.at
 
 
@@ -51,7 +51,7 @@ class FigureCache(Generic[V]):
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def get(self, what: Hashable, seen: Seen, draw: Callable[[], V]) -> V:
+    def get(self, what: Hashable, seen: SourceState, draw: Callable[[], V]) -> V:
         """The value, from `draw` if it is not cached. Errors of `draw` are raised and not cached."""
         key = (what, seen.place)
         entry = self._find(key, seen)
@@ -64,12 +64,12 @@ class FigureCache(Generic[V]):
             self._redraw_later(key, seen, draw)
         return entry.value
 
-    def known(self, what: Hashable, seen: Seen) -> V | None:
+    def known(self, what: Hashable, seen: SourceState) -> V | None:
         """The value if `get` would return it without drawing."""
         entry = self._find((what, seen.place), seen)
         return None if entry is None else entry.value
 
-    def _find(self, key: Hashable, seen: Seen) -> _Entry[V] | None:
+    def _find(self, key: Hashable, seen: SourceState) -> _Entry[V] | None:
         """The entry, if it may be shown."""
         with self._lock:
             entry = self._entries.get(key)
@@ -79,7 +79,7 @@ class FigureCache(Generic[V]):
             return entry
         return entry if entry.seen.names <= seen.names and self._is_useful(entry.value) else None
 
-    def _draw(self, key: Hashable, seen: Seen, draw: Callable[[], V]) -> _Entry[V]:
+    def _draw(self, key: Hashable, seen: SourceState, draw: Callable[[], V]) -> _Entry[V]:
         try:
             value = draw()
             entry = _Entry(value, seen, self._size(value), time.monotonic())
@@ -98,7 +98,7 @@ class FigureCache(Generic[V]):
         entry = self._entries.pop(key, None)
         self.bytes -= entry.size if entry else 0
 
-    def _redraw_later(self, key: Hashable, seen: Seen, draw: Callable[[], V]) -> None:
+    def _redraw_later(self, key: Hashable, seen: SourceState, draw: Callable[[], V]) -> None:
         user = acting()
 
         def work() -> None:

@@ -85,7 +85,7 @@ def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
 def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:
     """The card if it need not be drawn: it is in memory or on disk."""
     theme = page_theme()
-    found = _cache().known((exhibit.key, theme), exhibit.seen(sources))
+    found = _cache().known((exhibit.key, theme), exhibit.source_state(sources))
     return found or scorecard.find_card(exhibit, sources, theme)
 
 
@@ -100,7 +100,7 @@ def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
     theme = page_theme()
     try:
         return _cache().get(
-            (exhibit.key, theme), exhibit.seen(sources), lambda: scorecard.draw_card(exhibit, sources, theme)
+            (exhibit.key, theme), exhibit.source_state(sources), lambda: scorecard.draw_card(exhibit, sources, theme)
         )
     except Exception as error:  # other cards must not fail with this one; errors are not cached
         return Card(blank("failed", theme), missing=describe_failure(exhibit, error))

@@ -17,7 +17,7 @@ from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.contract.parts import OPTIONAL, Capabilities, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
 from kvlab.planning.serving_table import (
@@ -113,7 +113,7 @@ class Declared:
         return cls(
             log_mass=settle.merges and settle.mass_of_votes != 0,
             decodes=pipeline.decode,
-            second_pass=pipeline.rehearsal is not None,
+            second_pass=pipeline.second_pass is not None,
             hidden=pipeline.score.needs_hidden_states,
             reads_decode=pipeline.decode and (pipeline.score.every_step or pipeline.recalled > 0),
         )
@@ -135,9 +135,9 @@ class Watch:
         if name in READS:
             (self.decode if self.decoding else self.prompt).add(READS[name])
 
-    def attended(self, layer_idx: int, slots: Slots, seen: Any, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: Any, output: Tensor) -> None:
         """Note a state besides the slots."""
-        self.state |= seen.has_state
+        self.state |= layer_pass.has_state
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Note merges."""
@@ -147,21 +147,21 @@ class Watch:
             self.merges_values = True
 
 
-class WatchedSeen:
+class WatchedPass:
     """A pass that notes what is read of it."""
 
-    def __init__(self, seen: Seen, watch: Watch) -> None:
-        self._seen = seen
+    def __init__(self, layer_pass: AttentionPass, watch: Watch) -> None:
+        self._layer_pass = layer_pass
         self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
         self._watch.note(name)
-        return getattr(self._seen, name)
+        return getattr(self._layer_pass, name)
 
 
 def watched_view(view: View, watch: Watch) -> View:
     """The view with a watched pass."""
-    return replace(view, seen=WatchedSeen(view.seen, watch))
+    return replace(view, layer_pass=WatchedPass(view.layer_pass, watch))
 
 
 class WatchedPart:
@@ -172,7 +172,7 @@ class WatchedPart:
         self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("accumulate", "rehearsed"):
+        if name in ("accumulate", "score_second_pass"):
             return self._with_watch(optional(self._part, name))
         return optional(self._part, name) if name in OPTIONAL else getattr(self._part, name)
 
@@ -184,15 +184,19 @@ class WatchedPart:
         return Capabilities(**declared | {name: self._with_watch(declared[name]) for name in ("recall", "note")})
 
     def _with_watch(self, function: Any) -> Any:
-        return None if function is None else lambda slots, seen: function(slots, WatchedSeen(seen, self._watch))
+        return (
+            None
+            if function is None
+            else lambda slots, layer_pass: function(slots, WatchedPass(layer_pass, self._watch))
+        )
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> Mapping[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> Mapping[str, Tensor]:
         """A scorer's."""
-        return self._part.update(slots, WatchedSeen(seen, self._watch), first)
+        return self._part.update(slots, WatchedPass(layer_pass, self._watch), first)
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """An allocator's."""
-        return self._part.statistic(slots, WatchedSeen(seen, self._watch))
+        return self._part.statistic(slots, WatchedPass(layer_pass, self._watch))
 
     def head_budgets(self, view: View) -> Tensor | None:
         """An allocator's."""

@@ -51,11 +51,11 @@ def keep_compressed_cache(model: PreTrainedModel) -> None:
     plain: Callable[..., dict[str, Any]] = GenerationMixin.prepare_inputs_for_generation
 
     @wraps(original)
-    def prepare(*given: Any, **named: Any) -> dict[str, Any]:
-        layers = getattr(find_cache(given, named), "layers", ())
+    def prepare(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        layers = getattr(find_cache(args, kwargs), "layers", ())
         if any(hasattr(layer, "attend") for layer in layers):
-            return plain(model, *given, **named)
-        return original(*given, **named)
+            return plain(model, *args, **kwargs)
+        return original(*args, **kwargs)
 
     object.__setattr__(model, "prepare_inputs_for_generation", prepare)
 
@@ -71,9 +71,9 @@ def refuse_later_passes(model: nn.Module) -> None:
         setattr(model, STARTS_ANEW, True)
 
 
-def _check_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    cache = find_cache(given, named)
-    ids = given[0] if given else named.get("input_ids")
+def _check_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    cache = find_cache(args, kwargs)
+    ids = args[0] if args else kwargs.get("input_ids")
     if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
         raise UserError(
             f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]  # modules are typed as tensors

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.core.attention.layer_handoff import watch_hidden_states
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
@@ -88,7 +88,7 @@ class HiddenStatistics:
 
     def __init__(self, tokens: int, sinks: int) -> None:
         self.sinks = sinks
-        self.seen = 0
+        self.tokens_read = 0
         self.whole, self.inner = Moments(), Moments()
         inner = max(tokens - sinks, 0)
         self.rows = sinks + torch.linspace(0, inner - 1, min(MOST_ROWS, inner)).round().long()  # kept for sorting
@@ -96,12 +96,14 @@ class HiddenStatistics:
 
     def add(self, states: Tensor) -> None:
         """Add the next tokens' `states` (n, hidden)."""
-        inner = states[max(self.sinks - self.seen, 0) :]
+        inner = states[max(self.sinks - self.tokens_read, 0) :]
         self.whole.add(states)
         self.inner.add(inner)
-        rows = self.rows[(self.rows >= self.seen) & (self.rows < self.seen + len(states))] - self.seen
+        rows = (
+            self.rows[(self.rows >= self.tokens_read) & (self.rows < self.tokens_read + len(states))] - self.tokens_read
+        )
         self.kept.append(states[rows.to(states.device)].cpu())
-        self.seen += len(states)
+        self.tokens_read += len(states)
 
     def statistics(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """Float32 statistics on `device`, where the rows are sorted. Call once: the rows are released.
@@ -202,50 +204,52 @@ class Probe:
         self.tokens = self.prompt_tokens + generated + 1
         return True
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Collect this layer's pass; write the results when the text is complete."""
         if layer_idx not in self.layers or layer_idx in self.written:
             return
-        self.attended_part(layer_idx, seen)
-        if seen.key.shape[2] == self.tokens:
+        self.attended_part(layer_idx, layer_pass)
+        if layer_pass.key.shape[2] == self.tokens:
             gathered = self.gathered.pop(layer_idx)
             self.written.add(layer_idx)
             assert gathered.query is not None
-            # `seen` with its queries replaced by the text's last queries `query` (1, Hq, r, d).
-            alibi = seen.alibi
+            # `layer_pass` with its queries replaced by the text's last queries `query` (1, Hq, r, d).
+            alibi = layer_pass.alibi
             if alibi is not None:
                 alibi = replace(alibi, queries=slots.position[:, :, -gathered.query.shape[2] :])
             nothing: Any = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
-            self._write(layer_idx, slots, replace(seen, query=gathered.query, alibi=alibi, **nothing), gathered.hidden)
+            self._write(
+                layer_idx, slots, replace(layer_pass, query=gathered.query, alibi=alibi, **nothing), gathered.hidden
+            )
 
-    def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
+    def attended_part(self, layer_idx: int, layer_pass: PassView) -> None:
         """Collect the hidden states and newest queries of a pass."""
         if layer_idx not in self.layers:
             return
         if layer_idx not in self.gathered:
             self.gathered[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.samples.sinks))
         gathered = self.gathered[layer_idx]
-        seen_tokens = seen.key.shape[2]
-        if seen.hidden_states is not None:
-            gathered.hidden.add(seen.hidden_states[0, : self.prompt_tokens - gathered.hidden.seen])
-        parts = [seen.query] if gathered.query is None else [gathered.query, seen.query]
+        seen_tokens = layer_pass.key.shape[2]
+        if layer_pass.hidden_states is not None:
+            gathered.hidden.add(layer_pass.hidden_states[0, : self.prompt_tokens - gathered.hidden.tokens_read])
+        parts = [layer_pass.query] if gathered.query is None else [gathered.query, layer_pass.query]
         rows = self.rows + max(seen_tokens - self.prompt_tokens, 0)
         gathered.query = torch.cat([part[:, :, -rows:] for part in parts], 2)[:, :, -rows:]
 
-    def _write(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
-        self._write_states(layer_idx, slots, seen, hidden)
+    def _write(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
+        self._write_states(layer_idx, slots, layer_pass, hidden)
         if layer_idx in self.history_layers:
-            rows = history(seen, self.history_rows + self.tokens - self.prompt_tokens)
+            rows = history(layer_pass, self.history_rows + self.tokens - self.prompt_tokens)
             self.writer.write_arrays("history", layer_idx, {name: of[:, self.heads] for name, of in rows.items()})
 
-    def _write_states(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
-        if hidden.seen < self.prompt_tokens or self.prompt_tokens <= self.samples.sinks + 2:
+    def _write_states(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
+        if hidden.tokens_read < self.prompt_tokens or self.prompt_tokens <= self.samples.sinks + 2:
             return
         dtype = hidden.kept[0].dtype
-        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(seen.key.device)))
+        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(layer_pass.key.device)))
         try:
             inner = hidden.inner
-            arrays = self.samples.arrays(slots, seen, self.prompt_tokens, (inner.mean, inner.deviation), dtype)
+            arrays = self.samples.arrays(slots, layer_pass, self.prompt_tokens, (inner.mean, inner.deviation), dtype)
         except UserError:
             return  # unknown query projection of this model family: skip only these arrays
         self.writer.write_arrays("sampled", layer_idx, _host(arrays))
@@ -284,20 +288,20 @@ def make_probe(
     return Probe(writer, prompt_tokens, tokens, rows, samples, layers, heads, kept, history_rows)
 
 
-def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:
+def history(layer_pass: PassView, rows: int) -> dict[str, np.ndarray]:
     """Attention of the last `rows` queries, by KV head: `mass` and `log_score`.
 
     Both (rows, H, tokens): the group's mean probability, and the log of its mean exp score,
     -inf at masked positions.
     """
-    tokens = seen.key.shape[2]
+    tokens = layer_pass.key.shape[2]
     masses = []
     scores = []
     for first in range(tokens - rows, tokens, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, tokens)
-        logits = seen.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
+        logits = layer_pass.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
         padding = (0, tokens - last)
-        mass = probabilities(logits[None], None, seen.sinks)[0]
+        mass = probabilities(logits[None], None, layer_pass.sinks)[0]
         masses.append(torch.nn.functional.pad(mass.mean(1), padding))
         score = torch.logsumexp(logits, 1) - torch.tensor(float(logits.shape[1])).log()
         scores.append(torch.nn.functional.pad(score, padding, value=-torch.inf))

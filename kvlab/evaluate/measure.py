@@ -44,7 +44,7 @@ class Measurer:
             return self._ask_kept(first, choices, self.kept)
         caches = [self.make_cache(choice) for choice in choices]
         for cache in caches:
-            cache.rehearse_only(len(first.context))
+            cache.limit_second_pass(len(first.context))
         trackers = [_track(prompts, cache, self.loaded) for cache in caches]
         if first.further:
             return self._ask_each(first, caches, trackers)
@@ -126,7 +126,7 @@ class Measurer:
         if not text:
             leader = Leader(self.loaded, full, _stops(prompt), prompt.sample.max_new_tokens)
             for cache in caches:
-                cache.rehearse_only(len(prompt.context))
+                cache.limit_second_pass(len(prompt.context))
         in_sight = prompt.in_sight(self.question_aware) if leader else len(prompt.context)
         prefix = prompt.context + prompt.question
         found = forced_together(self.loaded, prefix, text, caches, in_sight, self.prefill_chunk, self.check, leader)

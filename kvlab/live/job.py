@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
@@ -153,11 +153,11 @@ class AnswerAttention:
     tokens: int
     sums: dict[int, Tensor] = field(default_factory=dict)
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Add the attention of a pass over one token."""
-        if seen.num_new != 1:
+        if layer_pass.num_new != 1:
             return
-        mass = torch.where(slots.valid[0], seen.last_mass()[0].float(), 0)
+        mass = torch.where(slots.valid[0], layer_pass.last_mass()[0].float(), 0)
         if layer_idx not in self.sums:
             self.sums[layer_idx] = mass.new_zeros(mass.shape[0], self.tokens + 1)
         self.sums[layer_idx].scatter_add_(1, slots.position[0].long().clamp(0, self.tokens), mass)

@@ -111,18 +111,18 @@ def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
     reported = [0.0, 0.0]  # time and total of the last report
 
     class Bar(tqdm):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            named.pop("name", None)  # only the hub's own bars have it
-            super().__init__(*given, **(named | {"file": io.StringIO(), "disable": False}))
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            kwargs.pop("name", None)  # only the hub's own bars have it
+            super().__init__(*args, **(kwargs | {"file": io.StringIO(), "disable": False}))
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
             self._report()
             return shown
 
-        def refresh(self, *given: Any, **named: Any) -> bool:
+        def refresh(self, *args: Any, **kwargs: Any) -> bool:
             self._report()  # the total grew
-            return super().refresh(*given, **named)
+            return super().refresh(*args, **kwargs)
 
         def _report(self) -> None:
             if self.unit == "B" and self.total:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import ONE_PROMPT_BEGINS
 from kvlab.core.errors import UserError
 from kvlab.requests.measurement import ExhibitFill, Measurement
-from kvlab.results.sources import Seen, Sources
+from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import OPEN, Claim
 from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme
@@ -159,9 +159,9 @@ class Exhibit:
                 _LACKING.clear()
         return None
 
-    def seen(self, sources: Sources) -> Seen:
+    def source_state(self, sources: Sources) -> SourceState:
         """State of its data. For evaluations and benchmarks it is the same for all runs of a model."""
-        return sources.seen_of_runs if self.source in RECORDED else sources.seen_of_results
+        return sources.state_of_runs if self.source in RECORDED else sources.state_of_results
 
     @property
     def number(self) -> str:

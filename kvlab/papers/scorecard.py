@@ -19,7 +19,7 @@ from kvlab.papers.model_exhibits import badge_of, claim_values, draw_recorded, m
 from kvlab.papers.registry import EXHIBITS, PAPERS
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
 from kvlab.results.shipped_folder import model_order, parse_claim, shipped_results
-from kvlab.results.sources import Seen, Sources
+from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Verdict
 from kvlab.views.base.palette import THEMES, Theme
 from kvlab.views.base.thumbnail import blank, thumbnail
@@ -216,7 +216,7 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     """The card, from the first recorded layer and head; from disk if it was drawn from the same data before."""
     if (kept := find_card(exhibit, sources, theme)) is not None:
         return kept
-    seen = exhibit.seen(sources)
+    seen = exhibit.source_state(sources)
     card = _draw_card(exhibit, sources, theme)
     judged = [{"model": one.model, "claim": claim_values(one.claim)} for one in card.judged]
     _card_store(sources).write_text(
@@ -231,7 +231,7 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
 
 def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
     """The card on disk; None if it was not drawn from this data yet."""
-    seen = exhibit.seen(sources)
+    seen = exhibit.source_state(sources)
     text = _card_store(sources).read_text((exhibit.key, theme, *seen.place), _card_state(seen))
     try:
         return None if text is None else _parse_card(json.loads(text))
@@ -286,7 +286,7 @@ def _card_store(sources: Sources) -> DiskCache:
     return DiskCache(sources.root, "cards")
 
 
-def _card_state(seen: Seen) -> str:
+def _card_state(seen: SourceState) -> str:
     """State of what a card is drawn from: the user's data and the shipped results."""
     return " ".join((seen.stamp, *(ships.stamp for ships in shipped_results().values())))
 

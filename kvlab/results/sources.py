@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class Seen:
+class SourceState:
     """State of the data behind a figure, as a cache key: the selection (`place`), and names and state of the rest.
 
     Equal states give equal figures. If only the rest differs and none of it was deleted or hidden, one is outdated.
@@ -199,18 +199,18 @@ class Sources:
         return (str(self.root), *_stamps(self._result_files))
 
     @cached_property
-    def seen_of_results(self) -> Seen:
+    def state_of_results(self) -> SourceState:
         """State of the evaluations and benchmarks on disk."""
         files = self._result_files
         place = (viewer(), str(self.root), self.run.record.model.name if self.run else "", self.model)
-        return Seen(place, frozenset(map(str, files)), _digest(_stamps(files)))
+        return SourceState(place, frozenset(map(str, files)), _digest(_stamps(files)))
 
     @cached_property
     def _result_files(self) -> list[Path]:
         return [*_files(self.root, EVAL_FOLDER), *_files(self.root, BENCH_FOLDER)]
 
     @cached_property
-    def seen_of_runs(self) -> Seen:
+    def state_of_runs(self) -> SourceState:
         """State of the current runs and of the folder's runs.
 
         Only finished comparisons count; a running one would redraw every card at each rerun.
@@ -220,7 +220,7 @@ class Sources:
         found = self.folder.comparisons
         ended = (run for one in found if one.status != "running" for run in one.runs)
         stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
-        return Seen(place, frozenset(run.run_id for one in found for run in one.runs), stamp)
+        return SourceState(place, frozenset(run.run_id for one in found for run in one.runs), stamp)
 
 
 def _files(root: Path, folder: str) -> list[Path]:

@@ -13,7 +13,7 @@ from kvlab.core.attention import slot_attention as attention_module
 from kvlab.core.attention import tiles
 from kvlab.core.attention.alibi import Alibi, query_positions
 from kvlab.core.attention.layer_handoff import AttentionCall
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.buckets import regroup
 from kvlab.core.choice import MethodChoice
@@ -124,7 +124,9 @@ def test_exact_mass_counts_the_place_a_merged_slot_stands_at(method: str) -> Non
     layer.feed(query[:, same], key, value)
     view, plan, before, after = layer.notes.decisions[0]
     assert plan.edges is not None
-    was, now = (_log_masses(layer, view.seen.query, slots, int(view.tokens_seen) - 1) for slots in (before, after))
+    was, now = (
+        _log_masses(layer, view.layer_pass.query, slots, int(view.tokens_seen) - 1) for slots in (before, after)
+    )
     for head in range(2):
         found: dict[int, list[int]] = {}
         edges = zip(
@@ -200,7 +202,7 @@ def test_queries_further_on_get_the_same_attention() -> None:
     position = torch.arange(6).expand(1, 2, 6)
     near, far = (Alibi(SLOPES.view(1, 2, 2), position, torch.full((1, 2, 1), at)) for at in (5, 70))
     given = [
-        PassSeen(draw(0, 1, 4, 1, DIM), draw(1, 1, 2, 6, DIM), None, None, SCALING, alibi=alibi)
+        PassView(draw(0, 1, 4, 1, DIM), draw(1, 1, 2, 6, DIM), None, None, SCALING, alibi=alibi)
         for alibi in (near, far)
     ]
     first, second = (torch.softmax(seen.logits_of(draw(2, 1, 4, 3, DIM)), -1) for seen in given)

@@ -7,7 +7,7 @@ import torch
 
 from kvlab.core.attention import slot_attention as attention_module
 from kvlab.core.attention import tiles
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import slot_attention
 
 BATCH, HEADS, GROUP, DIM = 2, 2, 3, 8
@@ -81,21 +81,21 @@ def test_column_mass_equals_eager_columns(rows: int | None, padded: bool, each: 
         row_valid = torch.ones(BATCH, 9, dtype=torch.bool)
         row_valid[1, :4] = False
     bias = some_bias(13, each)
-    seen = PassSeen(query, key, bias, row_valid, SCALING)
+    layer_pass = PassView(query, key, bias, row_valid, SCALING)
     mass = explicit(query, key, bias)
     if row_valid is not None:
         mass = mass * row_valid[:, None, :, None]
     expected = mass[:, :, -(rows or 9) :].unflatten(1, (HEADS, GROUP)).mean(2).sum(2)
-    torch.testing.assert_close(seen.column_mass(rows), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(layer_pass.column_mass(rows), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_weighted_column_mass() -> None:
     query, key, _ = states(9, 9)
     weight = torch.rand(6)
-    seen = PassSeen(query, key, None, None, SCALING)
+    layer_pass = PassView(query, key, None, None, SCALING)
     mass = explicit(query, key, None)[:, :, -6:].unflatten(1, (HEADS, GROUP)).mean(2)
     expected = (mass * weight[:, None]).sum(2)
-    torch.testing.assert_close(seen.column_mass(6, weight), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(layer_pass.column_mass(6, weight), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [None, 4])
@@ -105,7 +105,7 @@ def test_rows_seen_counts_queries(rows: int | None) -> None:
     row_valid[1, :2] = False
     can_see = ~torch.ones(7, 10).triu(4).bool()
     expected = (can_see[None] & row_valid[..., None])[:, -(rows or 7) :].sum(1).float()
-    given = PassSeen(query, key, None, row_valid, SCALING).rows_seen(rows)
+    given = PassView(query, key, None, row_valid, SCALING).rows_seen(rows)
     assert torch.equal(given.expand(BATCH, 1, 10)[:, 0], expected)
 
 
@@ -113,10 +113,10 @@ def test_rows_seen_counts_queries(rows: int | None) -> None:
 def test_one_pass_gives_output_and_mass(each: int) -> None:
     query, key, value = states(1, 8)
     bias = some_bias(8, each)
-    seen = PassSeen(query, key, bias, None, SCALING)
-    output = seen.attend_one(value)
+    layer_pass = PassView(query, key, bias, None, SCALING)
+    output = layer_pass.attend_one(value)
     torch.testing.assert_close(
         output, slot_attention(query, key, value, bias, scaling=SCALING)[0], rtol=1e-5, atol=1e-6
     )
     expected = explicit(query, key, bias).unflatten(1, (HEADS, GROUP)).mean(2)[:, :, 0]
-    torch.testing.assert_close(seen.last_mass(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(layer_pass.last_mass(), expected, rtol=1e-5, atol=1e-6)

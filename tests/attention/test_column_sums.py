@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.core.attention import tiles
 from kvlab.core.attention.alibi import Alibi
 from kvlab.core.attention.pass_results import PassResults
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.tiles import Tiles
 from tests.cache.layers import draw
 
@@ -20,37 +20,37 @@ BATCH, HEADS, GROUP, SLOTS, DIM = 2, 2, 3, 37, 8
 SCALING = DIM**-0.5
 
 
-def summed(seen: PassSeen, first: int, weight: Tensor | None) -> Tensor:
+def summed(layer_pass: PassView, first: int, weight: Tensor | None) -> Tensor:
     """(B, H, S) in float64: the weighted sum of all queries' attention, mean over the group."""
-    total = torch.zeros(BATCH, HEADS, seen.key.shape[2], dtype=torch.float64)
-    for b, h, row, share in looks(seen, first):
+    total = torch.zeros(BATCH, HEADS, layer_pass.key.shape[2], dtype=torch.float64)
+    for b, h, row, share in looks(layer_pass, first):
         own = 1.0 if weight is None else float(weight.expand(BATCH, -1)[b, row - first])
         total[b, h, : len(share)] += own * share / GROUP
     return total
 
 
-def looks(seen: PassSeen, first: int) -> Iterator[tuple[int, int, int, Tensor]]:
+def looks(layer_pass: PassView, first: int) -> Iterator[tuple[int, int, int, Tensor]]:
     """(batch row, head, row, attention in float64) of one query after the other: softmax over what it may see and its
     learned sink.
     """
-    rows, slots = seen.query.shape[2], seen.key.shape[2]
+    rows, slots = layer_pass.query.shape[2], layer_pass.key.shape[2]
     for b, h, g, row in itertools.product(range(BATCH), range(HEADS), range(GROUP), range(first, rows)):
         reach = slots - rows + row + 1
-        logits = seen.key[b, h, :reach].double() @ seen.query[b, h * GROUP + g, row].double() * SCALING
-        if seen.softcap is not None:
-            logits = seen.softcap * torch.tanh(logits / seen.softcap)
-        if seen.alibi is not None:
-            behind = seen.alibi.slots[b, h, :reach] - seen.alibi.queries[b, h, row]
-            logits = logits + seen.alibi.slopes[b, h, g].double() * behind * SCALING
-        if seen.bias is not None:
-            logits = logits + seen.bias[b, h, 0, :reach].double()
-        if torch.isneginf(logits).all() or (seen.row_valid is not None and not seen.row_valid[b, row]):
+        logits = layer_pass.key[b, h, :reach].double() @ layer_pass.query[b, h * GROUP + g, row].double() * SCALING
+        if layer_pass.softcap is not None:
+            logits = layer_pass.softcap * torch.tanh(logits / layer_pass.softcap)
+        if layer_pass.alibi is not None:
+            behind = layer_pass.alibi.slots[b, h, :reach] - layer_pass.alibi.queries[b, h, row]
+            logits = logits + layer_pass.alibi.slopes[b, h, g].double() * behind * SCALING
+        if layer_pass.bias is not None:
+            logits = logits + layer_pass.bias[b, h, 0, :reach].double()
+        if torch.isneginf(logits).all() or (layer_pass.row_valid is not None and not layer_pass.row_valid[b, row]):
             continue
-        beside = [] if seen.sinks is None else [seen.sinks[b, h, g].double()]
+        beside = [] if layer_pass.sinks is None else [layer_pass.sinks[b, h, g].double()]
         yield b, h, row, torch.softmax(torch.cat([logits, *(one[None] for one in beside)]), 0)[:reach]
 
 
-def a_pass(kind: str, rows: int, dtype: torch.dtype = torch.float32) -> PassSeen:
+def a_pass(kind: str, rows: int, dtype: torch.dtype = torch.float32) -> PassView:
     """A pass of `rows` queries: left-padded, after merges, capped, with ALiBi or learned sinks."""
     query = (2 * draw(1, BATCH, HEADS * GROUP, rows, DIM)).to(dtype)
     key, bias, valid = draw(2, BATCH, HEADS, SLOTS, DIM).to(dtype), None, None
@@ -64,7 +64,7 @@ def a_pass(kind: str, rows: int, dtype: torch.dtype = torch.float32) -> PassSeen
     position = torch.arange(SLOTS).expand(BATCH, HEADS, -1)
     alibi = Alibi(draw(4, BATCH, HEADS, GROUP).abs(), position, position[..., -rows:]) if kind == "alibi" else None
     sinks = draw(5, BATCH, HEADS, GROUP) if kind == "sinks" else None
-    return PassSeen(query, key, bias, valid, SCALING, 3.0 if kind == "capped" else None, alibi=alibi, sinks=sinks)
+    return PassView(query, key, bias, valid, SCALING, 3.0 if kind == "capped" else None, alibi=alibi, sinks=sinks)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -116,7 +116,7 @@ def test_16_bits_sum_in_32() -> None:
 def test_a_tile_is_all_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor of a sum over 600 queries has more numbers than a tile, the keys, or the queries."""
     monkeypatch.setitem(tiles.TILE, "cpu", (16, 2**12))
-    seen, made = PassSeen(draw(1, 1, 4, 600, DIM), draw(2, 1, 2, 600, DIM), None, None, SCALING), []
+    seen, made = PassView(draw(1, 1, 4, 600, DIM), draw(2, 1, 2, 600, DIM), None, None, SCALING), []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

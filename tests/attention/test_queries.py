@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvlab.core.attention import pass_view, tiles
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import num_key_value_heads, project_queries
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.rotary import Rotary
@@ -32,11 +32,11 @@ class Watcher:
     """Keeps what every layer of a cache saw at the prompt."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, PassSeen] = {}
+        self.seen: dict[int, PassView] = {}
 
-    def attended(self, layer_idx: int, slots: object, seen: PassSeen, output: object) -> None:
+    def attended(self, layer_idx: int, slots: object, layer_pass: PassView, output: object) -> None:
         """Remembers the first pass."""
-        self.seen.setdefault(layer_idx, seen)
+        self.layer_pass.setdefault(layer_idx, layer_pass)
 
     def compressed(self, *what: object) -> None:
         """Nothing."""
@@ -78,7 +78,7 @@ def test_projection_gives_the_models_own_queries(family: str, changes: dict, dty
 def test_an_unknown_projection_says_so() -> None:
     with pytest.raises(ValueError, match="does not know the query projection of Linear"):
         project_queries(nn.Linear(3, 3), torch.zeros(1, 1, 3))
-    bare = PassSeen(draw(0, 1, 1, 1, 4), draw(1, 1, 1, 1, 4), None, None, 1.0)
+    bare = PassView(draw(0, 1, 1, 1, 4), draw(1, 1, 1, 1, 4), None, None, 1.0)
     with pytest.raises(ValueError, match="only runs inside a model"):
         bare.project_queries(torch.zeros(1, 1, 3))
 
@@ -117,20 +117,20 @@ def test_logits_of_any_query(monkeypatch: pytest.MonkeyPatch, softcap: float | N
     monkeypatch.setattr(pass_view, "KEY_BLOCK", 4)
     query, key, bias = draw(0, 2, 4, 3, 8), draw(1, 2, 2, 10, 8), torch.zeros(2, 2, 10)
     bias[1, :, :3] = -torch.inf
-    seen = PassSeen(draw(5, 2, 4, 10, 8), key, bias[:, :, None], None, 0.3, softcap)
+    layer_pass = PassView(draw(5, 2, 4, 10, 8), key, bias[:, :, None], None, 0.3, softcap)
     expected = query @ key.repeat_interleave(2, 1).transpose(-1, -2) * 0.3
     expected = expected if softcap is None else softcap * torch.tanh(expected / softcap)
     expected[1, :, :, :3] = -torch.inf
-    torch.testing.assert_close(seen.logits_of(query).flatten(1, 2), expected)
+    torch.testing.assert_close(layer_pass.logits_of(query).flatten(1, 2), expected)
 
 
 def test_rows_of_a_batch_may_weigh_their_queries_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiles.TILE, "cpu", (3, 1))
     query, key = draw(0, 2, 4, 9, 8), draw(1, 2, 2, 9, 8)
     weight = torch.rand(2, 5, generator=torch.Generator().manual_seed(2))
-    both = PassSeen(query, key, None, None, 0.4).column_mass(5, weight)
+    both = PassView(query, key, None, None, 0.4).column_mass(5, weight)
     for row in range(2):
-        alone = PassSeen(query[row : row + 1], key[row : row + 1], None, None, 0.4).column_mass(5, weight[row])
+        alone = PassView(query[row : row + 1], key[row : row + 1], None, None, 0.4).column_mass(5, weight[row])
         torch.testing.assert_close(both[row : row + 1], alone)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from kvlab.core.attention import kernels, layer_pass
 from kvlab.core.attention.kernels import reference
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.errors import UserError
 from tests.cache.kernels import DEVICE, kernel_module
 
@@ -96,10 +96,10 @@ def test_a_decode_pass_is_the_same_through_the_kernel(kernel: ModuleType, monkey
     """What scorers may ask after `attend_one` does not depend on who did the attention."""
     query, keys, values, bias = draw(1, 2, 6, 1, 16), draw(2, 2, 3, 90, 16), draw(3, 2, 3, 90, 16), draw(4, 2, 3, 90)
     monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: None)
-    plain = PassSeen(query, keys, bias[:, :, None], None, 0.25)
+    plain = PassView(query, keys, bias[:, :, None], None, 0.25)
     expected = (plain.attend_one(values), plain.last_mass(), plain.last_logits())
     monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: kernel.ragged_attention)
-    fused = PassSeen(query, keys, bias[:, :, None], None, 0.25)
+    fused = PassView(query, keys, bias[:, :, None], None, 0.25)
     found = (fused.attend_one(values), fused.last_mass(), fused.last_logits())
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.shape == theirs.shape

@@ -84,8 +84,8 @@ def test_a_layer_turns_keys_by_the_frequencies_of_its_own_pass(kind: str, tokens
     view, _, before, _ = notes.decisions[0]
     with torch.inference_mode():
         plain = projected_keys(attention, seen["hidden"]) * scaling(model)
-    assert view.seen.rotary is not None
-    torch.testing.assert_close(view.seen.rotary.turn(before.keys, -before.position), plain, rtol=1e-4, atol=1e-4)
+    assert view.layer_pass.rotary is not None
+    torch.testing.assert_close(view.layer_pass.rotary.turn(before.keys, -before.position), plain, rtol=1e-4, atol=1e-4)
     assert torch.equal(frequencies(model), fresh) == (tokens <= SWITCH), "the long case must be another one"
 
 

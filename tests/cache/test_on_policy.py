@@ -1,4 +1,4 @@
-"""On-policy queries: those that a rehearsal asks through the layers that are compressed already."""
+"""On-policy queries: those that a second pass asks through the layers that are compressed already."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def test_a_question_is_not_rehearsed() -> None:
             noted[layer_idx] = before.score[0].clone()
 
     cache.settings.observer = Decided()
-    cache.rehearse_only(20)
+    cache.limit_second_pass(20)
     run(model, cache, ids)
     torch.testing.assert_close(torch.stack([noted[i] for i in range(3)]), expected, rtol=1e-4, atol=1e-5)
 

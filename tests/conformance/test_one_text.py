@@ -264,7 +264,7 @@ def test_a_reset_forgets_what_was_announced(lab: LoadedModel) -> None:
     ids, mask = text()
     used = fresh(lab, Variant("kvzip"))
     used.expect(PROMPT + 10)
-    used.rehearse_only(5)
+    used.limit_second_pass(5)
     used.reset()
     assert torch.equal(read(lab, used, ids, mask), read(lab, fresh(lab, Variant("kvzip")), ids, mask))
 

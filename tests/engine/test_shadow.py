@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods import make_method
@@ -151,7 +151,7 @@ def test_the_truth_over_blocks_is_plain_attention(
         keys, values = (torch.stack([states[seen[at]][of] for at in order], 1)[None] for of in (0, 1))
         query = torch.randn(1, 4, 1, 5)
         shadow.append(slots_of(keys, values, torch.tensor([seen[at] for at in order])), len(seen) if last == 20 else 1)
-        truth = shadow.truth(PassSeen(query, keys, None, None, scaling))
+        truth = shadow.truth(PassView(query, keys, None, None, scaling))
         assert truth.mass.shape == (2, last)
         for head in range(4):
             weights = [float((query[0, head, 0] * states[token][0][head // 2]).sum()) * scaling for token in seen]
@@ -277,8 +277,8 @@ def test_streams_bring_the_same_whether_they_are_quick_or_slow(
                 slots = slots_of(keys, values, torch.arange(last, device=device))
                 shadow.append(slots.map(lambda tensor: tensor.to(device)), 20 if step == 0 else 1)
                 following = shadows[(layer + 1) % 3] if step else None
-                seen = PassSeen(queries[step, layer].to(device), keys, None, None, 0.3)
-                truth = shadow.truth(seen, following)
+                layer_pass = PassView(queries[step, layer].to(device), keys, None, None, 0.3)
+                truth = shadow.truth(layer_pass, following)
                 found += [truth.mass.cpu(), truth.output.cpu()]
         return [*found, *(torch.from_numpy(shadow.stored("keys", [0]).unit) for shadow in shadows)]
 

@@ -133,7 +133,7 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
         needs.append("newest query")
     if pipeline.score.needs_hidden_states:
         needs.append("hidden states")
-    if pipeline.rehearsal is not None:
+    if pipeline.second_pass is not None:
         needs.append("second pass")
     if method.name in LEARNS or method.name in ON_RANDOM_WEIGHTS:
         needs.append("file")

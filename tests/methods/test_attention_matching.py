@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.contract.plan import Plan
@@ -35,13 +35,15 @@ def view(budget: int = 8) -> View:
     slots = replace(slots, valid=torch.ones(BATCH, HEADS, SLOTS, dtype=torch.bool))
     slots.valid[1, :, 0] = False
     bias = torch.zeros(BATCH, HEADS, 1, SLOTS).masked_fill(~slots.valid[:, :, None], -torch.inf)
-    seen = PassSeen(2 * draw(4, BATCH, HEADS * GROUP, SLOTS, DIM), key, bias, None, SCALING)
+    layer_pass = PassView(2 * draw(4, BATCH, HEADS * GROUP, SLOTS, DIM), key, bias, None, SCALING)
     real = torch.ones(BATCH, ASKED)
     real[1, 3] = 0
     asked = References(2 * draw(5, BATCH, HEADS * GROUP, ASKED, DIM), real)
     budgets = torch.full((BATCH, HEADS), budget)
     seen_tokens = torch.full((BATCH,), SLOTS)
-    return View(slots, seen, budgets, seen_tokens, "prefill", SLOTS - budget, budget, False, 0, 1, references=asked)
+    return View(
+        slots, layer_pass, budgets, seen_tokens, "prefill", SLOTS - budget, budget, False, 0, 1, references=asked
+    )
 
 
 def rows_of(given: View, b: int, h: int, window_weight: float, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -67,7 +69,7 @@ def rows_of(given: View, b: int, h: int, window_weight: float, keys: Tensor | No
             note(asked.query[b, h * GROUP + g, n], ~given.slots.valid[b, h], float(asked.real[b, n]))
         for row in range(SLOTS - WINDOW, SLOTS) if window_weight else ():
             blind = ~given.slots.valid[b, h] | (torch.arange(SLOTS) > row)
-            note(given.seen.query[b, h * GROUP + g, row], blind, window_weight)
+            note(given.layer_pass.query[b, h * GROUP + g, row], blind, window_weight)
     return torch.stack(found), torch.tensor(weights, dtype=torch.float64)
 
 
@@ -168,7 +170,7 @@ def test_in_a_model_the_queries_are_the_rehearsals(family: str) -> None:
 
     cache = make_cache(model, "attention-matching", 0.3, queries=10)
     settle = cache.settings.pipeline.settle
-    cache.settings.pipeline = replace(cache.settings.pipeline, settle=Look(10, rehearsal=settle.rehearsal))
+    cache.settings.pipeline = replace(cache.settings.pipeline, settle=Look(10, second_pass=settle.second_pass))
     with torch.inference_mode():
         logits = model.model(ids, past_key_values=cache).logits
         logits = model.model(ids[:, :1], past_key_values=cache).logits

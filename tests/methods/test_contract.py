@@ -11,7 +11,7 @@ import torch
 from kvlab import extend
 from kvlab.core.contract.parts import Capabilities, capabilities_of, optional, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.allocators.uniform import Uniform
@@ -117,7 +117,7 @@ def test_wrappers_forward_what_still_holds() -> None:
 
 
 def test_a_plug_in_may_declare_what_capabilities_had_in_version_0_1() -> None:
-    again = Rehearsal(piece=64)
+    again = SecondPassRequest(piece=64)
 
     class OfPlugin(AccumulatedAttention):
         @property

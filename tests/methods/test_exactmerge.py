@@ -33,8 +33,8 @@ class Spy(ExactResidual):
 
     def settle(self, view, select):
         # The table is rewritten in place afterwards, and the pass's keys with it.
-        seen = replace(view.seen, key=view.seen.key.clone())
-        Spy.seen_views.append(replace(view, slots=view.slots.map(torch.clone), seen=seen))
+        seen = replace(view.layer_pass, key=view.layer_pass.key.clone())
+        Spy.seen_views.append(replace(view, slots=view.slots.map(torch.clone), layer_pass=seen))
         return super().settle(view, select)
 
 
@@ -58,7 +58,7 @@ def window_error(hand: HandLayer, view: View) -> torch.Tensor:
     """(H,) relative error of the window's outputs, every query asked again of the real table."""
     observed = Observed.of(view, WINDOW)
     heads = observed.output.shape[1]
-    queries = view.seen.query[:, :, -WINDOW:]
+    queries = view.layer_pass.query[:, :, -WINDOW:]
     given_outputs = torch.stack([hand.ask(queries[:, :, row : row + 1])[:, :, 0] for row in range(WINDOW)], 2)
     given_outputs = given_outputs.unflatten(1, (heads, -1)).flatten(2, 3)[0].float()
     true = observed.output[0]
@@ -83,7 +83,7 @@ def test_the_trial_is_what_the_table_gives(shares: tuple[float, ...], refit: boo
     if refit:
         output = output + trial.residual_mass @ trial.refit(observed, rows, settle.ridge)
     last = torch.arange(observed.mass.shape[2]) % WINDOW == WINDOW - 1
-    queries = view.seen.query[:, :, -1:]
+    queries = view.layer_pass.query[:, :, -1:]
     executed = hand.ask(queries)[:, :, 0].unflatten(1, (2, -1)).float()
     torch.testing.assert_close(executed, output[:, :, last], rtol=1e-3, atol=1e-4)
 
@@ -165,12 +165,12 @@ def test_a_decoded_token_merges_where_the_newest_queries_prefer_it() -> None:
     for seed in range(0, 300, 100):
         for view, plan, before, after in decoded(12, seed, shares=(0.4,)).notes.decisions[1:]:
             assert plan.edges is not None
-            if view.seen.num_new > 1:
+            if view.layer_pass.num_new > 1:
                 continue
-            true = ask(before, view.seen.query)
-            error = (ask(after, view.seen.query) - true).flatten(2).norm(dim=-1)
+            true = ask(before, view.layer_pass.query)
+            error = (ask(after, view.layer_pass.query) - true).flatten(2).norm(dim=-1)
             evicted = apply_plan.apply(before.map(torch.clone), replace(plan, edges=None))
-            evicting = (ask(evicted, view.seen.query) - true).flatten(2).norm(dim=-1)
+            evicting = (ask(evicted, view.layer_pass.query) - true).flatten(2).norm(dim=-1)
             did = plan.edges.active.any(-1)
             assert (error < evicting)[did].all()
             torch.testing.assert_close(error[~did], evicting[~did])

@@ -184,7 +184,7 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
 
 
 def test_a_single_pass_keeps_the_window_and_refits_values_alone() -> None:
-    """The last tokens that are asked stay, up to a quarter of a head's slots; without a rehearsal no mass is fitted."""
+    """The last tokens that are asked stay, up to a quarter of a head's slots; without a second pass no mass is."""
     ids = torch.randint(3, 97, (1, 90), generator=torch.Generator().manual_seed(8))
     for slots, window in ((40, 6), (40, 32), (13, 32)):
         method = make_method("exactmerge2", rehearse=False, heads="untrained", window=window, newest=2)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.methods import registered
@@ -60,13 +60,13 @@ def nucleus(attention: torch.Tensor, among: list[int], share: float) -> int:
 
 
 @torch.no_grad()
-def algorithm_1(seen: PassSeen, layer: int, options: dict) -> list[list[set[int]]]:
+def algorithm_1(layer_pass: PassView, layer: int, options: dict) -> list[list[set[int]]]:
     """For each KV head of batch row 0 the top-k set of every sample, query head after query head."""
-    states, group = seen.hidden_states[0].float(), seen.query.shape[1] // seen.key.shape[1]
+    states, group = layer_pass.hidden_states[0].float(), layer_pass.query.shape[1] // layer_pass.key.shape[1]
     mean, deviation = states[SINKS:].mean(0), states[SINKS:].std(0)
     noise = torch.randn(SAMPLES, states.shape[1], generator=noise_of_layer(layer))
-    query = seen.project_queries((mean + deviation * noise)[None])[0]  # (Hq, samples, d)
-    turn = [seen.rotary.turn(query, torch.full(query.shape[:2], TOKENS + ahead)) for ahead in range(8)]
+    query = layer_pass.project_queries((mean + deviation * noise)[None])[0]  # (Hq, samples, d)
+    turn = [layer_pass.rotary.turn(query, torch.full(query.shape[:2], TOKENS + ahead)) for ahead in range(8)]
     if options.get("rope_mode") == "sampled":
         future = torch.stack([turn[(2 * s + 1) * 8 // (2 * SAMPLES)][:, s] for s in range(SAMPLES)], 1)
     else:
@@ -74,11 +74,13 @@ def algorithm_1(seen: PassSeen, layer: int, options: dict) -> list[list[set[int]
     among = list(range(0 if options.get("count_sinks") else SINKS, TOKENS))
     steps = options.get("step_queries", 1)
     sets: list[list[set[int]]] = []
-    for head in range(seen.key.shape[1]):
-        key, mine = seen.key[0, head], range(head * group, (head + 1) * group)
-        rows = {(h, t): torch.softmax(key @ seen.query[0, h, t] * seen.scaling + causal(t), 0) for h in mine
+    for head in range(layer_pass.key.shape[1]):
+        key, mine = layer_pass.key[0, head], range(head * group, (head + 1) * group)
+        rows = {(h, t): torch.softmax(key @ layer_pass.query[0, h, t] * layer_pass.scaling + causal(t), 0) for h in mine
                 for t in range(TOKENS - steps, TOKENS)}  # fmt: skip
-        wishes = {(h, s): torch.softmax(key @ future[h, s] * seen.scaling, 0) for h in mine for s in range(SAMPLES)}
+        wishes = {
+            (h, s): torch.softmax(key @ future[h, s] * layer_pass.scaling, 0) for h in mine for s in range(SAMPLES)
+        }
         if options.get("group") == "mean":
             rows = {(0, t): sum(rows[h, t] for h in mine) / group for t in range(TOKENS - steps, TOKENS)}
             wishes = {(0, s): sum(wishes[h, s] for h in mine) / group for s in range(SAMPLES)}
@@ -231,7 +233,7 @@ def test_a_sink_that_holds_the_mass_would_leave_a_step_budget_of_one() -> None:
     """Note the default: the nucleus is taken over the rest, so a sink head keeps what its other attention needs."""
     query, key = torch.ones(1, 2, 1, 8), draw(3, 1, 1, 30, 8) * 0.01
     key[:, :, 0] = 3.0
-    seen, everywhere = PassSeen(query, key, None, None, 1.0), torch.ones(1, 30, dtype=torch.bool)
+    seen, everywhere = PassView(query, key, None, None, 1.0), torch.ones(1, 30, dtype=torch.bool)
     rest = everywhere & (torch.arange(30) >= SINKS)
     assert Ballots(count_sinks=True).step_budget(seen, everywhere, everywhere).tolist() == [[[1, 1]]]
     assert Ballots().step_budget(seen, everywhere, rest).min() > 20

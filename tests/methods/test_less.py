@@ -228,8 +228,8 @@ class Asking:
         self.outputs.append((given.output, output[0, :, -1]))
 
     def compressed(self, layer_idx: int, view, plan, before, after) -> None:
-        self._note(answer(after, view.seen))
-        assert self.totals[-1].numel() and answer(after, view.seen).state_mass is not None
+        self._note(answer(after, view.layer_pass))
+        assert self.totals[-1].numel() and answer(after, view.layer_pass).state_mass is not None
 
     def _note(self, given) -> None:
         state = 0.0 if given.state_mass is None else given.state_mass

@@ -61,7 +61,7 @@ def test_exact_mass_is_the_summed_mass_of_the_parts(method: str, options: dict, 
     for view, plan, before, after in layer.notes.decisions:
         if plan.edges is None:
             continue
-        was, now = log_masses(before, view.seen.query), log_masses(after, view.seen.query)
+        was, now = log_masses(before, view.layer_pass.query), log_masses(after, view.layer_pass.query)
         for head in range(2):
             for target, sources in groups(plan.edges, head).items():
                 expected = torch.logsumexp(was[0, head, 0, [target, *sources]], 0)
@@ -77,7 +77,7 @@ def test_without_mass_a_merged_slot_gets_less(method: str, options: dict) -> Non
     worst = 0.0
     for view, plan, before, after in layer.notes.decisions:
         if plan.edges is not None:
-            was, now = log_masses(before, view.seen.query), log_masses(after, view.seen.query)
+            was, now = log_masses(before, view.layer_pass.query), log_masses(after, view.layer_pass.query)
             for target, sources in groups(plan.edges, 0).items():
                 wanted = torch.logsumexp(was[0, 0, 0, [target, *sources]], 0)
                 worst = max(worst, abs(float(now[0, 0, 0, target] - wanted)))
@@ -89,7 +89,7 @@ def test_bounded_mass_is_exact_where_that_is_below_votes(method: str, options: d
     layer = run(method, options | {"mass": "bounded"})
     view, plan, before, after = layer.notes.decisions[0]
     assert plan.edges is not None
-    was, now = log_masses(before, view.seen.query), log_masses(after, view.seen.query)
+    was, now = log_masses(before, view.layer_pass.query), log_masses(after, view.layer_pass.query)
     for target, sources in groups(plan.edges, 0).items():
         gained = (
             torch.logsumexp(was[0, 0, 0, [target, *sources]], 0) - (now - after.log_mass[:, :, None])[0, 0, 0, target]
@@ -102,7 +102,7 @@ def test_exact_mass_of_a_group_of_heads_keeps_their_mean_mass() -> None:
     layer = run("zsmerge", {"residual": 0.3, "mass": "exact"}, group=3)
     view, plan, before, after = layer.notes.decisions[0]
     assert plan.edges is not None
-    was, now = log_masses(before, view.seen.query), log_masses(after, view.seen.query)
+    was, now = log_masses(before, view.layer_pass.query), log_masses(after, view.layer_pass.query)
     whole = torch.logsumexp(was, -1, keepdim=True)
     for target, sources in groups(plan.edges, 0).items():
         expected = (was - whole)[0, 0][:, [target, *sources]].exp().sum()
@@ -187,7 +187,7 @@ def test_softcapped_logits_are_capped_before_their_mass_is_summed() -> None:
     assert plan.edges is not None
 
     def capped(slots: Slots) -> torch.Tensor:
-        logits = log_masses(slots, view.seen.query) - slots.log_mass.double()[:, :, None]
+        logits = log_masses(slots, view.layer_pass.query) - slots.log_mass.double()[:, :, None]
         return 2.0 * torch.tanh(logits / 2.0) + slots.log_mass.double()[:, :, None]
 
     for target, sources in groups(plan.edges, 0).items():

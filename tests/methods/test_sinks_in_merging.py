@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.merging.exactmerge import ExactResidual, _eviction_error
 from kvlab.core.methods.merging.keepkv import fit_to_group
@@ -33,16 +33,24 @@ def view() -> View:
         keys, values, torch.arange(SLOTS).expand(shape), torch.ones(shape), log_mass, torch.zeros(shape),
         torch.ones(shape, dtype=torch.bool), {EMA: torch.full(shape, -math.inf), SEEN_ROWS: torch.zeros(shape)},
     )  # fmt: skip
-    seen = PassSeen(draw(5, 1, HEADS * GROUP, ROWS, DIM), keys, log_mass[:, :, None], None, SCALE, sinks=SINKS)
+    layer_pass = PassView(draw(5, 1, HEADS * GROUP, ROWS, DIM), keys, log_mass[:, :, None], None, SCALE, sinks=SINKS)
     return View(
-        slots, seen, torch.full((1, HEADS), 5), torch.tensor([SLOTS]), "prefill", 4, 5, started=False, layer_idx=0,
+        slots,
+        layer_pass,
+        torch.full((1, HEADS), 5),
+        torch.tensor([SLOTS]),
+        "prefill",
+        4,
+        5,
+        started=False,
+        layer_idx=0,
         num_layers=1,
-    )  # fmt: skip
+    )
 
 
 def attention(view: View, head: int, member: int, row: int) -> list[float]:
     """What one query gives each slot it may look at: the softmax over the slots and the sink."""
-    query = view.seen.query[0, head * GROUP + member, row].double()
+    query = view.layer_pass.query[0, head * GROUP + member, row].double()
     logits = [
         float(query @ view.slots.keys[0, head, slot].double()) * SCALE + float(view.slots.log_mass[0, head, slot])
         for slot in range(SLOTS - ROWS + row + 1)
@@ -58,7 +66,7 @@ def members() -> list[tuple[int, int]]:
 def test_keepkvs_average_is_of_what_slots_really_get(view: View) -> None:
     """Equation 8 over the window: the mean over the group, the correction for the queries that could look."""
     score = EmaScore(alpha=0.9, window=ROWS)
-    given = score.update(view.slots, view.seen, first=True)["score"].double()
+    given = score.update(view.slots, view.layer_pass, first=True)["score"].double()
     for head in range(HEADS):
         for slot in range(SLOTS):
             total, looked = 0.0, 0
@@ -133,7 +141,7 @@ def test_the_fit_to_a_group_weighs_each_head_by_what_it_really_gives(view: View)
 
 def bare_mass(view: View, head: int, member: int, row: int, key: Tensor) -> float:
     """exp logit of another key, over what this query's attention is divided by now."""
-    query = view.seen.query[0, head * GROUP + member, row].double()
+    query = view.layer_pass.query[0, head * GROUP + member, row].double()
     first = float(query @ view.slots.keys[0, head, 0].double()) * SCALE + float(view.slots.log_mass[0, head, 0])
     total = math.exp(first) / attention(view, head, member, row)[0]
     return math.exp(float(query @ key) * SCALE) / total
@@ -162,5 +170,5 @@ def test_the_trial_is_what_the_table_gives_beside_a_sink(shares: tuple[float, ..
     grouping, keep = settle._group(view, select, settle._reserved(view, shares[0]))
     trial, _ = grouping.trial(observed, keep, view.slots.values, observed.mass.sum(2) + 1e-9)
     last = torch.arange(observed.mass.shape[2]) % WINDOW == WINDOW - 1
-    executed = hand.ask(view.seen.query[:, :, -1:])[:, :, 0].unflatten(1, (2, -1)).float()
+    executed = hand.ask(view.layer_pass.query[:, :, -1:])[:, :, 0].unflatten(1, (2, -1)).float()
     torch.testing.assert_close(executed, trial.output[:, :, last], rtol=1e-3, atol=1e-4)

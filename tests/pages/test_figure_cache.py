@@ -15,12 +15,12 @@ from app.papers.figure_cache import FigureCache
 from kvlab.common.users import ALONE, User, acting, set_current_user
 from kvlab.papers.registry import find
 from kvlab.papers.scorecard import draw_card
-from kvlab.results.sources import Seen, Sources
+from kvlab.results.sources import Sources, SourceState
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 
-FIRST, MORE = Seen(("here",), frozenset("ab"), "1"), Seen(("here",), frozenset("abc"), "2")
-OTHERS = Seen(("here",), frozenset("a"), "3")
+FIRST, MORE = SourceState(("here",), frozenset("ab"), "1"), SourceState(("here",), frozenset("abc"), "2")
+OTHERS = SourceState(("here",), frozenset("a"), "3")
 
 
 def texts(most: int = 1000) -> FigureCache[str]:
@@ -97,7 +97,7 @@ def test_a_fault_behind_the_page_is_left_to_the_page_that_asks_next(monkeypatch:
 
 
 @pytest.mark.parametrize(("before", "seen"), [("old", OTHERS), ("", MORE)], ids=["gone or hidden since", "empty"])
-def test_where_something_is_gone_or_nothing_was_shown_one_waits_for_the_new_one(before: str, seen: Seen):
+def test_where_something_is_gone_or_nothing_was_shown_one_waits_for_the_new_one(before: str, seen: SourceState):
     found = texts()
     found.get("card", FIRST, lambda: before)
     assert found.get("card", seen, lambda: "new") == "new"
@@ -138,10 +138,10 @@ def test_a_card_of_one_person_is_never_shown_to_another(lab: tuple[Path, Path, P
     """Who may see less has another place; what one saw before it was hidden is not shown to them again."""
     root, full, hidden = lab
 
-    def seen_by(name: str) -> Seen:
+    def seen_by(name: str) -> SourceState:
         set_current_user(lambda: User(name))
         run = open_run(full)
-        return Sources(root, run, [run]).seen_of_runs
+        return Sources(root, run, [run]).state_of_runs
 
     bens, carls = seen_by("ben"), seen_by("carl")
     assert hidden.name in bens.names and hidden.name not in carls.names
@@ -149,7 +149,7 @@ def test_a_card_of_one_person_is_never_shown_to_another(lab: tuple[Path, Path, P
     found = texts()
     assert found.get("card", bens, lambda: "with ben's own") == "with ben's own"
     assert found.get("card", carls, lambda: "without") == "without"
-    saw_it_once = Seen(carls.place, bens.names, bens.stamp, carls.at - 1)
+    saw_it_once = SourceState(carls.place, bens.names, bens.stamp, carls.at - 1)
     again = texts()
     again.get("card", saw_it_once, lambda: "with ben's own")
     assert again.get("card", carls, lambda: "without") == "without"

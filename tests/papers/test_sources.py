@@ -80,23 +80,23 @@ def exhibit_of(source: str) -> Exhibit:
 
 @pytest.mark.parametrize("source", ["eval", "bench"])
 def test_results_are_drawn_once_for_all_runs_of_a_model(recorded: Path, source: str):
-    stamps = [exhibit_of(source).seen(of(recorded, which)) for which in (0, 1)]
+    stamps = [exhibit_of(source).source_state(of(recorded, which)) for which in (0, 1)]
     assert stamps[0] == stamps[1]
     part(recorded, f"more-{source}", key=["2"], score=[0.0])
-    assert exhibit_of(source).seen(of(recorded, 0)) != stamps[0]
+    assert exhibit_of(source).source_state(of(recorded, 0)) != stamps[0]
 
 
 @pytest.mark.parametrize("source", ["run", "comparison"])
 def test_what_is_recorded_is_drawn_anew_where_runs_changed_and_not_with_every_write_to_the_index(
     recorded: Path, source: str
 ):
-    before = exhibit_of(source).seen(of(recorded, 0))
-    assert exhibit_of(source).seen(of(recorded, 1)) != before
+    before = exhibit_of(source).source_state(of(recorded, 0))
+    assert exhibit_of(source).source_state(of(recorded, 1)) != before
     (recorded / "catalogue.sqlite").touch()
     part(recorded, f"beside-{source}", key=["3"], score=[0.0])
-    assert exhibit_of(source).seen(of(recorded, 0)) == before
+    assert exhibit_of(source).source_state(of(recorded, 0)) == before
     write_synthetic_run(recorded, method="h2o", seed=len(source), layers=1, prompt_tokens=12, steps=2)
-    assert exhibit_of(source).seen(of(recorded, 0)) != before
+    assert exhibit_of(source).source_state(of(recorded, 0)) != before
 
 
 def test_what_is_still_recorded_elsewhere_is_not_drawn_from(tmp_path: Path):

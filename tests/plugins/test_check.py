@@ -20,7 +20,7 @@ from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.contract.parts import Selector, Victims
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.allocators.uniform import Uniform
@@ -51,14 +51,14 @@ class Score:
     needs_hidden_states: ClassVar[bool] = False
     state: ClassVar[dict] = {}
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         score = slots.position.float()
         if self.wrong == "rows":
             score = score if len(score) == 1 else -score
         if self.wrong == "draws":
             score = score * 0 + next(CALLS) % 7 * (slots.position % 2)
         if self.wrong == "passes" and first:
-            score = score if seen.num_new > 30 else -score
+            score = score if layer_pass.num_new > 30 else -score
         if self.wrong == "waits":
             score = score + score.sum().item()
         if self.wrong == "keys":

@@ -18,19 +18,19 @@ from kvlab.core.plugins.moved_modules import MOVED
 ROOT = Path(__file__).resolve().parents[2]
 # A name leaves this list only with an entry in `extend._DEPRECATED` for one release.
 NAMES = """
-AboveThreshold Absorb AccumulatedAttention Allocator Ballots Capabilities Capacity Chosen ChosenSlots ChunkLeverage
-Chunks Code CosineDecay CosineMerge Critical Draft Draws Edges Eight EmaScore EqualHeads Estimate Evict
+AboveThreshold Absorb AccumulatedAttention Allocator AttentionPass Ballots Capabilities Capacity Chosen ChosenSlots
+ChunkLeverage Chunks Code CosineDecay CosineMerge Critical Draft Draws Edges Eight EmaScore EqualHeads Estimate Evict
 EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers FusedWindow FutureQueries GatedChunks
-GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares Held InPlace Lag LastQuery
-LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method ModelWide NearestMerge NewKeys Oldest
-PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool PredictedScore Preset PromptOnly Pursuit
-Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency RecentRows Redundancy Rehearsal RehearsedAttention
-ResidualMerge Rotated STATE_COLOURS STORES Sample SampledRest Scorer SeedClusters Seen Selector Settler
-ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task TimeStamps Uniform Unscored
+GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares Held InPlace Lag
+LastQuery LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method ModelWide NearestMerge
+NewKeys Oldest PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool PredictedScore Preset
+PromptOnly Pursuit Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency RecentRows Redundancy
+ResidualMerge Rotated STATE_COLOURS STORES Sample SampledRest Scorer SecondPassAttention SecondPassRequest
+SeedClusters Selector Settler ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task TimeStamps Uniform Unscored
 UnusualKeys UserError ValueMerge ValueShift Variance Victims View WindowAttention compose finish get_task
 load_plain_text make_method method_style pick register register_allocator register_loader register_metric
-register_reading register_scorer register_selector register_settler register_task register_view registered score_answer
-view
+register_reading register_scorer register_selector register_settler register_task register_view registered
+score_answer view
 """.split()  # noqa: SIM905 (a list literal takes a line a name)
 # Module paths of version 0.1, by what a plug-in may have taken from them.
 OLD_PATHS = {

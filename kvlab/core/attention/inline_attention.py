@@ -120,7 +120,7 @@ class SlotMptAttention(RoutedAttention, MptAttention):
         self,
         hidden_states: Tensor,
         position_bias: Tensor,
-        *given: Any,
+        *args: Any,
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
@@ -128,7 +128,7 @@ class SlotMptAttention(RoutedAttention, MptAttention):
         if self.clip_qkv:
             fused = fused.clamp(min=-self.clip_qkv, max=self.clip_qkv)
         query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, -1))
-        cache: Any = find_cache(given, kwargs)
+        cache: Any = find_cache(args, kwargs)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         return self.out_proj(self.attend(query, key, value, attention_mask, self.softmax_scale)), None
@@ -169,12 +169,12 @@ def always_give_a_mask(model: nn.Module) -> None:
             setattr(module, _GIVEN, True)
 
 
-def _with_mask(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-    if named.get("attention_mask") is not None or len(given) > 2:
+def _with_mask(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    if kwargs.get("attention_mask") is not None or len(args) > 2:
         return None
-    ids = given[0] if given else named.get("input_ids")
-    ids = named["inputs_embeds"][..., 0] if ids is None else ids
-    cache = find_cache(given, named)
+    ids = args[0] if args else kwargs.get("input_ids")
+    ids = kwargs["inputs_embeds"][..., 0] if ids is None else ids
+    cache = find_cache(args, kwargs)
     before = 0 if cache is None else cache.get_seq_length()
     ones = torch.ones(ids.shape[0], before + ids.shape[1], dtype=torch.int64, device=ids.device)
-    return given, named | {"attention_mask": ones}
+    return args, kwargs | {"attention_mask": ones}

@@ -20,7 +20,7 @@ KEY_BLOCK = 4096
 
 
 @dataclass
-class PassSeen(LayerPass):
+class PassView(LayerPass):
     """A pass as scorers read it: attention to slots, logits, projected queries, and passes derived from it."""
 
     def column_mass(self, rows: int | None = None, row_weight: Tensor | None = None) -> Tensor:
@@ -168,7 +168,7 @@ class PassSeen(LayerPass):
         hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, :, None]
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
-    def of_keys(self, key: Tensor) -> PassSeen:
+    def of_keys(self, key: Tensor) -> PassView:
         """The same pass with other keys (B, H, S, d) in the slots."""
         return replace(self, key=key, _last_logits=None, _last_mass=None)
 
@@ -218,7 +218,7 @@ class PassSeen(LayerPass):
         """Whether a slot's position changes its logits (ALiBi)."""
         return self.alibi is not None
 
-    def up_to(self, tokens: int) -> PassSeen:
+    def up_to(self, tokens: int) -> PassView:
         """The pass as if the text had ended after `tokens` tokens without evictions; log mass is left out."""
         states = self.hidden_states
         rows = self.num_new - (self.key.shape[2] - tokens)
@@ -233,7 +233,7 @@ class PassSeen(LayerPass):
             _last_mass=None,
         )
 
-    def newest(self, rows: int) -> PassSeen:
+    def newest(self, rows: int) -> PassView:
         """A copy with the last `rows` queries only, which frees the others."""
         if rows >= self.num_new:
             return replace(self)
@@ -255,7 +255,7 @@ class PassSeen(LayerPass):
             self._last_mass = self._once("last_mass", lambda: self._mass(newest, self.num_new)[:, :, :, 0].mean(2))
         return self._last_mass
 
-    def of_slots(self) -> PassSeen:
+    def of_slots(self) -> PassView:
         """The same pass without the low-rank state, so that attention sums to 1 over the slots."""
         return replace(self, low_rank=None, _last_mass=None) if self.has_state else self
 

@@ -140,6 +140,6 @@ def _bias_of(held: Held, chosen: Chosen) -> tuple[Tensor | None, Tensor]:
     heads = held.bias.shape[2]
     wide = max(sets, heads)
     bias = held.bias.expand(-1, -1, wide, -1).gather(3, slots.expand(-1, -1, wide, -1))
-    seen = ~torch.isneginf(bias)
-    read = read & (seen if sets == wide else seen.any(2, keepdim=True))
+    visible = ~torch.isneginf(bias)
+    read = read & (visible if sets == wide else visible.any(2, keepdim=True))
     return bias if weight is None else bias + weight, read

@@ -186,10 +186,10 @@ class Tiles:
             yield slice(start, min(start + step, last))
 
     def _columns(self, rows: slice, slots: int | None = None) -> Iterator[slice]:
-        seen = self.key.shape[2] - self.query.shape[2] + rows.stop
-        seen = seen if slots is None else min(seen, slots)
-        for start in range(0, seen, self._shape[1]):
-            yield slice(start, min(start + self._shape[1], seen))
+        end = self.key.shape[2] - self.query.shape[2] + rows.stop
+        end = end if slots is None else min(end, slots)
+        for start in range(0, end, self._shape[1]):
+            yield slice(start, min(start + self._shape[1], end))
 
     @property
     def _shape(self) -> tuple[int, int]:

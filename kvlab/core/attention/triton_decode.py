@@ -71,14 +71,14 @@ def _attend(
     output = torch.empty_like(query)
     shape = {"heads": heads, "group": group, "slots": slots, "dim": dim}
     blocks = {"BLOCK_G": pad_side(group), "BLOCK_S": block, "BLOCK_D": pad_side(dim)}
-    seen = bias if bias is not None else logits  # never read without a bias
+    bias_rows = bias if bias is not None else logits  # never read without a bias
     places = query.new_empty(0, dtype=torch.int64) if chosen is None else chosen.contiguous()
     _stretch[(rows, splits)](
         query,
         keys,
         values,
         places,
-        seen,
+        bias_rows,
         logits,
         parts,
         tops,
@@ -95,9 +95,9 @@ def _attend(
         value_b=values.stride(0),
         value_h=values.stride(1),
         value_s=values.stride(2),
-        bias_b=seen.stride(0),
-        bias_h=seen.stride(1),
-        bias_s=seen.stride(-1),
+        bias_b=bias_rows.stride(0),
+        bias_h=bias_rows.stride(1),
+        bias_s=bias_rows.stride(-1),
         HAS_BIAS=bias is not None,
         WIDEN=INTERPRETED,
         **blocks,
@@ -105,7 +105,7 @@ def _attend(
         num_warps=warps,
     )
     _combine_parts[(rows, splits)](
-        seen,
+        bias_rows,
         logits,
         mass,
         parts,
@@ -115,9 +115,9 @@ def _attend(
         stretch,
         splits,
         **shape,
-        bias_b=seen.stride(0),
-        bias_h=seen.stride(1),
-        bias_s=seen.stride(-1),
+        bias_b=bias_rows.stride(0),
+        bias_h=bias_rows.stride(1),
+        bias_s=bias_rows.stride(-1),
         BLOCK_P=triton.next_power_of_2(splits),
         HAS_BIAS=bias is not None,
         **blocks,

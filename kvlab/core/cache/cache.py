@@ -178,7 +178,7 @@ class CompressedCache(Cache):
         self.settings.prompt_tokens = tokens
         return sizes
 
-    def rehearse_only(self, tokens: int) -> None:
+    def limit_second_pass(self, tokens: int) -> None:
         """Limit the second pass to the first `tokens` of each row, the context; the rest is the question."""
         if self.settings.second_pass is not None:
             self.settings.second_pass.context = tokens

@@ -136,6 +136,6 @@ class PromptCache:
         cache = copy_with_settings(self.prompt_cache, settings)
         for layer in cache.compressed_layers():
             visible = [table.visible() for table in layer.tables]
-            conclude(layer, [layer.seen_again(pending[layer.rank].seen)], visible, None, True)
+            conclude(layer, [layer.seen_again(pending[layer.rank].layer_pass)], visible, None, True)
         settings.observer = observer
         return cache

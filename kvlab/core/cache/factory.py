@@ -106,9 +106,9 @@ def make_cache(
         unrotated=unrotated_layers(language_model),
         shape=shape_of(config),
     )
-    if pipeline.rehearsal is not None and settings.compresses:
+    if pipeline.second_pass is not None and settings.compresses:
         install_second_pass(language_model)
-        settings.second_pass = second_pass_state(pipeline.rehearsal, language_model, tokenizer)
+        settings.second_pass = second_pass_state(pipeline.second_pass, language_model, tokenizer)
     if pipeline.reads_text and settings.compresses:
         record_token_ids(language_model)
     announce_prompts(language_model)

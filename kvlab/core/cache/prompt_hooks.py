@@ -61,12 +61,12 @@ def _announcing(
         given = (input_ids if embedded is None else embedded).shape[1]
         whole = getattr(generation_config, "_mask_length", given) if mask is None else mask.shape[1]
         tokens = given
-        seen = cache.get_seq_length()
-        if (whole == given) and 0 < tokens <= seen:
-            way = "crop(-1) takes it back; " if seen == tokens and cache.is_croppable else ""
+        tokens_read = cache.get_seq_length()
+        if (whole == given) and 0 < tokens <= tokens_read:
+            way = "crop(-1) takes it back; " if tokens_read == tokens and cache.is_croppable else ""
             raise UserError(
-                f"This cache has read {seen:,} tokens and the text given to generate has {tokens:,}, so none is left "
-                "to read, and generate would read the text again: let the cache read all but the last token of a "
+                f"This cache has read {tokens_read:,} tokens and the text given to generate has {tokens:,}, so none is "
+                "left to read, and generate would read the text again: let the cache read all but the last token of a "
                 f"prompt, then give generate the whole prompt ({way}for a further turn give it the whole text so far)."
             )
         if cache.settings.is_lossy:
@@ -76,14 +76,14 @@ def _announcing(
 
 def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
     """Return the config with a chunk size that gives the result of one pass. Raises UserError if there is none."""
-    seen = cache.get_seq_length()
+    tokens_read = cache.get_seq_length()
     chunk = config.prefill_chunk_size
-    if seen:
+    if tokens_read:
         whole = mask is not None and mask.shape[1] == tokens  # the whole text, not only the new part
-        if chunk and tokens - seen * whole > chunk:
+        if chunk and tokens - tokens_read * whole > chunk:
             raise UserError(
-                f"Only a first prompt can be split into chunks, and this cache has seen {seen:,} tokens: do not set "
-                "prefill_chunk_size for a further turn."
+                f"Only a first prompt can be split into chunks, and this cache has seen {tokens_read:,} tokens: do not "
+                "set prefill_chunk_size for a further turn."
             )
         return config
     if not cache.settings.prompt_tokens:
@@ -104,9 +104,9 @@ def record_token_ids(model: PreTrainedModel) -> None:
         setattr(model, _RECORDS, True)
 
 
-def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    ids = given[0] if given else named.get("input_ids")
-    for cache in caches_in(find_cache(given, named)):
+def _record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    ids = args[0] if args else kwargs.get("input_ids")
+    for cache in caches_in(find_cache(args, kwargs)):
         unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
         if cache.settings.pipeline.reads_text and unsettled:
             if not isinstance(ids, Tensor):

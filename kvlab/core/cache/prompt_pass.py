@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.core.attention.layer_handoff import AttentionCall, take
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
@@ -34,14 +34,16 @@ class PromptPass:
     held_bytes: int = 0
     passes: dict[int, tuple[Tensor, AttentionCall]] = field(default_factory=dict)
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Hold what the layer's attention was given."""
-        self.held_bytes += sum(part.nbytes for part in (seen.query, seen.hidden_states) if part is not None)
+        self.held_bytes += sum(part.nbytes for part in (layer_pass.query, layer_pass.hidden_states) if part is not None)
         if self.held_bytes > self.most_bytes:
             self.passes.clear()
-        elif seen.alibi is None and seen.sinks is None:
-            call = AttentionCall(seen.scaling, seen.softcap, module=seen.module, hidden_states=seen.hidden_states)
-            self.passes[layer_idx] = seen.query, call
+        elif layer_pass.alibi is None and layer_pass.sinks is None:
+            call = AttentionCall(
+                layer_pass.scaling, layer_pass.softcap, module=layer_pass.module, hidden_states=layer_pass.hidden_states
+            )
+            self.passes[layer_idx] = layer_pass.query, call
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Nothing to do: a full cache drops nothing."""

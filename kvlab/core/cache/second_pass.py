@@ -29,7 +29,7 @@ from kvlab.core.cache.layers.decisions import decide_pending, decide_pending_lay
 from kvlab.core.cache.layers.second_pass_queries import roll_back, save_checkpoint
 from kvlab.core.cache.second_pass_texts import Piece, context_pieces, read_ids, write_texts, written_lengths
 from kvlab.core.cache.settings import SecondPass
-from kvlab.core.contract.second_pass import STUDIES, Rehearsal
+from kvlab.core.contract.second_pass import STUDIES, SecondPassRequest
 from kvlab.core.contract.view import References
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_ids
@@ -37,7 +37,7 @@ from kvlab.core.validation import check_ids
 _LISTENS = "_kvlab_listens_to_prompts"
 
 
-def second_pass_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> SecondPass:
+def second_pass_state(plan: SecondPassRequest, model: PreTrainedModel, tokenizer: Any) -> SecondPass:
     """State of a second pass. Without a tokenizer there is no request: only the context is read again."""
     asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
     ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
@@ -108,7 +108,7 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
     settings = cache.settings
     for layer in cache.compressed_layers():
         if settings.pending is not None:
-            note_statistic(layer, settings.pending[layer.rank].seen)
+            note_statistic(layer, settings.pending[layer.rank].layer_pass)
     if _state(cache).plan.on_policy and not settings.stays_pending:
         # Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
         pending = cache.settings.pending or {}
@@ -186,7 +186,9 @@ def _read_again(
             layer.note_peak(layer.table_bytes() + table.left_bytes)
             if layer is not first:
                 table.share_states(first.buckets[0].table)
-            pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))
+            pending[layer.rank] = replace(
+                pending[layer.rank], layer_pass=layer.seen_again(pending[layer.rank].layer_pass)
+            )
 
     def replace_others(change: Callable[[Any], Any]) -> None:
         for at, layer in others.items():
@@ -230,23 +232,23 @@ def _waiting(given: Any) -> list[CompressedCache]:
     return [cache for cache, state in states if state is not None and not state.done and not state.running]
 
 
-def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    for cache in _waiting(find_cache(given, named)):
-        ids = given[0] if given else named.get("input_ids")
+def _note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for cache in _waiting(find_cache(args, kwargs)):
+        ids = args[0] if args else kwargs.get("input_ids")
         if not isinstance(ids, Tensor):
             raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
         state = _state(cache)
-        mask = named.get("attention_mask")
+        mask = kwargs.get("attention_mask")
         state.ids.append(ids)
-        state.counts_padding = named.get("position_ids") is None
-        seen = sum(part.shape[1] for part in state.ids)
+        state.counts_padding = kwargs.get("position_ids") is None
+        tokens_read = sum(part.shape[1] for part in state.ids)
         state.mask = None
-        if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all():
-            state.mask = mask[:, :seen]
+        if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :tokens_read].all():
+            state.mask = mask[:, :tokens_read]
 
 
-def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-    served = find_cache(given, named)
+def _end(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    served = find_cache(args, kwargs)
     if isinstance(served, FanOutCache) and not served.is_split:
         served.copy_recurrent_states()
     complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]

@@ -131,8 +131,8 @@ def read_ids(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | N
     given = {}
     if mask is not None:
         tokens = caches_in(cache)[0].compressed_layers()[0].cumulative_length
-        seen = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)
-        given["attention_mask"] = torch.cat([seen, mask], 1)
+        past_mask = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)
+        given["attention_mask"] = torch.cat([past_mask, mask], 1)
         # Queries of the second pass stand where the first pass, by its position ids or without them, put the keys.
         first_pass = caches_in(cache)[0].settings.second_pass
         counts_padding = first_pass is not None and first_pass.counts_padding

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import Budget
 from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.reading import Reading
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.stores import NATIVE, Store, store_of
@@ -27,7 +27,7 @@ from kvlab.core.stores import NATIVE, Store, store_of
 class Observer(Protocol):
     """Watches a layer, for example to record a trace; optional."""
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Called after attention and before any decision; `slots` is the table including the new tokens."""
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
@@ -37,7 +37,7 @@ class Observer(Protocol):
 class PartObserver(Protocol):
     """Observer that also sees the chunks of a prompt."""
 
-    def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
+    def attended_part(self, layer_idx: int, layer_pass: PassView) -> None:
         """Called after attention of a chunk that is not the prompt's last."""
 
 
@@ -46,7 +46,7 @@ class PendingLayer:
     """A layer that has read its prompt and waits for the decision; `reported`: the observer knows its pass."""
 
     layer: Any
-    seen: PassSeen
+    layer_pass: PassView
     reported: bool
 
 
@@ -54,7 +54,7 @@ class PendingLayer:
 class SecondPass:
     """Progress of a second pass over the prompt, with the token ids collected so far."""
 
-    plan: Rehearsal
+    plan: SecondPassRequest
     ask: list[int]  # token ids put before each piece
     start: int | None  # BOS token: not read again
     studies: list[list[int]] = field(default_factory=list)  # token ids of requests that the model answers itself

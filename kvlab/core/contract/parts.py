@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.second_pass import Rehearsal
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.second_pass import SecondPassRequest
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 
-Update = Callable[[Slots, Seen], Mapping[str, Tensor]]
+Update = Callable[[Slots, AttentionPass], Mapping[str, Tensor]]
 PageRule = Literal["any", "mean", "max"]  # order of whole pages (`kvlab.core.methods.wrappers.page_selector`)
 PageHeads = Literal["union", "each", "model"]  # heads that a page holds
 PAGE_RULES = get_args(PageRule)
@@ -62,10 +62,10 @@ class Capabilities:
     prompt_rows: Callable[[int], int] = last_row
     across_heads: bool = False
     recalls: int = 0
-    second_pass: Rehearsal | None = None
+    second_pass: SecondPassRequest | None = None
 
     recall: Update | None = None
-    note: Callable[[Slots, Seen], None] | None = None
+    note: Callable[[Slots, AttentionPass], None] | None = None
     rate: Callable[[Slots], Tensor] | None = None
     decay: float | None = None
 
@@ -85,7 +85,7 @@ OPTIONAL: Mapping[str, Any] = {
     # of attention that `update` asks for, given q and a device, so that caches that share a pass compute their sums
     # together; the name of the state that counts the queries that saw a slot, if it can be derived.
     "accumulate": None,
-    "rehearsed": None,
+    "score_second_pass": None,
     "row_weights": None,
     "counted_state": None,
     # A scorer's: later passes cost it nothing, or it takes none of their attention.
@@ -124,7 +124,10 @@ OPTIONAL: Mapping[str, Any] = {
 def optional(part: Any, name: str) -> Any:
     """An attribute of a part, or what holds for parts without it."""
     declared = getattr(capabilities_of(part), "attributes", {})
-    return declared[name] if name in declared else getattr(part, name, OPTIONAL[name])
+    if name in declared:
+        return declared[name]
+    former = next((old for old, new in OLD_NAMES.items() if new == name), name)
+    return getattr(part, name, getattr(part, former, OPTIONAL[name]))
 
 
 class Wrapper:
@@ -148,12 +151,13 @@ class PluginCapabilities(Capabilities):
     attributes: Mapping[str, Any]
 
     def __init__(self, **declared: Any) -> None:
+        declared = {OLD_NAMES.get(name, name): value for name, value in declared.items()}
         object.__setattr__(self, "attributes", {name: declared.pop(name) for name in OPTIONAL if name in declared})
-        super().__init__(**{OLD_NAMES.get(name, name): value for name, value in declared.items()})
+        super().__init__(**declared)
 
 
 # Names of version 0.1 -> today's.
-OLD_NAMES = {"rehearsal": "second_pass"}
+OLD_NAMES = {"rehearsal": "second_pass", "rehearsed": "score_second_pass"}
 
 
 class StateBesideSlots(Protocol):
@@ -186,7 +190,7 @@ class Scorer(Protocol):
 
     @property
     def needs_hidden_states(self) -> bool:
-        """Whether `Seen.hidden_states` is needed."""
+        """Whether `AttentionPass.hidden_states` is needed."""
         ...
 
     @property
@@ -194,7 +198,7 @@ class Scorer(Protocol):
         """Names of its own (B, H, S) slot state with initial values."""
         ...
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """New (B, H, S) tensors by name: `score` and its own state. `first` is true for the first prefill."""
         ...
 
@@ -221,7 +225,7 @@ class Allocator(Protocol):
         """
         ...
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Statistic of this layer at prefill for `View.statistics`, such as (B,) variances; None for none.
 
         `head_budgets` reads it, nothing later: a cache that is kept in a file does not hold it.

@@ -22,9 +22,9 @@ from kvlab.core.contract.parts import (
     optional,
 )
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.slot_columns import Byte, Columns, integer_dtype, key_lengths, stores_key_lengths
-from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
+from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, AttentionPass, Slots, View
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Pipeline:
         """Number of last queries of a prompt of `tokens` that the scorer uses."""
         return self.can.score.prompt_rows(tokens)
 
-    def rescore(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+    def rescore(self, slots: Slots, layer_pass: AttentionPass) -> Mapping[str, Tensor]:
         """New slot state for a decision while decoding, if the scorer supports it."""
         recall = self.can.score.recall
-        return {} if recall is None else recall(slots, seen)
+        return {} if recall is None else recall(slots, layer_pass)
 
     @property
     def rescores(self) -> bool:
@@ -100,24 +100,24 @@ class Pipeline:
         """Number of newest queries kept for decisions while decoding."""
         return max(self.can.score.recalls, self.can.settle.recalls) if self.decode and self.buffer else 0
 
-    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+    def accumulate(self, slots: Slots, layer_pass: AttentionPass) -> Mapping[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""
         accumulate = optional(self.score, "accumulate")
-        return {} if accumulate is None else accumulate(slots, seen)
+        return {} if accumulate is None else accumulate(slots, layer_pass)
 
     @cached_property
-    def rehearsal(self) -> Rehearsal | None:
+    def second_pass(self) -> SecondPassRequest | None:
         """The second pass before the prompt is compressed: the scorer's, else the settler's."""
         return self.can.score.second_pass or self.can.settle.second_pass
 
     @property
     def waits(self) -> bool:
-        """Whether layers must wait until all of them have seen the prompt, or for a rehearsal."""
-        return self.deferred or optional(self.allocate, "across_layers") or self.rehearsal is not None
+        """Whether layers must wait until all of them have seen the prompt, or for a second pass."""
+        return self.deferred or optional(self.allocate, "across_layers") or self.second_pass is not None
 
     @property
     def references(self) -> int:
-        """Number of rehearsal queries a query head keeps for the decision."""
+        """Number of second pass queries a query head keeps for the decision."""
         return max(optional(self.select, "references"), optional(self.settle, "references"))
 
     @cached_property
@@ -130,20 +130,20 @@ class Pipeline:
         """What queries attend to besides the slots; None for most methods."""
         return cast(StateBesideSlots, self.settle) if optional(self.settle, "keeps_state") else None
 
-    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
-        """New state of the prompt's slots after a pass of the rehearsal."""
-        rehearsed = optional(self.score, "rehearsed")
-        return {} if rehearsed is None else rehearsed(slots, seen)
+    def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> Mapping[str, Tensor]:
+        """New state of the prompt's slots after a pass of the second pass."""
+        score_second_pass = optional(self.score, "score_second_pass")
+        return {} if score_second_pass is None else score_second_pass(slots, layer_pass)
 
     @property
     def notes(self) -> bool:
         """Whether the score of a decode step can be updated in place, by `note`."""
         return self.can.score.note is not None
 
-    def note(self, slots: Slots, seen: Seen) -> None:
+    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
         """`Scorer.update` after a single query, in place; derived scores are left to the decision."""
         assert self.can.score.note is not None
-        self.can.score.note(slots, seen)
+        self.can.score.note(slots, layer_pass)
 
     @cached_property
     def columns(self) -> Columns:

@@ -1,4 +1,4 @@
-"""Second pass over the context ("rehearsal") that a method runs before it compresses a prompt."""
+"""Second pass over the context that a method runs before it compresses a prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class SecondPassRequest:
     """The model reads `ask` and then the context again, over the still uncompressed cache.
 
     A context longer than `piece` tokens is split into equal pieces. Each is read separately over the full prompt, after

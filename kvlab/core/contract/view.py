@@ -117,7 +117,7 @@ def _changed(column: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.as_strided(column, changed.shape, (0,) * changed.dim())
 
 
-class Seen(Protocol):
+class AttentionPass(Protocol):
     """Attention of this pass: q new queries (Hq = H * G heads) over S slots, the last q of which are new."""
 
     @property
@@ -189,7 +189,7 @@ class Seen(Protocol):
         """Logits (B, H, G, n, S) float32 of any queries (B, Hq, n, d), without log mass, -inf at invalid slots."""
         ...
 
-    def of_keys(self, key: Tensor) -> Seen:
+    def of_keys(self, key: Tensor) -> AttentionPass:
         """The same pass with other keys (B, H, S, d) in the slots."""
         ...
 
@@ -246,7 +246,7 @@ class Seen(Protocol):
         """Whether a slot's position changes its logits, as with ALiBi."""
         ...
 
-    def of_slots(self) -> Seen:
+    def of_slots(self) -> AttentionPass:
         """The same pass without a low-rank state that queries also attend to."""
         ...
 
@@ -257,7 +257,7 @@ class Seen(Protocol):
 
 @dataclass(frozen=True)
 class References:
-    """Evenly spaced queries of a rehearsal (B, Hq, n, d), rotated; `real` (B, n) marks those that count."""
+    """Evenly spaced queries of a second pass (B, Hq, n, d), rotated; `real` (B, n) marks those that count."""
 
     query: Tensor
     real: Tensor
@@ -272,7 +272,7 @@ class View:
     """One layer when a decision is due."""
 
     slots: Slots
-    seen: Seen
+    layer_pass: AttentionPass
     budget: Tensor  # (B, H) int64: slots each head may keep
     tokens_seen: Tensor  # (B,) int64: real tokens so far, without padding
     phase: Literal["prefill", "decode"]
@@ -284,13 +284,18 @@ class View:
     generator: torch.Generator | None = None
     statistics: dict[int, Tensor] = field(default_factory=dict)  # allocator statistics by layer, from the prefill
     head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) per-head state from earlier plans
-    references: References | None = None  # queries of a rehearsal, if the method keeps any
+    references: References | None = None  # queries of a second pass, if the method keeps any
     certain: bool = False  # the host knows that every head exceeds its budget by exactly `most_excess`
     in_lots: bool = False  # several tokens wait for each decision (`Pipeline.buffer`), possibly with equal scores
     smallest_budget: int = 0  # host-side bound, like `largest_budget`
     token_ids: Tensor | None = None  # (B, S) of the prompt's slots, for a settler that `reads_text`
     remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
     store: Store = field(default_factory=lambda: STORES[NATIVE])  # storage format of kept slots
+
+    @property
+    def seen(self) -> AttentionPass:
+        """`layer_pass`, as plug-ins have called it before."""
+        return self.layer_pass
 
     def of_budget(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """Cache a value that depends on `budget` only, by `name`, as long as the budget is the same tensor."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache.buckets.joined_layer import STATES, measure_slots, per_table, states_at
 from kvlab.core.contract.plan import Edges, Plan
@@ -21,17 +21,17 @@ from kvlab.trace import RunWriter
 VALUE_BLOCK = 4096
 
 
-def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer:
-    """Evaluate the last query of `seen` on the table `slots`; `logits` (1, H, G, 1, S) if already computed."""
+def answer(slots: Slots, layer_pass: PassView, logits: Tensor | None = None) -> Answer:
+    """Evaluate the last query of `layer_pass` on the table `slots`; `logits` (1, H, G, 1, S) if already computed."""
     if logits is None:
-        logits = seen.logits_at_slots(slots)
+        logits = layer_pass.logits_at_slots(slots)
     bias = slots.bias()
-    if seen.low_rank is not None and seen.has_state:
-        share = seen.low_rank.share(seen.query[:, :, -1:], logits, bias)
+    if layer_pass.low_rank is not None and layer_pass.has_state:
+        share = layer_pass.low_rank.share(layer_pass.query[:, :, -1:], logits, bias)
         return Answer(
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )
-    mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
+    mass = probabilities(logits, bias, layer_pass.sinks)[0, :, :, 0]  # (H, G, S)
     return Answer(mass.mean(1), per_table(slots, _given, mass[None])[0].flatten(0, 1))
 
 
@@ -47,13 +47,13 @@ def _given(slots: Slots, mass: Tensor) -> Tensor:
     return (torch.stack(parts).sum(0) if parts[1:] else parts[0]).unflatten(0, values.shape[:2])
 
 
-def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
+def given_answer(slots: Slots, layer_pass: PassView, output: Tensor) -> Answer:
     """The last query's result as attention gave it (`output` (1, Hq, q, d)) in float32, else evaluated again."""
-    mass = seen.kept_mass(slots.valid.shape[2])
-    left_out = seen.share_read() is not None
+    mass = layer_pass.kept_mass(slots.valid.shape[2])
+    left_out = layer_pass.share_read() is not None
     if mass is not None and (left_out or output.dtype == torch.float32):  # what was not read cannot be evaluated again
         return Answer(mass[0], output[0, :, 0].float())
-    return answer(slots, seen, seen.kept_logits(slots.valid.shape[2]))
+    return answer(slots, layer_pass, layer_pass.kept_logits(slots.valid.shape[2]))
 
 
 def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Answer) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.plan import Plan
@@ -93,7 +93,7 @@ class Recorder:
         self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: the values of most steps
         self.flushed = time.monotonic()
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Compare this pass with the uncompressed shadow, before the decision."""
         if layer_idx not in self.layers:
             if (device := slots.valid.device) not in self.hosts:
@@ -103,8 +103,8 @@ class Recorder:
         heads = slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # by earlier blocks of the prompt
-        if self.none.shape[0] != heads or self.none.device != seen.query.device:
-            self.none, self.same = (make(heads, device=seen.query.device) for make in (torch.zeros, torch.ones))
+        if self.none.shape[0] != heads or self.none.device != layer_pass.query.device:
+            self.none, self.same = (make(heads, device=layer_pass.query.device) for make in (torch.zeros, torch.ones))
         layer.columns = {LEFT: self.none, "merged": self.none}
         if earlier is not None:
             layer.columns[LEFT] = earlier
@@ -112,16 +112,16 @@ class Recorder:
             return
         # A chunked prompt is shown once, after its last chunk; a prompt in blocks is shown block by block.
         first = layer.shadow.tokens == 0
-        layer.shadow.append(slots, slots.valid.shape[2] if first else seen.num_new)
+        layer.shadow.append(slots, slots.valid.shape[2] if first else layer_pass.num_new)
         if first and layer.shadow.absent is not None:  # with prefill saving they never reached the layer
             self._append_events(layer_idx, absent_columns(layer.shadow.absent, heads))
         layer.broken = non_finite(slots)
         layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
-        layer.truth = layer.shadow.truth(seen, self._following(layer_idx))
-        layer.given = given_answer(slots, seen, output)
+        layer.truth = layer.shadow.truth(layer_pass, self._following(layer_idx))
+        layer.given = given_answer(slots, layer_pass, output)
         columns = layer.shadow.columns(slots)
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
-        if (read := seen.share_read()) is not None:
+        if (read := layer_pass.share_read()) is not None:
             layer.columns["unread_mass"] = unread_mass(slots, columns, read, layer.shadow, layer.truth)
             if self.recording.of_layers([layer_idx]):
                 layer.read[self.step] = self._bits_read(layer.shadow, columns, read)
@@ -148,7 +148,7 @@ class Recorder:
         if not self.full:
             return
         layer.move(before.valid.device)
-        assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
+        assert isinstance(view.layer_pass, PassView) and layer.given is not None and layer.truth is not None
         if view.phase == "prefill":
             write_decision(self.writer, layer_idx, before, plan, layer.shadow.tokens)
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
@@ -157,7 +157,7 @@ class Recorder:
             layer.columns["non_finite"] = _count(non_finite(after, measured))
         elif layer.broken is not None:
             layer.columns["non_finite"] = _count(layer.broken & plan.keep[0])
-        answered = answer(after, view.seen)
+        answered = answer(after, view.layer_pass)
         self._append_events(layer_idx, event_columns(before, plan, after, layer.given, answered, gone))
         layer.shadow.follow(before, plan, gone)
         places = layer.shadow.columns(after)
@@ -301,18 +301,18 @@ class ObserverGroup:
         """Whether any observer reads slots; otherwise all of them only count."""
         return any(getattr(observer, "full", True) for observer in self.observers)
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Report a pass."""
-        self._pass_on("attended", layer_idx, slots, seen, output)
+        self._pass_on("attended", layer_idx, slots, layer_pass, output)
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Report a decision."""
         self.decision_seconds += self._pass_on("compressed", layer_idx, view, plan, before, after)
 
-    def _pass_on(self, event: str, *given: Any) -> float:
+    def _pass_on(self, event: str, *args: Any) -> float:
         begun = self.now()
         for observer in self.observers:
-            getattr(observer, event)(*given)
+            getattr(observer, event)(*args)
         taken = self.now() - begun
         self.seconds += taken
         return taken

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache.buckets.joined_layer import states_at
 from kvlab.core.contract.plan import Plan
@@ -211,17 +211,17 @@ class Shadow:
                 taken += len(part)
         self.rows += index.shape[1]
 
-    def truth(self, seen: PassSeen, following: Shadow | None = None) -> Answer:
+    def truth(self, layer_pass: PassView, following: Shadow | None = None) -> Answer:
         """Evaluate the pass's last query with the full cache; the states of `following`, used next, are sent ahead."""
         complete = () if following is None else following.keys[: following.rows // TOKENS_AT_ONCE]
         arriving = self.host.each([*self.keys, *self.values], complete)
-        position = self._positions(seen.query.device)
+        position = self._positions(layer_pass.query.device)
         parts = []
         for keys, place in zip(islice(arriving, len(self.keys)), position.split(TOKENS_AT_ONCE), strict=True):
             block = _by_head(keys, len(place))
-            parts.append(seen.logits_at(block, place.expand(1, block.shape[1], -1)))
+            parts.append(layer_pass.logits_at(block, place.expand(1, block.shape[1], -1)))
         logits = torch.cat(parts, -1) if parts[1:] else parts[0]
-        mass = probabilities(logits, None, seen.sinks)[0, :, :, 0]  # (H, G, rows)
+        mass = probabilities(logits, None, layer_pass.sinks)[0, :, :, 0]  # (H, G, rows)
         output = None
         for values, share in zip(arriving, mass.split(TOKENS_AT_ONCE, -1), strict=True):
             part = share @ _by_head(values, share.shape[-1])[0].float()

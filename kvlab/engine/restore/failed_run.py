@@ -14,7 +14,7 @@ from torch import Tensor
 from kvlab.common.answer_match import find_answer
 from kvlab.common.formatting import shared_prefix
 from kvlab.common.thoughts import hide_in, hide_thinking
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import PromptCache, defer_decision
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
@@ -176,12 +176,12 @@ class AnswerAttention:
     def begin_step(self) -> None:
         self.step += 1
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Add this step's attention if it predicts a token of the answer."""
         if self.first <= self.step <= self.last:
-            read = seen.share_read()
+            read = layer_pass.share_read()
             share = torch.ones_like(slots.position, dtype=torch.float32) if read is None else read
-            for sums, numbers in ((self.sums, seen.last_mass()), (self.shares, share)):
+            for sums, numbers in ((self.sums, layer_pass.last_mass()), (self.shares, share)):
                 row = by_token(slots, numbers, self.tokens)
                 sums[layer_idx] = row if layer_idx not in sums else sums[layer_idx] + row
 
@@ -215,7 +215,7 @@ def prompt_attention(prompt: Prompt) -> np.ndarray:
     """(layers, heads, prompt tokens) attention of the prompt's last query, before the decision."""
     held = prompt.prefix.prompt_cache.settings.pending
     assert held is not None
-    return np.stack([held[rank].seen.last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
+    return np.stack([held[rank].layer_pass.last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
 
 
 def own_slots(cache: CompressedCache, tokens: int) -> np.ndarray:

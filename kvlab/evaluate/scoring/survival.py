@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
 
@@ -53,7 +53,7 @@ class HiddenTokenTracker:
         self.start = torch.tensor(padded, dtype=torch.int64, device=device)[:, None]  # (B, 1, N)
         self._owner: dict[int, Tensor] = {}  # per layer, (B, H, N): position of each token's slot
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Nothing to do: attention moves no tokens."""
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:

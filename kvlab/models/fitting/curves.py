@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
@@ -82,9 +82,11 @@ class Oracle:
     tokens: int
     found: dict[int, Tensor] = field(default_factory=dict)
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        mass = probabilities(seen.last_logits(seen.num_new - self.tokens), None, seen.sinks)[..., : self.tokens]
-        norms = output_norms(slots.values[:, :, : self.tokens], seen.output_weight(), 2)
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
+        mass = probabilities(layer_pass.last_logits(layer_pass.num_new - self.tokens), None, layer_pass.sinks)[
+            ..., : self.tokens
+        ]
+        norms = output_norms(slots.values[:, :, : self.tokens], layer_pass.output_weight(), 2)
         self.found[layer_idx] = (mass.amax(3) * norms).amax(2)[0].cpu()
 
     def compressed(self, *_: object) -> None:

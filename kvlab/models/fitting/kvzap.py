@@ -18,13 +18,13 @@ from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.score_heads import write_score_heads
 from kvlab.core.methods.eviction.kvzip import KVzip
 from kvlab.core.methods.learned.score_networks import ScoreHead, ScoreNetwork
 from kvlab.core.methods.scorers.key_value.value_norm import output_norms
-from kvlab.core.methods.scorers.lookahead.kvzip import RehearsedAttention
+from kvlab.core.methods.scorers.lookahead.kvzip import SecondPassAttention
 from kvlab.models.fitting.fast_kvzip import fit_gate
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.fitting.text import Stopped
@@ -144,7 +144,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
     """Examples from one window (1, T): states of some of its tokens, and the log of their scores in a second pass."""
     teacher = Teacher()
     plus = request.method == "kvzap" and request.target == "kvzip+"
-    teacher._watching = Watching(plus=plus, rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]  # kvzip has a rehearsal
+    teacher._watching = Watching(plus=plus, second_pass=KVzip().pipeline().second_pass)  # type: ignore[arg-type]  # kvzip has a second pass
     cache = make_cache(loaded, teacher, 0.5)
     loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     source = torch.Generator().manual_seed(request.seed * 1_000_003 + number)
@@ -158,7 +158,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching(RehearsedAttention):
+class Watching(SecondPassAttention):
     """Attention of the second pass that also records each layer's hidden states.
 
     `plus`: KVzip+, where attention A_ij counts as A_ij |W_o v_j| / |h_i|, with h_i the query's hidden state, before the
@@ -169,21 +169,21 @@ class Watching(RehearsedAttention):
     needs_hidden_states: bool = True
     states: dict[int, Tensor] = field(default_factory=dict)
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """Nothing to score yet."""
-        if first and seen.hidden_states is not None:
-            self.states[getattr(seen.module, "layer_idx", 0)] = seen.hidden_states
+        if first and layer_pass.hidden_states is not None:
+            self.states[getattr(layer_pass.module, "layer_idx", 0)] = layer_pass.hidden_states
         return {}
 
-    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 after another piece of the second pass."""
         if not self.plus:
-            return super().rehearsed(slots, seen)
+            return super().score_second_pass(slots, layer_pass)
         count = slots.score.shape[-1]
-        assert seen.hidden_states is not None
-        length = seen.hidden_states.float().norm(dim=-1)[:, None, None, :, None]
-        mass = probabilities(seen.last_logits(seen.num_new), None, seen.sinks)[..., :count]
-        weighed = (mass / length).amax(3) * output_norms(slots.values, seen.output_weight(), 2)
+        assert layer_pass.hidden_states is not None
+        length = layer_pass.hidden_states.float().norm(dim=-1)[:, None, None, :, None]
+        mass = probabilities(layer_pass.last_logits(layer_pass.num_new), None, layer_pass.sinks)[..., :count]
+        weighed = (mass / length).amax(3) * output_norms(slots.values, layer_pass.output_weight(), 2)
         return {"score": torch.maximum(slots.score, weighed.amax(2))}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.core.attention.slot_attention import slot_logits
 from kvlab.core.cache import make_cache
@@ -59,7 +59,7 @@ class Watcher:
         self.layers = layers
         self.found: dict[int, Observation] = {}
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         if layer_idx in self.layers:
             key = slots.keys[0].float()
             value = slots.values[0].float()
@@ -68,7 +68,7 @@ class Watcher:
             budget = max(2, round(tokens * math.exp(self.random.uniform(low, high))))
             choices = range(min(budget + BLOCK, tokens - 1), tokens)
             rows = torch.tensor(sorted(self.random.sample(choices, min(ROWS, len(choices)))), device=key.device)
-            logits, scores = _logits_and_scores(seen, rows)
+            logits, scores = _logits_and_scores(layer_pass, rows)
             kept = heavy_and_recent(scores, rows, budget)  # (H, r, T)
             past = torch.arange(tokens, device=key.device) <= rows[:, None]
             left = logits.masked_fill(~kept[:, None], NEVER)
@@ -77,9 +77,9 @@ class Watcher:
             numerator = weight @ value[:, None]
             denominator = weight.sum(-1, keepdim=True)
             true = torch.softmax(logits, -1) @ value[:, None]
-            projection = None if seen.module is None else output_projection(seen.module)
+            projection = None if layer_pass.module is None else output_projection(layer_pass.module)
             evicted = float(relative_error(numerator / denominator, true, projection))
-            query = seen.query[0, :, rows].float().unflatten(0, (key.shape[0], -1))
+            query = layer_pass.query[0, :, rows].float().unflatten(0, (key.shape[0], -1))
             self.found[layer_idx] = Observation(
                 query, key, value, past & ~kept, top, numerator, denominator, true, evicted
             )
@@ -151,15 +151,20 @@ def relative_error(approximate: Tensor, true: Tensor, projection: Tensor | None)
     return off.square().sum() / size.square().sum().clamp_min(1e-12)
 
 
-def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _logits_and_scores(layer_pass: PassView, rows: Tensor) -> tuple[Tensor, Tensor]:
     """(logits (H, G, r, T) of the rows, attention (H, r, T) of each token up to the last whole block before them)."""
-    total = torch.zeros(seen.key.shape[1:3], device=seen.key.device)
+    total = torch.zeros(layer_pass.key.shape[1:3], device=layer_pass.key.device)
     scores = []
     logits = []
-    for first in range(0, seen.num_new, BLOCK):
-        block = seen.query[:, :, first : first + BLOCK]
+    for first in range(0, layer_pass.num_new, BLOCK):
+        block = layer_pass.query[:, :, first : first + BLOCK]
         found = slot_logits(
-            block, dense_states(seen.key), first=first, rows=seen.num_new, scaling=seen.scaling, softcap=seen.softcap
+            block,
+            dense_states(layer_pass.key),
+            first=first,
+            rows=layer_pass.num_new,
+            scaling=layer_pass.scaling,
+            softcap=layer_pass.softcap,
         )[0]
         mine = rows[(rows >= first) & (rows < first + BLOCK)] - first
         logits.append(found[:, :, mine])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
 from kvlab.core.fitted.query_statistics import write_query_statistics
@@ -55,17 +55,17 @@ class Sums:
     turned: Tensor | float = 0.0  # (Hq, d), as they attend
     squares: Tensor | float = 0.0  # (Hq, d, d), as they attend
 
-    def add(self, query: Tensor, seen: PassSeen) -> None:
+    def add(self, query: Tensor, layer_pass: PassView) -> None:
         """Add queries (Hq, T, d) of a text from position 0 on, as they attend."""
         plain = query
         asked = query.double()
-        if seen.rotary is not None:
+        if layer_pass.rotary is not None:
             position = torch.arange(query.shape[1], device=query.device)
-            plain = seen.rotary.turn(query, -position.expand(query.shape[:2])) / seen.rotary.scaling
-            width = 2 * seen.rotary.inverse_frequencies.numel()
+            plain = layer_pass.rotary.turn(query, -position.expand(query.shape[:2])) / layer_pass.rotary.scaling
+            width = 2 * layer_pass.rotary.inverse_frequencies.numel()
             plain = torch.cat([plain[..., :width], query[..., width:].float()], -1)
-            pairs = plain[..., :width].unflatten(-1, (-1, 2) if seen.rotary.interleaved else (2, -1))
-            self.length = self.length + pairs.double().norm(dim=-1 if seen.rotary.interleaved else -2).sum(1)
+            pairs = plain[..., :width].unflatten(-1, (-1, 2) if layer_pass.rotary.interleaved else (2, -1))
+            self.length = self.length + pairs.double().norm(dim=-1 if layer_pass.rotary.interleaved else -2).sum(1)
         else:
             self.length = asked.new_zeros(len(asked), 0)
         self.count += query.shape[1]
@@ -97,8 +97,8 @@ class Watcher:
 
     layers: dict[int, Sums] = field(default_factory=dict)
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        self.layers.setdefault(layer_idx, Sums(slots.keys.shape[1])).add(seen.query[0], seen)
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
+        self.layers.setdefault(layer_idx, Sums(slots.keys.shape[1])).add(layer_pass.query[0], layer_pass)
 
     def compressed(self, *_: object) -> None:
         """The full cache is never compressed."""

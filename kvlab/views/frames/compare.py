@@ -73,7 +73,7 @@ def _row(
         "speed_ratio": speed.ratio_to(reference),
         "speed_ratio_doubt": speed.ratio_doubt(reference),
         "prompt_seconds": record.seconds_prefill,
-        "rehearsal_seconds": record.seconds_rehearse,
+        "second_pass_seconds": record.seconds_rehearse,
         "mean_kl": _mean(forced["kl"]),
         "top1_agreement": _mean(forced["top1_agree"]),
         "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import UNLIMITED, Sizes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.apply_plan import TableSnapshot
@@ -62,14 +62,14 @@ class Bucket:
         """Without the last kernel input, whose arrays a copy or a pickle would cut off from the table."""
         return vars(self) | {"last_work": ((), None)}
 
-    def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
+    def attend(self, layer_pass: PassView, every_step: bool) -> Tensor:
         """Output (N, W * G, q, d) of this pass; attention weights are computed along if the method needs them."""
         values = self.table.states()[1]
-        if seen.has_state:
-            return seen.attend_with_state(values)
-        if seen.num_new == 1 and (every_step or not seen.is_plain):
-            return seen.attend_one(values)
-        return seen.attend(values)
+        if layer_pass.has_state:
+            return layer_pass.attend_with_state(values)
+        if layer_pass.num_new == 1 and (every_step or not layer_pass.is_plain):
+            return layer_pass.attend_one(values)
+        return layer_pass.attend(values)
 
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Make a plan and apply it to the table, unless `check` raises."""
@@ -81,7 +81,7 @@ class Bucket:
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
         before = TableSnapshot.of(slots, plan) if settings.observes_slots else slots
-        after = table.after(slots, plan, view.seen.rotary)
+        after = table.after(slots, plan, view.layer_pass.rotary)
         table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.store_head_state(plan.head_state or {})
         if plan.edges is not None or plan.new_keys is not None or self.index_counts:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.low_rank_state import LowRankState
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Decision
 from kvlab.core.cache.table.apply_plan import gather_slots
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 
 STATES = ("keys", "values")
 NONE_YET = cast(Tensor, None)
@@ -50,16 +50,16 @@ class JoinedSlots(Slots):
         return value
 
 
-class JoinedPass(PassSeen):
+class JoinedPass(PassView):
     """Passes over several tables as one; keys are joined on first access."""
 
     slots: JoinedSlots
-    parts: Sequence[PassSeen] = ()
+    parts: Sequence[PassView] = ()
 
     @classmethod
-    def of(cls, slots: JoinedSlots, parts: Sequence[PassSeen], **whole: Any) -> JoinedPass:
+    def of(cls, slots: JoinedSlots, parts: Sequence[PassView], **whole: Any) -> JoinedPass:
         """Join passes; `whole` overrides fields of the first one other than its keys."""
-        common = {one.name: getattr(parts[0], one.name) for one in fields(PassSeen) if one.init and one.name != "key"}
+        common = {one.name: getattr(parts[0], one.name) for one in fields(PassView) if one.init and one.name != "key"}
         made = cls(**common | whole, key=NONE_YET)
         made.slots = slots
         made.parts = parts
@@ -76,7 +76,9 @@ class JoinedPass(PassSeen):
         if not isinstance(slots, JoinedSlots) or not slots.parts or not self.parts:
             return super().logits_at_slots(slots)
         pairs = zip(self.parts, slots.parts, strict=True)
-        found = [seen.logits_at_slots(part)[:, :, :, 0].transpose(2, 3) for seen, part in pairs]  # (N, W, S, G)
+        found = [
+            layer_pass.logits_at_slots(part)[:, :, :, 0].transpose(2, 3) for layer_pass, part in pairs
+        ]  # (N, W, S, G)
         return slots.streams.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
 
     def kept_mass(self, slots: int) -> Tensor | None:
@@ -117,32 +119,36 @@ def measure_slots(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) 
 
 
 def join_passes(
-    streams: Streams, seen: Sequence[PassSeen], slots: Sequence[Slots], query: Tensor, reads_slots: bool
-) -> tuple[Slots, PassSeen]:
+    streams: Streams, passes: Sequence[PassView], slots: Sequence[Slots], query: Tensor, reads_slots: bool
+) -> tuple[Slots, PassView]:
     """Join the tables of a pass and the pass itself."""
     if streams.whole:
-        return slots[0], seen[0]
-    sinks = [part.sinks for part in seen if part.sinks is not None]
+        return slots[0], passes[0]
+    sinks = [part.sinks for part in passes if part.sinks is not None]
     common: dict[str, Any] = {
         "query": query,
         "row_valid": None,
         "members": None,
         "recalled": None,
-        "low_rank": _whole_state(streams, seen),
-        "alibi": streams.join_padded([part.alibi for part in seen]),
+        "low_rank": _whole_state(streams, passes),
+        "alibi": streams.join_padded([part.alibi for part in passes]),
         "sinks": streams.join(sinks) if sinks else None,
         "_last_logits": None,
         "_last_mass": None,
     }
     if reads_slots:
         table = JoinedSlots.of(streams, slots)
-        return table, JoinedPass.of(table, seen, **common, bias=table.bias())
+        return table, JoinedPass.of(table, passes, **common, bias=table.bias())
     nothing = _nothing(streams, query)
-    return nothing, replace(seen[0], **common, key=nothing.keys, bias=nothing.bias())
+    return nothing, replace(passes[0], **common, key=nothing.keys, bias=nothing.bias())
 
 
 def join_decisions(
-    streams: Streams, seen: PassSeen, views: Sequence[View], decisions: Sequence[Decision | None], reads_slots: bool
+    streams: Streams,
+    layer_pass: PassView,
+    views: Sequence[View],
+    decisions: Sequence[Decision | None],
+    reads_slots: bool,
 ) -> Decision:
     """Join the decisions of all buckets; None for a bucket without one."""
     made = [
@@ -158,15 +164,17 @@ def join_decisions(
     if reads_slots:
         before, after = (JoinedSlots.of(streams, [getattr(one, name) for one in made]) for name in ("before", "after"))
     else:
-        nothing = _nothing(streams, seen.query)
+        nothing = _nothing(streams, layer_pass.query)
         before = replace(nothing, valid=join([decision.before.valid for decision in made]))
         after = replace(nothing, valid=plan.keep)
-    state = _whole_state(streams, [view.seen for view in views])
+    state = _whole_state(streams, [view.layer_pass for view in views])
     tokens_seen = streams.join([view.tokens_seen[:, None].expand(-1, streams.width) for view in views])
     view = replace(
         views[0],
         slots=before,
-        seen=seen.with_state(state) if isinstance(seen, JoinedPass) else replace(seen, low_rank=state),
+        layer_pass=layer_pass.with_state(state)
+        if isinstance(layer_pass, JoinedPass)
+        else replace(layer_pass, low_rank=state),
         budget=streams.join([view.budget for view in views]),
         tokens_seen=tokens_seen[:, 0],
         most_excess=max(view.most_excess for view in views),
@@ -177,9 +185,9 @@ def join_decisions(
     return Decision(view, plan, before, after)
 
 
-def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
+def _whole_state(streams: Streams, passes: Sequence[AttentionPass]) -> LowRankState | None:
     """Joined low-rank states of all heads."""
-    states = [part.low_rank for part in seen if isinstance(part, PassSeen) and part.low_rank is not None]
+    states = [part.low_rank for part in passes if isinstance(part, PassView) and part.low_rank is not None]
     return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
 
 

@@ -165,7 +165,7 @@ def _decide(
     b = head // heads
     h = head % heads
     column = b * col_b + h * col_h
-    seen = b * mass_b + h * mass_h
+    mass_row = b * mass_b + h * mass_h
     now = tl.load(tokens_seen + b)
     newest = now - tl.load(recent + head)
     oldest = tl.load(sinks + head)
@@ -182,7 +182,7 @@ def _decide(
         there = s < slots
         at = column + s.to(tl.int64)
         place = tl.load(position + at, mask=there, other=0).to(tl.int64)
-        share = tl.load(mass + seen + s.to(tl.int64), mask=there, other=0.0)
+        share = tl.load(mass + mass_row + s.to(tl.int64), mask=there, other=0.0)
         if AVERAGED:
             if OWN_MASS:
                 own = tl.load(log_mass + at, mask=there, other=0.0)

@@ -75,8 +75,8 @@ def attend_in_blocks(
     before = layer.cumulative_length
     for first in range(0, query.shape[2], size):
         block = slice(first, first + size)
-        seen = before + min(first + size, query.shape[2])
-        padding = None if call.padding is None else call.padding[:, :seen]
+        stop = before + min(first + size, query.shape[2])
+        padding = None if call.padding is None else call.padding[:, :stop]
         slots = layer.append_states(key[:, :, block], value[:, :, block])
         outputs.append(layer.attend(query[:, :, block], *slots, call._replace(padding=padding)))
     return torch.cat(outputs, 2)

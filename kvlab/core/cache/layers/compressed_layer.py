@@ -12,7 +12,7 @@ from transformers.utils.import_utils import is_tracing
 from kvlab.core.attention.alibi import Alibi, query_positions
 from kvlab.core.attention.layer_handoff import AttentionCall, offer
 from kvlab.core.attention.low_rank_state import low_rank_state
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.core.cache.buckets.joined_layer import join_passes
 from kvlab.core.cache.buckets.regroup import part_rows
@@ -172,22 +172,22 @@ class CompressedLayer(LayerState, UnboundedLayer):
             real = self.streams.by_row(row_valid)
         alibis = self._alibis(call.slopes, rows, row_valid)
         sinks = self._sinks(call.sinks)
-        seen = []
+        passes = []
         visible = [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
-            seen.append(PassSeen(*given, hides=not table.is_dense))
-        seen[0].results = None if seen[0].has_state else call.results
-        self._keep_queries(seen, real)
+            passes.append(PassView(*given, hides=not table.is_dense))
+        passes[0].results = None if passes[0].has_state else call.results
+        self._keep_queries(passes, real)
         if not self.streams.whole:
-            for place, one in enumerate(seen):
+            for place, one in enumerate(passes):
                 one.members = partial(self.streams.heads_in, place)
         every_step = self.settings.pipeline.score.every_step
         reading = None if completes_prompt or incomplete else reading_of_step(self, rows)
-        pairs = enumerate(zip(self.buckets, seen, strict=True))
+        pairs = enumerate(zip(self.buckets, passes, strict=True))
         if reading is not None:
             output = self.streams.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
         else:
@@ -197,13 +197,13 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if self.settings.reading is not None:
             note_bytes_read(self)
         if self.settings.in_second_pass:
-            note_second_pass(self, seen[0])
+            note_second_pass(self, passes[0])
         elif incomplete:
             if self.settings.part_observer is not None:
-                self.settings.part_observer.attended_part(self.layer_idx, seen[0])
-            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
+                self.settings.part_observer.attended_part(self.layer_idx, passes[0])
+            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], passes[0]))
         else:
-            decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
+            decide(self, passes, visible, self._report(passes, visible, query, output), completes_prompt)
         return output
 
     def _alibis(self, slopes: Tensor | None, rows: int, row_valid: Tensor | None) -> list[Alibi] | list[None]:
@@ -235,22 +235,24 @@ class CompressedLayer(LayerState, UnboundedLayer):
         lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
         self.quota = self.buckets[0].quota = Quota.of_layer(settings, self.rank, lengths, heads, self.device, sizes)
 
-    def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
+    def _keep_queries(self, passes: list[PassView], real: Sequence[Tensor | None]) -> None:
         """Keep the newest queries if later decisions use them again."""
         rows = self.settings.pipeline.recalled
         if rows and self.settings.compresses and not self.settings.in_second_pass:
             places = self.streams.by_row(self.tokens_seen)
-            for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
+            for table, part, valid, tokens in zip(self.tables, passes, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
 
-    def _report(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
+    def _report(
+        self, passes: list[PassView], visible: Sequence[Slots], query: Tensor, output: Tensor
+    ) -> PassView | None:
         """Report the pass to the observer and return it; a counting observer gets slots without scores."""
         observer = self.settings.observer
         reads_slots = self.settings.observes_slots
         if observer is None:
             return None
         tables = [table.with_scores() for table in self.tables] if reads_slots else visible
-        slots, whole = join_passes(self.streams, seen, tables, query, reads_slots)
+        slots, whole = join_passes(self.streams, passes, tables, query, reads_slots)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole
 

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.joined_layer import join_decisions
 from kvlab.core.cache.buckets.regroup import compact_buckets
 from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reusable_work, run_kernel
@@ -37,9 +37,9 @@ class Moment:
 
 def decide(
     layer: LayerState,
-    seen: Sequence[PassSeen],
+    passes: Sequence[PassView],
     visible: Sequence[Slots],
-    reported: PassSeen | None,
+    reported: PassView | None,
     completes_prompt: bool,
 ) -> None:
     """Score the slots and compress the layer if due; `completes_prompt`: this pass completes the prompt.
@@ -47,9 +47,9 @@ def decide(
     `visible`: the visible slots of each table, with log mass.
     """
     pipeline = layer.settings.pipeline
-    moment = _moment(layer, seen[0].num_new, completes_prompt)
-    compressed = _run_kernels(layer, seen, moment)
-    for table, slots, part, whole in zip(layer.tables, visible, seen, compressed, strict=True):
+    moment = _moment(layer, passes[0].num_new, completes_prompt)
+    compressed = _run_kernels(layer, passes, moment)
+    for table, slots, part, whole in zip(layer.tables, visible, passes, compressed, strict=True):
         if whole:
             continue
         if completes_prompt or part.num_new > 1 or not pipeline.notes:
@@ -59,58 +59,58 @@ def decide(
         if pipeline.rescores and layer.settings.compresses and moment.due and not moment.is_prompt:
             table.store(pipeline.rescore(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
-        _note_queries(layer, seen, completes_prompt)
+        _note_queries(layer, passes, completes_prompt)
     if all(compressed):
         layer.waiting = 0
         return
     if completes_prompt:
-        note_statistic(layer, seen[0])
+        note_statistic(layer, passes[0])
     if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
-        _defer(layer, seen[0], reported)
+        _defer(layer, passes[0], reported)
     else:
-        conclude(layer, seen, visible, reported, completes_prompt, compressed)
+        conclude(layer, passes, visible, reported, completes_prompt, compressed)
 
 
-def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
+def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool) -> Mapping[str, Tensor]:
     """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
     score = layer.settings.pipeline.score
-    results = seen.results
+    results = layer_pass.results
     if results is None:
-        return score.update(slots, seen, first)
+        return score.update(slots, layer_pass, first)
 
     def update() -> tuple[Mapping[str, Tensor], Tensor]:
-        return score.update(slots, seen, first), layer.generator.get_state()
+        return score.update(slots, layer_pass, first), layer.generator.get_state()
 
     changed, state = results.of_part("update", (score, layer.settings.seed, first), update)
     layer.generator.set_state(state)  # as if this layer had drawn the samples
     return changed
 
 
-def _note_queries(layer: LayerState, seen: Sequence[PassSeen], completes_prompt: bool) -> None:
+def _note_queries(layer: LayerState, passes: Sequence[PassView], completes_prompt: bool) -> None:
     """Record which queries the scores include; of a prompt, the last ones that the scorer uses."""
-    for table, part, tokens in zip(layer.tables, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
+    for table, part, tokens in zip(layer.tables, passes, layer.streams.by_row(layer.tokens_seen), strict=True):
         rows = layer.settings.pipeline.scorer_rows(part.num_new) if completes_prompt else None
         table.note_queries(tokens, None if rows is None else part.rows_seen(rows)[:, 0, 0])
 
 
-def note_statistic(layer: LayerState, seen: PassSeen) -> None:
+def note_statistic(layer: LayerState, layer_pass: PassView) -> None:
     """Store the allocator's statistic of this layer."""
-    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), seen)
+    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), layer_pass)
     if noted is not None:
         layer.settings.statistics[layer.rank] = noted
 
 
-def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None:
+def _defer(layer: LayerState, layer_pass: PassView, reported: PassView | None) -> None:
     """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
     settings = layer.settings
     pipeline = layer.settings.pipeline
     if not (settings.stays_pending or pipeline.score.needs_hidden_states):
-        seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # decisions use no other rows
+        layer_pass = layer_pass.newest(pipeline.prompt_rows(layer_pass.num_new))  # decisions use no other rows
     _detach(layer)
     settings.pending = {} if settings.pending is None else settings.pending
-    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
+    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(layer_pass), reported is not None)
     last = len(settings.pending) == settings.num_layers
-    if last and pipeline.rehearsal is None and not settings.stays_pending:
+    if last and pipeline.second_pass is None and not settings.stays_pending:
         decide_pending(settings)
 
 
@@ -124,69 +124,69 @@ def decide_pending(settings: LayerSettings) -> None:
 
 def decide_pending_layer(waiting: PendingLayer) -> None:
     """Run the deferred decision of one layer."""
-    seen = waiting.layer.seen_again(waiting.seen)
+    layer_pass = waiting.layer.seen_again(waiting.layer_pass)
     visible = [table.visible() for table in waiting.layer.tables]
-    conclude(waiting.layer, [seen], visible, seen if waiting.reported else None, True)
+    conclude(waiting.layer, [layer_pass], visible, layer_pass if waiting.reported else None, True)
     waiting.layer.references = None
 
 
 def conclude(
     layer: LayerState,
-    seen: Sequence[PassSeen],
+    passes: Sequence[PassView],
     visible: Sequence[Slots],
-    reported: PassSeen | None,
+    reported: PassView | None,
     completes_prompt: bool,
     compressed: Sequence[bool] = (),
 ) -> None:
     """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
     settings = layer.settings
-    moment = _moment(layer, seen[0].num_new, completes_prompt)
+    moment = _moment(layer, passes[0].num_new, completes_prompt)
     if moment.is_prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
-        _note_query_squares(layer, seen[0])
-        layer.quota.allocate_heads(settings, _views(layer, seen, moment, _rated(layer, visible))[0])
+        _note_query_squares(layer, passes[0])
+        layer.quota.allocate_heads(settings, _views(layer, passes, moment, _rated(layer, visible))[0])
     due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
     over = moment.due and any(due)
     if over:
         with settings.clock(moment.phase, layer.device):
-            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
+            _compress(layer, _views(layer, passes, moment, _rated(layer, visible)), due, reported, moment)
     elif moment.is_prompt and (
         settings.store.packs
         or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)
     ):
-        _compact(layer, seen[0].rotary)  # frees padding
+        _compact(layer, passes[0].rotary)  # frees padding
     elif completes_prompt:
         _detach(layer)
     if not moment.is_decode_step:
         if not over and not moment.is_prompt:
-            _close_turn(layer, seen, [False] * len(due))
+            _close_turn(layer, passes, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
     if moment.due:
         layer.waiting = 0
 
 
-def _close_turn(layer: LayerState, seen: Sequence[PassSeen], decided: Sequence[bool]) -> None:
+def _close_turn(layer: LayerState, passes: Sequence[PassView], decided: Sequence[bool]) -> None:
     """After a later turn, leave slots in the tables without a decision as each row alone would have them.
 
     Their order matters to packing stores and to readings.
     """
     if layer.settings.store.packs or layer.settings.reading is not None:
-        for table, part, over in zip(layer.tables, seen, decided, strict=True):
+        for table, part, over in zip(layer.tables, passes, decided, strict=True):
             if not over:
                 table.close_turn(part.row_valid)
 
 
-def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
+def _note_query_squares(layer: LayerState, layer_pass: PassView) -> None:
     """Keep what the store wants to know of the prompt's last queries."""
     if rows := layer.settings.store.queries:
-        heads = seen.key.shape[1]
-        squares = query_squares(seen.query, seen.row_valid, heads, rows)
+        heads = layer_pass.key.shape[1]
+        squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
         layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
 
 
-def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
+def _run_kernels(layer: LayerState, passes: Sequence[PassView], moment: Moment) -> list[bool]:
     """For each bucket, whether an in-place kernel has scored and decided.
 
     Not used with observers, since kernels make no plan.
@@ -202,10 +202,10 @@ def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
         or not (moment.is_decode_step and moment.due and layer.waiting == 1)
     ):
         return none
-    parts = zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True)
+    parts = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
     works = [reusable_work(*part) for part in parts]
     if any(work is None for work in works):
-        views = _views(layer, seen, moment, [table.stored() for table in layer.tables])
+        views = _views(layer, passes, moment, [table.stored() for table in layer.tables])
         known = zip(works, views, layer.buckets, strict=True)
         works = [work or kernel_input(view, settings.pipeline, bucket) for work, view, bucket in known]
     return [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
@@ -225,18 +225,18 @@ def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
     return Moment(due, is_prompt, is_decode_step)
 
 
-def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
+def _views(layer: LayerState, passes: Sequence[PassView], moment: Moment, slots: Sequence[Slots]) -> list[View]:
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
-    for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
+    for bucket, part, own, seen_tokens in zip(layer.buckets, passes, slots, tokens, strict=True):
         table = bucket.table
         quota = bucket.quota
         assert quota is not None
         excess = layer.waiting if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
         view = View(
             slots=own,
-            seen=part,
+            layer_pass=part,
             tokens_seen=seen_tokens,
             phase=moment.phase,
             started=bucket.started,
@@ -261,7 +261,7 @@ def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: S
 
 
 def _compress(
-    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassSeen | None, moment: Moment
+    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassView | None, moment: Moment
 ) -> None:
     settings = layer.settings
     streams = layer.streams
@@ -277,14 +277,14 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths)
     if not moment.is_decode_step:
-        _close_turn(layer, [cast(PassSeen, view.seen) for view in views], due)
+        _close_turn(layer, [cast(PassView, view.layer_pass) for view in views], due)
         decided = {
             streams.row(member)
             for members, over in zip(streams.members, due, strict=True)
             if over
             for member in members
         }
-        _compact(layer, views[0].seen.rotary, decided)
+        _compact(layer, views[0].layer_pass.rotary, decided)
 
 
 def _compact(layer: LayerState, rotary: Rotary | None, decided: Set[int] | None = None) -> None:

@@ -15,7 +15,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import KEY_LENGTH, View, is_constant
 
 if TYPE_CHECKING:
-    from kvlab.core.attention.pass_view import PassSeen
+    from kvlab.core.attention.pass_view import PassView
     from kvlab.core.cache.buckets.bucket import Bucket
 
 Decide = Callable[[Work], None]
@@ -28,7 +28,7 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
     decision = pipeline.in_place
     if decision is None:
         return None
-    if view.most_excess != 1 or not decision.certain(view) or view.seen.moves_logits:
+    if view.most_excess != 1 or not decision.certain(view) or view.layer_pass.moves_logits:
         return None
     slots = view.slots
     if KEY_LENGTH in slots.extra:  # the kernel computes key lengths itself and would leave this column stale
@@ -44,7 +44,7 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
         keys=slots.keys,
         values=slots.values,
         position=slots.position,
-        mass=view.seen.last_mass(),
+        mass=view.layer_pass.last_mass(),
         tokens_seen=view.tokens_seen,
         recent=recent,
         sinks=sinks,
@@ -86,11 +86,11 @@ def kernel_input(view: View, pipeline: Pipeline, bucket: Bucket) -> Work | None:
     return work
 
 
-def reusable_work(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor) -> Work | None:
+def reusable_work(bucket: Bucket, layer_pass: PassView, tokens_seen: Tensor) -> Work | None:
     """Reuse the bucket's last kernel input if only `seen` and the time have changed; else None."""
     work = None if _failed else bucket.reusable_work()
     if work is not None:
-        work.mass = seen.last_mass()
+        work.mass = layer_pass.last_mass()
         work.tokens_seen = tokens_seen
     return work
 

@@ -50,7 +50,7 @@ class OwnWindow(DynamicSlidingWindowLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Return all keys and values this pass may see; only the window is kept."""
-        seen = super().update(key_states, value_states, *args, **kwargs)
+        states = super().update(key_states, value_states, *args, **kwargs)
         if key_states.shape[-2] > 1 and self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.clone(), self.values.clone()
-        return seen
+        return states

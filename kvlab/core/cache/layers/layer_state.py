@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, Quota
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.head_index import Streams
@@ -125,11 +125,11 @@ class LayerState:
         """As `mean_bytes_read`, of each row."""
         return None if self.bytes_read is None else (self.bytes_read / self.steps_read).round().long().tolist()
 
-    def seen_again(self, seen: PassSeen) -> PassSeen:
+    def seen_again(self, layer_pass: PassView) -> PassView:
         """The prompt's pass over the table's current tensors; heads are equally long before their first decision."""
         table = self.buckets[0].table
         bias = table.bias(table.visible())
-        return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
+        return replace(layer_pass, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
     def note_peak(self, most: int) -> None:
         """Note the tables' bytes; `most` of them existed at once since they were last noted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.read_attention import with_alibi
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.layers.layer_state import LayerState
@@ -22,10 +22,10 @@ def reading_of_step(layer: LayerState, rows: int) -> Reading | None:
     return None if reading.reads_everything(layer.layer_idx, step) else reading
 
 
-def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket, seen: PassSeen) -> Tensor:
+def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket, layer_pass: PassView) -> Tensor:
     """Output (N, W * G, 1, d) of bucket `number` over the slots that `reading` chooses."""
     table = bucket.table
-    held = _held(layer, number, table, seen)
+    held = _held(layer, number, table, layer_pass)
     if bucket.index is None or bucket.indexed != table.arrangement:
         bucket.index = reading.index(held)
     else:
@@ -33,11 +33,11 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
     bucket.indexed = table.arrangement
     bucket.index_counts = reading.capabilities.estimates
     bucket.index_summarises = reading.capabilities.summarises
-    query = seen.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
+    query = layer_pass.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
     chosen = reading.choose(query, held, bucket.index)
-    output = seen.attend_read(held, chosen)
-    assert seen.read is not None
-    bucket.last_read = seen.read.counts() * bytes_a_slot(table) + chosen.index_bytes
+    output = layer_pass.attend_read(held, chosen)
+    assert layer_pass.read is not None
+    bucket.last_read = layer_pass.read.counts() * bytes_a_slot(table) + chosen.index_bytes
     return output
 
 
@@ -64,7 +64,7 @@ def bytes_a_slot(table: SlotTable) -> Tensor | int:
     return table.slot_bytes() if saved is None else table.slot_bytes() - saved / table.live().clamp_min(1)
 
 
-def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> Held:
+def _held(layer: LayerState, number: int, table: SlotTable, layer_pass: PassView) -> Held:
     position = table.slots.position[:, :, : table.width]
     if table.ends_with_newest:
         newest = torch.full((*position.shape[:2], 1), table.width - 1, device=position.device)
@@ -73,15 +73,15 @@ def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> H
     return Held(
         *table.states(),
         position,
-        with_alibi(seen.bias, seen.alibi, seen.scaling),
+        with_alibi(layer_pass.bias, layer_pass.alibi, layer_pass.scaling),
         newest,
         layer.streams.by_row(layer.tokens_seen)[number],
-        seen.scaling,
-        seen.softcap,
-        seen.moves_logits,
+        layer_pass.scaling,
+        layer_pass.softcap,
+        layer_pass.moves_logits,
         table.is_dense,
         layer.layer_idx,
         layer.settings.seed,
         None if layer.streams.whole else layer.streams.heads_in(number)[0],
-        seen.rotary,
+        layer_pass.rotary,
     )

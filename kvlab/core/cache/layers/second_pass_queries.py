@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import LinearAttentionLayer
 
-from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.layers.decisions import note_statistic
 from kvlab.core.cache.layers.layer_state import Checkpoint, LayerState
 from kvlab.core.cache.settings import LayerSettings
@@ -30,33 +30,33 @@ def check_second_pass(layer: LayerState) -> None:
         raise UserError(UNREAD)
 
 
-def note_second_pass(layer: LayerState, seen: PassSeen) -> None:
+def note_second_pass(layer: LayerState, layer_pass: PassView) -> None:
     """Update the prompt slots' scores after one piece of the second pass."""
     if layer.checkpoint is None:
         return  # already compressed, only passed through
     table = layer.buckets[0].table
     pipeline = layer.settings.pipeline
     width = layer.checkpoint.width
-    rehearsed = pipeline.rehearsed
-    if seen.results is None:
-        table.store(rehearsed(table.first(width), seen))
+    score_second_pass = pipeline.score_second_pass
+    if layer_pass.results is None:
+        table.store(score_second_pass(table.first(width), layer_pass))
     else:
-        score = lambda: rehearsed(table.first(width), seen)  # noqa: E731
-        table.store(seen.results.of_part("rehearsed", pipeline.score, score))
+        score = lambda: score_second_pass(table.first(width), layer_pass)  # noqa: E731
+        table.store(layer_pass.results.of_part("score_second_pass", pipeline.score, score))
     if pipeline.references:
-        more = _thinned(seen, layer.checkpoint.every)
+        more = _thinned(layer_pass, layer.checkpoint.every)
         layer.references = more if layer.references is None else layer.references.and_more(more)
 
 
-def _thinned(seen: PassSeen, every: list[int]) -> References:
+def _thinned(layer_pass: PassView, every: list[int]) -> References:
     """Every n-th query of a pass, n given per row."""
-    step = torch.tensor(every, device=seen.query.device)[:, None]
-    place = step * torch.arange(math.ceil(seen.num_new / min(every)), device=step.device)  # (B, n)
-    inside = place < seen.num_new
-    place = place.clamp_max(seen.num_new - 1)
-    real = inside if seen.row_valid is None else inside & seen.row_valid.bool().gather(1, place)
-    index = place[:, None, :, None].expand(-1, seen.query.shape[1], -1, seen.query.shape[3])
-    return References(seen.query.gather(2, index), real.float())
+    step = torch.tensor(every, device=layer_pass.query.device)[:, None]
+    place = step * torch.arange(math.ceil(layer_pass.num_new / min(every)), device=step.device)  # (B, n)
+    inside = place < layer_pass.num_new
+    place = place.clamp_max(layer_pass.num_new - 1)
+    real = inside if layer_pass.row_valid is None else inside & layer_pass.row_valid.bool().gather(1, place)
+    index = place[:, None, :, None].expand(-1, layer_pass.query.shape[1], -1, layer_pass.query.shape[3])
+    return References(layer_pass.query.gather(2, index), real.float())
 
 
 def save_checkpoint(layer: LayerState, every: list[int]) -> Checkpoint:
@@ -89,5 +89,5 @@ def take_last_queries(settings: LayerSettings) -> None:
     """Score with the prompt's own last queries instead of those of a second pass."""
     for waiting in (settings.pending or {}).values():
         table = waiting.layer.buckets[0].table
-        table.store(dict(settings.pipeline.rehearsed(table.visible(), waiting.seen)))
-        note_statistic(waiting.layer, waiting.seen)
+        table.store(dict(settings.pipeline.score_second_pass(table.visible(), waiting.layer_pass)))
+        note_statistic(waiting.layer, waiting.layer_pass)

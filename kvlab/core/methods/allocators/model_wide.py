@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector, capabilities_of
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.selectors.top_k import LowestScore
 
 COUNTS = -1  # key of the result among the layers' statistics
@@ -40,7 +40,7 @@ class ModelWide:
         """The average, until the prompt has been seen."""
         return [average] * num_layers
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Scores (B, H, S)."""
         return slots.score
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvlab.core.contract.parts import NONE, Capabilities
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 
 
 class EqualHeads:
@@ -19,7 +19,7 @@ class EqualHeads:
     def head_budgets(self, view: View) -> Tensor | None:
         return None
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         return None
 
 

@@ -15,7 +15,7 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
 from kvlab.core.methods.scorers.lookahead.sampled_queries import average_turn
@@ -41,9 +41,11 @@ class Capacity(ExpectedAttention):
         """The prompt only, whose values are weighted by query head."""
         return Capabilities()
 
-    def _score(self, slots: Slots, seen: Seen, mean: Tensor, covariance: Tensor, start: Tensor) -> Tensor:
-        if seen.rotary is not None:
-            mean = average_turn(mean, seen.rotary, start, self.n_future)
+    def _score(
+        self, slots: Slots, layer_pass: AttentionPass, mean: Tensor, covariance: Tensor, start: Tensor
+    ) -> Tensor:
+        if layer_pass.rotary is not None:
+            mean = average_turn(mean, layer_pass.rotary, start, self.n_future)
         competing = slots.valid & (slots.position >= self.sinks)
         anchor = normalize(mean.squeeze(2).unflatten(1, (slots.keys.shape[1], -1)), dim=-1)  # (B, H, G, d)
         cosine = (anchor @ normalize(slots.keys.float(), dim=-1).mT).masked_fill(~competing[:, :, None], -torch.inf)

@@ -16,7 +16,7 @@ from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.ties import round_relatively, round_to_step
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -53,36 +53,36 @@ class ChunkLeverage(PromptScorer):
         """All."""
         return tokens
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; protected tokens score above all others."""
         if not first:
             return {}
         tokens = slots.valid.sum(-1, keepdim=True)
         inner = slots.valid & (slots.position >= self.sinks) & (slots.position < tokens - self.recent)
-        score = self.blend * _standard(round_relatively(self.leverage(slots, seen, inner)), inner)
-        score = score + _standard(self.attention(slots, seen, inner), inner)
+        score = self.blend * _standard(round_relatively(self.leverage(slots, layer_pass, inner)), inner)
+        score = score + _standard(self.attention(slots, layer_pass, inner), inner)
         highest = score.masked_fill(~inner, -torch.inf).amax(-1, keepdim=True).clamp_min(0.0)
         return {"score": round_to_step(torch.where(inner, score, highest + 1))}
 
-    def leverage(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
+    def leverage(self, slots: Slots, layer_pass: AttentionPass, among: Tensor) -> Tensor:
         """Ridge leverage (B, H, S) of the keys `among` (B, H, S)."""
         keys = slots.keys.float()
-        if seen.rotary is not None:
-            keys = seen.rotary.turn(keys, -slots.position.clamp_min(0))
+        if layer_pass.rotary is not None:
+            keys = layer_pass.rotary.turn(keys, -slots.position.clamp_min(0))
         weight = among[..., None].float()
         centred = (keys - (keys * weight).sum(2, keepdim=True) / weight.sum(2, keepdim=True).clamp_min(1)) * weight
         if self.sketch:
             # one Gaussian sketch for all heads and rows, drawn on the CPU so that devices agree
-            seed = 0 if seen.generator is None else seen.generator.initial_seed()
+            seed = 0 if layer_pass.generator is None else layer_pass.generator.initial_seed()
             source = torch.Generator().manual_seed(seed % 2**63)
             drawn = torch.randn(keys.shape[-1], self.sketch, generator=source)
-            centred = centred @ (drawn / self.sketch**0.5).to(seen.query.device)
+            centred = centred @ (drawn / self.sketch**0.5).to(layer_pass.query.device)
         matrix = centred.mT @ centred + JITTER * torch.eye(centred.shape[-1], device=keys.device)
         factor = torch.linalg.cholesky_ex(matrix).L
         leverage = torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
         return round_to_step(leverage, 2.0**-20)  # 0 where all tokens are one, whose centred keys are rounding
 
-    def attention(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
+    def attention(self, slots: Slots, layer_pass: AttentionPass, among: Tensor) -> Tensor:
         """Attention (B, H, S) within chunks of the tokens `among`, both ways, times |v|, smoothed."""
         heads = slots.keys.shape[1]
         # all heads have the same slots before the first decision, in the order of the text behind their padding
@@ -90,7 +90,7 @@ class ChunkLeverage(PromptScorer):
         real = among[:, :1].gather(2, order)
         blank = -order.shape[-1] % self.chunk
         # benchmarks of the decision alone bring only the prompt's last queries
-        query = torch.nn.functional.pad(seen.query, (0, 0, slots.keys.shape[2] - seen.num_new, 0))
+        query = torch.nn.functional.pad(layer_pass.query, (0, 0, slots.keys.shape[2] - layer_pass.num_new, 0))
         parts = []
         for states, count in ((query, query.shape[1]), (slots.keys, heads)):
             index = order[..., None].expand(-1, count, -1, states.shape[-1])
@@ -101,7 +101,7 @@ class ChunkLeverage(PromptScorer):
         key = parts[1][:, :, None]
         total = torch.zeros_like(slots.score)
         for group in query.unbind(2):  # one query head of each group at a time
-            logits = seen.scaling * group @ key[:, :, 0].mT  # (B, H, n, c, c)
+            logits = layer_pass.scaling * group @ key[:, :, 0].mT  # (B, H, n, c, c)
             share = torch.softmax(logits.masked_fill(~there[..., None, :], -torch.inf), -1).nan_to_num(0.0)
             received = (share * there[..., None]).sum(-2).flatten(2)[..., : order.shape[-1]]
             total += received / query.shape[2]

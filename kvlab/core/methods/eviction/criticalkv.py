@@ -52,7 +52,7 @@ class Critical(Wrapper):
         score = slots.score.nan_to_num(nan=0.0)
         standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
         rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
-        norm = round_relatively(output_norms(slots.values, view.seen.output_weight(), 1).mean(2))
+        norm = round_relatively(output_norms(slots.values, view.layer_pass.output_weight(), 1).mean(2))
         won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
         weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)

@@ -16,7 +16,7 @@ from kvlab.core.methods.settlers.eviction.evict import Evict
 
 @register
 class FastKVzip(Method):
-    """Keeps the pairs that a gate, fitted to the model, expects to get most attention from a rehearsal.
+    """Keeps the pairs that a gate, fitted to the model, expects to get most attention from a second pass.
 
     In a gate, low-rank queries of a token's hidden state attend to a low-rank key of the same token and to learned sink
     keys; the attention that the token gets is its score. A model-wide cut over all layers and heads meets the budget.

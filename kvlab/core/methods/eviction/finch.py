@@ -15,7 +15,7 @@ from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
@@ -40,14 +40,14 @@ class QuestionAttention(PromptScorer):
     def prompt_rows(self, tokens: int) -> int:
         return self.window
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""
         if not first:
             return {}
         newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)).float()  # (B,)
-        age = torch.arange(min(self.window, seen.num_new) - 1, -1, -1, device=newest.device)
+        age = torch.arange(min(self.window, layer_pass.num_new) - 1, -1, -1, device=newest.device)
         visible = (newest[:, None] + 1 - age).clamp_min(0)  # (B, r)
-        return {"score": seen.column_mass(self.window, visible)}
+        return {"score": layer_pass.column_mass(self.window, visible)}
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class EvictAndCloseGaps:
     def settle(self, view: View, select: Selector) -> Plan:
         """Raises UserError for a model without rotary positions."""
         slots = view.slots
-        rotary = view.seen.rotary
+        rotary = view.layer_pass.rotary
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)

@@ -14,7 +14,7 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
@@ -54,7 +54,7 @@ class Ballots:
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""
         if not first:
             return {}
@@ -64,32 +64,32 @@ class Ballots:
         inner = valid & (position >= self.sinks)  # (B, S)
         tokens = valid.sum(-1)
         eligible = valid if self.count_sinks else inner
-        count = self.step_budget(seen, valid, eligible)
-        ballots = self._count(seen, self.future.draw(seen, inner, tokens), eligible, count)
+        count = self.step_budget(layer_pass, valid, eligible)
+        ballots = self._count(layer_pass, self.future.draw(layer_pass, inner, tokens), eligible, count)
         short = (tokens <= self.sinks + 2)[:, None, None]
         ballots = torch.where(short, valid[:, None].float() * self.future.samples, ballots)
         return {"score": ballots, BALLOTS: ballots}
 
-    def step_budget(self, seen: Seen, valid: Tensor, eligible: Tensor) -> Tensor:
+    def step_budget(self, layer_pass: AttentionPass, valid: Tensor, eligible: Tensor) -> Tensor:
         """k (B, H, G) int64 of each query head (G is 1 for `mean`), at most the number of eligible slots (B, S)."""
-        mass = self._attention(seen.last_logits(self.step_queries), eligible)  # (B, H, G, r, S)
+        mass = self._attention(layer_pass.last_logits(self.step_queries), eligible)  # (B, H, G, r, S)
         sizes = nucleus_size(mass, self.p_nuc).float()
         real = valid[:, None, None, -mass.shape[3] :].float()  # the last slots belong to the last queries
         average = (sizes * real).sum(-1) / real.sum(-1).clamp_min(1)
         return average.round().long().clamp_min(self.minimum).minimum(eligible.sum(-1)[:, None, None])
 
-    def choices(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
+    def choices(self, layer_pass: AttentionPass, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
         """Chosen slots (B, H, S) of each sample in turn, one at a time to limit memory."""
         largest = int(count.max())
         for sample in range(query.shape[2]):
-            logits = seen.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
+            logits = layer_pass.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
             wish = self._attention(logits, eligible) if self.group == "mean" else logits
             yield choose_highest(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
 
-    def _count(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
+    def _count(self, layer_pass: AttentionPass, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
         """Number of votes (B, H, S)."""
         ballots = torch.zeros(*count.shape[:2], eligible.shape[-1], device=query.device)
-        for choice in self.choices(seen, query, eligible, count):
+        for choice in self.choices(layer_pass, query, eligible, count):
             ballots += choice
         return ballots
 
@@ -151,7 +151,7 @@ class BallotProbe:
     rows: int
 
     def arrays(
-        self, slots: Slots, seen: Any, prompt_tokens: int, inner_states: tuple[Tensor, Tensor], dtype: torch.dtype
+        self, slots: Slots, layer_pass: Any, prompt_tokens: int, inner_states: tuple[Tensor, Tensor], dtype: torch.dtype
     ) -> dict[str, Tensor]:
         """As `Method.query_probe` says.
 
@@ -167,7 +167,7 @@ class BallotProbe:
         """
         score = self.score
         slots = slots.map(lambda tensor: tensor[:, :, :prompt_tokens])
-        prompt = seen.up_to(prompt_tokens)
+        prompt = layer_pass.up_to(prompt_tokens)
         inner = slots.position[:, 0].int() >= score.sinks  # (1, T)
         eligible = torch.ones_like(inner) if score.count_sinks else inner
         tokens = torch.tensor([prompt_tokens], device=inner.device)
@@ -176,7 +176,7 @@ class BallotProbe:
         count = score.step_budget(prompt, torch.ones_like(inner), eligible)
         guarded = self.protect.protected(_view(slots, prompt, tokens))[0]  # (H, T)
         choices = torch.stack([choice[0] for choice in score.choices(prompt, queries, eligible, count)])  # (S, H, T)
-        future = torch.softmax(prompt.logits_of(seen.query[:, :, prompt.num_new :])[0], -1)  # (H, G, m, T)
+        future = torch.softmax(prompt.logits_of(layer_pass.query[:, :, prompt.num_new :])[0], -1)  # (H, G, m, T)
         sampled = torch.softmax(prompt.logits_of(queries)[0], -1)  # (H, G, S, T)
         arrays = {
             "true": future[:, :, 0].mean(1),
@@ -189,10 +189,10 @@ class BallotProbe:
         return arrays | _growth(choices, guarded, future.mean(1))
 
 
-def _view(slots: Slots, seen: Any, tokens: Tensor) -> View:
+def _view(slots: Slots, layer_pass: Any, tokens: Tensor) -> View:
     most = int(tokens)
     budget = torch.full(slots.valid.shape[:2], most, device=tokens.device)
-    return View(slots, seen, budget, tokens, "prefill", 0, most, False, 0, 1)
+    return View(slots, layer_pass, budget, tokens, "prefill", 0, most, False, 0, 1)
 
 
 def _inside(mass: Tensor, inner: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.rounding import proportional
 from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
@@ -39,7 +39,7 @@ class ShortKeys(PromptScorer):
         """16-bit keys are copied to float32 during prompt scoring."""
         return Capabilities()
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, comparing lengths of the current slots."""
         length = torch.linalg.vector_norm(slots.keys.float(), dim=-1)
         longest = length.masked_fill(~slots.valid, -torch.inf).amax(-1, keepdim=True)

@@ -8,7 +8,7 @@ from pydantic import Field
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -55,5 +55,5 @@ class KVCompose(Method):
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
-        score = LayerAttention("max", rehearsal=Rehearsal(self.ask, self.piece))
+        score = LayerAttention("max", second_pass=SecondPassRequest(self.ask, self.piece))
         return Pipeline(score, ModelWide("rank", select), select, Evict(), decode=False)

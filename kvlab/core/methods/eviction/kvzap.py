@@ -45,7 +45,7 @@ class AboveThreshold(Uniform):
 
 @register
 class KVzap(Method):
-    """Keeps the pairs that a small network, fitted to the model, expects to get most attention from a rehearsal.
+    """Keeps the pairs that a small network, fitted to the model, expects to get most attention from a second pass.
 
     The network maps the attention module's input to the log of each KV head's KVzip score, so one pass suffices where
     KVzip needs two. A model-wide cut over all layers and heads meets the budget; `kvzap-threshold` is the published

@@ -8,10 +8,10 @@ from pydantic import Field
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.kvzip import Over, RehearsedAttention
+from kvlab.core.methods.scorers.lookahead.kvzip import Over, SecondPassAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
 
@@ -31,7 +31,9 @@ class KVzip(Method):
     level: Literal["pair", "uniform", "head"] = Field(
         "pair", description="pairs of all layers and heads compete, pairs within each head, or whole heads"
     )
-    over: Over = Field("max", description="of the rehearsal's attention to a pair: maximum, root mean square, or mean")
+    over: Over = Field(
+        "max", description="of the second pass's attention to a pair: maximum, root mean square, or mean"
+    )
     ask: str = Field("\n", description="text put before the context when it is read again")
     piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
     window: int = Field(0, ge=0, description="last prompt queries whose largest attention counts too")
@@ -100,11 +102,11 @@ class KVzip(Method):
         "level": "the paper's; `uniform` is its ablation, `head` its form without a second pass",
         "ask": "a newline; an instruction does not help `mini`, and no template text enters the scores",
         "piece": "a power of two near the published 2,000; short texts are read again at once",
-        "window": "0: only the rehearsal counts, as published",
+        "window": "0: only the second pass counts, as published",
     }
 
     def pipeline(self) -> Pipeline:
-        score = RehearsedAttention(self.over, self.window, Rehearsal(self.ask, self.piece))
+        score = SecondPassAttention(self.over, self.window, SecondPassRequest(self.ask, self.piece))
         select = LowestScore(self.sinks, self.recent)
         allocate = (
             Uniform() if self.level == "uniform" else ModelWide("head" if self.level == "head" else "slot", select)

@@ -16,7 +16,7 @@ from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.ties import round_relatively
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
@@ -43,10 +43,10 @@ class Lag(PromptScorer):
         """The float32 copies of keys during prompt scoring were measured with the allocator."""
         return Capabilities(recall=self.recall)
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        return self.recall(slots, seen) if first else {}
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
+        return self.recall(slots, layer_pass) if first else {}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """The same for the current slots, in text order; needs no query."""
         order = slots.in_text()
         tokens = slots.live()  # (B, H): padding is at the end of the order

@@ -14,7 +14,7 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -58,7 +58,7 @@ class RecentRows:
         """Number of the prompt's queries that vote."""
         return 1 + int(tokens * self.recent)
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, and the number of queries in each slot's mean."""
         if not first and not self.decode:
             return {}
@@ -72,14 +72,14 @@ class RecentRows:
             last = (rows - 1)[:, None]
             weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
             weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
-            score = self._over_heads(seen.column_mass(most, weight) / rows[:, None, None])
+            score = self._over_heads(layer_pass.column_mass(most, weight) / rows[:, None, None])
             return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
         total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
         rows = 1 + (total * self.recent).long()
-        new = seen.rows_seen()
+        new = layer_pass.rows_seen()
         count = torch.minimum(slots.extra[ROWS] + new, rows[:, None, None])
         keep = (1 - new / count.clamp_min(1)).clamp_min(0)
-        score = keep * slots.score + self._over_heads(seen.column_mass()) / count.clamp_min(1)
+        score = keep * slots.score + self._over_heads(layer_pass.column_mass()) / count.clamp_min(1)
         return {"score": score, ROWS: count}
 
     def _over_heads(self, mass: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import NONE, Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.token_draws import uniform_draws
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -32,9 +32,9 @@ class Draws(PromptScorer):
         """A token's number can be drawn at any time."""
         return NONE
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, in [0, 1)."""
-        seed = 0 if seen.generator is None else seen.generator.initial_seed()
+        seed = 0 if layer_pass.generator is None else layer_pass.generator.initial_seed()
         return {"score": uniform_draws(seed, slots.position)}
 
 

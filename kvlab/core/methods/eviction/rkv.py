@@ -16,7 +16,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
@@ -48,13 +48,13 @@ class Redundancy(PromptScorer):
     def prompt_rows(self, tokens: int) -> int:
         return self.window
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
-        return self._scored(slots, seen.last_logits(self.window)) if first else {}
+        return self._scored(slots, layer_pass.last_logits(self.window)) if first else {}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots, from the newest queries."""
-        return self._scored(slots, seen.recalled_logits(slots.position, self.window))
+        return self._scored(slots, layer_pass.recalled_logits(slots.position, self.window))
 
     def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
         """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""

@@ -15,7 +15,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
 from kvlab.core.methods.scorers.attention.time_stamps import group_mass
@@ -41,19 +41,19 @@ class Persistence(PromptScorer):
     def prompt_rows(self, tokens: int) -> int:
         return self.window
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
         if not first:
             return {}
-        rows = min(self.window, seen.num_new)
+        rows = min(self.window, layer_pass.num_new)
         newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2))  # (B,)
         time = newest[:, None] - torch.arange(rows - 1, -1, -1, device=newest.device)
-        return {"score": _score(slots, group_mass(slots, seen, rows), time)}
+        return {"score": _score(slots, group_mass(slots, layer_pass, rows), time)}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the newest queries."""
-        mass = seen.recalled_mass(slots.position, self.window).mean(2)
-        return {"score": _score(slots, mass, seen.recalled_queries(self.window)[1])}
+        mass = layer_pass.recalled_mass(slots.position, self.window).mean(2)
+        return {"score": _score(slots, mass, layer_pass.recalled_queries(self.window)[1])}
 
 
 def _score(slots: Slots, mass: Tensor, time: Tensor) -> Tensor:

@@ -41,12 +41,14 @@ class LazyLayers(Uniform):
     def head_budgets(self, view: View) -> Tensor:
         """Slots (B, H), the same for all heads of a layer."""
         slots = view.slots
-        rows = min(self.rows, view.seen.num_new)
-        logits = view.seen.last_logits(rows) + slots.log_mass_of_heads()[:, :, :, None]
-        mass = (logits - log_total(logits, view.seen.sinks)).exp().nan_to_num(0.0)  # (B, H, G, r, S)
+        rows = min(self.rows, view.layer_pass.num_new)
+        logits = view.layer_pass.last_logits(rows) + slots.log_mass_of_heads()[:, :, :, None]
+        mass = (logits - log_total(logits, view.layer_pass.sinks)).exp().nan_to_num(0.0)  # (B, H, G, r, S)
         stays = self.protect.protected(view) & slots.valid
         share = (mass * stays[:, :, None, None]).sum(-1)
-        real = view.seen.rows_seen(rows)[:, :1, :1].clamp(1, rows)  # (B or 1, 1, 1): every query sees the first slot
+        real = view.layer_pass.rows_seen(rows)[:, :1, :1].clamp(
+            1, rows
+        )  # (B or 1, 1, 1): every query sees the first slot
         lazy = share.sum((1, 2, 3)) / (share[0, ..., 0].numel() * real[:, 0, 0]) > self.threshold
         return torch.where(lazy[:, None], stays.sum(-1), slots.live())
 

@@ -56,7 +56,7 @@ class EvictAndReposition:
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict everything over budget; raises UserError for a model without rotary positions."""
         slots = view.slots
-        rotary = view.seen.rotary
+        rotary = view.layer_pass.rotary
         leading = _leading(select)
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")

@@ -13,7 +13,7 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
@@ -37,9 +37,9 @@ class LastQuery:
     def _shared(self) -> bool:
         return self.heads == "shared"
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, independent of earlier queries."""
-        mass = seen.last_mass()
+        mass = layer_pass.last_mass()
         return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self._shared else mass}
 
 

@@ -189,8 +189,8 @@ class PairMerge:
         slots = view.slots
         keys = gather(view.slots.keys, order).float()
         position = gather(slots.position, order)
-        if self.space == "unrotated" and view.seen.rotary is not None:
-            keys = view.seen.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
+        if self.space == "unrotated" and view.layer_pass.rotary is not None:
+            keys = view.layer_pass.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
         weight, guarded = self._key_weights(view, order, runs)
         total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
         mean = runs.sums(weight / total * keys)
@@ -214,7 +214,7 @@ class PairMerge:
         weights = observed.weight[..., None]
         if self.keys == "gradient":
             query = Observed.asked_by(view, self.rows).square()
-            query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)
+            query = query if view.layer_pass.rotary is None else view.layer_pass.rotary.of_pairs(query)
             found = (mass * _apart(value, output) * weights.sqrt()).square().mT @ query
         else:
             # h_i minus h_ij of the neighbours in the run, (B, H, S).

@@ -14,12 +14,12 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.kvzip import RehearsedAttention
+from kvlab.core.methods.scorers.lookahead.kvzip import SecondPassAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.refitting.matching import TINY, MatchAttention, observe, ridge_step
 
@@ -88,13 +88,13 @@ class AttentionMatching(Method):
     title: ClassVar[str] = "Attention Matching"
 
     keys: Literal["rms", "max", "mean", "omp"] = Field(
-        "rms", description="which keys stay: by attention from the rehearsal, or by matching pursuit over its queries"
+        "rms", description="which keys stay: by attention from the second pass, or by matching pursuit over its queries"
     )
     allocate: Literal["global", "profile", "equal"] = Field(
         "global", description="budgets: model-wide cut, the model's head profile, or equal heads"
     )
     profile: str = Field("mini", description="with allocate `profile`: mini, a file of `kvlab fit`, or even")
-    queries: int = Field(256, ge=1, description="reference queries from the rehearsal, per query head")
+    queries: int = Field(256, ge=1, description="reference queries from the second pass, per query head")
     window: int = Field(32, ge=0, description="last prompt queries used as references too")
     window_weight: float = Field(4.0, gt=0, description="weight of each of those")
     bias: bool = Field(True, description="fit a log mass to each slot")
@@ -202,8 +202,8 @@ class AttentionMatching(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        rehearsal = Rehearsal(on_policy=self.on_policy, study=self.study)
-        score = RehearsedAttention("rms" if self.keys == "omp" else self.keys, rehearsal=rehearsal)
+        second_pass = SecondPassRequest(on_policy=self.on_policy, study=self.study)
+        score = SecondPassAttention("rms" if self.keys == "omp" else self.keys, second_pass=second_pass)
         select: Selector = LowestScore(self.sinks, self.recent)
         allocate: Allocator = Uniform()
         if self.allocate == "global":
@@ -223,6 +223,6 @@ class AttentionMatching(Method):
             self.box,
             self.steps,
             self.flat,
-            rehearsal,
+            second_pass,
         )
         return Pipeline(score, allocate, select, settle, decode=False)

@@ -214,10 +214,10 @@ class ValueMerge:
     def _received(self, view: View) -> Tensor:
         """Attention (B, H, S) of each slot, from the queries that count."""
         if self.chance == "row":
-            return view.seen.last_mass()
+            return view.layer_pass.last_mass()
         received = view.slots.extra.get(ACCUMULATED, view.slots.score)
         if self.chance != "mean":
-            received = received - view.seen.last_mass()
+            received = received - view.layer_pass.last_mass()
         return torch.nan_to_num(received).clamp_min(0)
 
     def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:

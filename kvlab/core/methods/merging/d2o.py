@@ -17,7 +17,7 @@ from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector,
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.allocators.rounding import proportional
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -70,9 +70,9 @@ class Variance:
         """Take attention sums from the score where it is one."""
         return score, replace(self, from_score=capabilities_of(score).decay == 1)
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Variance (B, H) over real tokens of the attention each received from the prompt."""
-        received = slots.score if self.from_score else seen.column_mass()
+        received = slots.score if self.from_score else layer_pass.column_mass()
         count = slots.valid.sum(-1).clamp_min(1)
         mean = received.masked_fill(~slots.valid, 0.0).sum(-1) / count
         return (received - mean[..., None]).square().masked_fill(~slots.valid, 0.0).sum(-1) / count
@@ -84,12 +84,12 @@ class Variance:
         shares = self._shares(torch.stack(noted, 1)).tolist()
         mine = layers.index(view.layer_idx)
         averages = view.budget[:, 0].tolist()
-        seen = view.tokens_seen.tolist()
+        layer_pass = view.tokens_seen.tolist()
         if self.spared and view.layer_idx in (layers[0], *layers[1:2], layers[-1]):
             return torch.full_like(view.budget, UNLIMITED)
         rows = [
             proportional(share, average * len(layers), 1, max(tokens, average))[mine]
-            for share, average, tokens in zip(shares, averages, seen, strict=True)
+            for share, average, tokens in zip(shares, averages, layer_pass, strict=True)
         ]
         return torch.tensor(rows, device=view.budget.device)[:, None].expand_as(view.budget).contiguous()
 

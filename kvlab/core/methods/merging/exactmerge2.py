@@ -9,11 +9,11 @@ from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import add_stores, register
 from kvlab.core.contract.parts import Scorer
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.eviction.kvzap import FILE_HELP
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
-from kvlab.core.methods.scorers.lookahead.kvzip import Over, RehearsedAttention
+from kvlab.core.methods.scorers.lookahead.kvzip import Over, SecondPassAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.refitting.matching import MatchAttention
 from kvlab.core.stores import ADAPTIVE
@@ -26,7 +26,7 @@ WINDOW_SHARE = 1 / 4  # of a head's slots that may belong to the window in a sin
 class ExactMerge2(GoesOn):
     """Scores slots by a second pass, cuts over the whole model, quantizes what is kept, and refits its mass and values.
 
-    The refit is a ridge regression over queries of the rehearsal and the prompt's last ones, against quantized keys;
+    The refit is a ridge regression over queries of the second pass and the prompt's last ones, against quantized keys;
     the newest slots are excluded. A byte budget is filled with quantized slots (`store=adaptive`). Without `rehearse`
     there is no second pass: networks fitted to the model predict the scores (KVzap), the window's tokens are kept, and
     values are refitted to its queries. Acts once, after the prompt; generated tokens are kept in addition to the
@@ -40,7 +40,9 @@ class ExactMerge2(GoesOn):
     store: str = Field(ADAPTIVE, description="storage format of settled slots", json_schema_extra=add_stores)
     rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
     heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
-    over: Over = Field("rms", description="of the rehearsal's attention to a slot: maximum, root mean square, or mean")
+    over: Over = Field(
+        "rms", description="of the second pass's attention to a slot: maximum, root mean square, or mean"
+    )
     window: int = Field(
         32, ge=1, description="last prompt queries used as references too; without `rehearse` their tokens stay"
     )
@@ -54,7 +56,7 @@ class ExactMerge2(GoesOn):
     refit: Literal["both", "values", "none"] = Field(
         "both", description="refit log mass (only with `rehearse`) and values of kept slots, or less"
     )
-    queries: int = Field(256, ge=1, description="reference queries from the rehearsal, per query head")
+    queries: int = Field(256, ge=1, description="reference queries from the second pass, per query head")
     window_weight: float = Field(4.0, gt=0, description="weight of each of the last prompt queries")
     ridge: float = Field(0.1, ge=0, description="regularization towards the slots' own mass")
     value_ridge: float = Field(1.0, ge=0, description="regularization towards the slots' own values")
@@ -94,9 +96,9 @@ class ExactMerge2(GoesOn):
     }
 
     def pipeline(self) -> Pipeline:
-        again = Rehearsal(continuations=self.continuations) if self.rehearse else None
+        again = SecondPassRequest(continuations=self.continuations) if self.rehearse else None
         select = LowestScore(self.sinks, self.recent, most=self.recent_share)
-        score: Scorer = RehearsedAttention(self.over, rehearsal=again or Rehearsal(), recalls=self.window)
+        score: Scorer = SecondPassAttention(self.over, second_pass=again or SecondPassRequest(), recalls=self.window)
         if again is None:
             select = LowestScore(self.sinks, self.window, most=WINDOW_SHARE)
             score = PredictedScore(self.heads, recalls=self.window)
@@ -110,6 +112,6 @@ class ExactMerge2(GoesOn):
             self.untouched,
             newest=self.newest,
             value_ridge=self.value_ridge,
-            rehearsal=again,
+            second_pass=again,
         )
         return self.going_on(Pipeline(score, ModelWide(select=select), select, settle, decode=False))

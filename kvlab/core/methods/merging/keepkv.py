@@ -83,12 +83,12 @@ def fit_to_group(
     log mass, a part's share is sum_n m_n a_n / sum_n m_n^2, and the slot's mass is scaled by sum_n m_n h_n / sum_n
     h_n^2. Exact for a single query. Derived in docs/grouped-queries.md.
     """
-    logits = view.seen.last_logits(rows)  # (B, H, G, r, S)
+    logits = view.layer_pass.last_logits(rows)  # (B, H, G, r, S)
     group = logits.shape[2]
     rows = logits.shape[3]
     width = logits.shape[4]
     whole = logits + view.slots.log_mass_of_heads()[:, :, :, None]
-    normalizer = log_total(whole, view.seen.sinks).nan_to_num(neginf=0.0)
+    normalizer = log_total(whole, view.layer_pass.sinks).nan_to_num(neginf=0.0)
     attention = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(2, 3)  # (B, H, N, S), log
     normalizer = normalizer.flatten(2, 3)
     blind = torch.isneginf(logits).flatten(2, 3)
@@ -264,7 +264,7 @@ class NearestMerge:
         if (
             victims.certain
             and victims.index.shape[-1] == 1
-            and (self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra)
+            and (self.goes_by_scores and not view.layer_pass.moves_logits and RAW_EMA not in view.slots.extra)
         ):
             return self._decode_step(view, keep, victims.index)
         cosine, target = nearest_slot(slots, victims.index, keep, view.never())
@@ -365,7 +365,7 @@ class NearestMerge:
     def _fit(self, view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None) -> GroupFit | None:
         if self.group != "least-squares":
             return None
-        rows = min(self.window if self.predict == "ema" else 1, view.seen.num_new)
+        rows = min(self.window if self.predict == "ema" else 1, view.layer_pass.num_new)
         return fit_to_group(view, source, target, active, turn, rows, self.alpha)
 
     def _of_heads(self, fit: GroupFit | None) -> dict[str, Tensor]:
@@ -385,7 +385,7 @@ class NearestMerge:
         """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
         if self.predict == "ema":
             return self._average(view, self._predicts_by, index)
-        logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
+        logits = view.layer_pass.last_logits()[:, :, :, 0]  # (B, H, G, S)
         logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
         if self.group == "mean-exp":
             return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
@@ -420,13 +420,13 @@ class NearestMerge:
         """(scale, shift, guard activations per head) that give the mean key the logit its log mass requires."""
         if self.rule in ("bias", "votes"):
             return None, None, None
-        query = view.seen.query[:, :, -1].float().unflatten(1, (mean.shape[1], -1)).mean(2)  # (B, H, d)
-        step = (exact - mean) / (view.seen.scaling * query.square().sum(-1).clamp_min(TINY))[..., None]
+        query = view.layer_pass.query[:, :, -1].float().unflatten(1, (mean.shape[1], -1)).mean(2)  # (B, H, d)
+        step = (exact - mean) / (view.layer_pass.scaling * query.square().sum(-1).clamp_min(TINY))[..., None]
         shift = step[..., None] * query[:, :, None]
         if self.rule == "min-norm":
             return None, shift, None
         # ALiBi's bias at the target does not scale with the key.
-        fixed = view.seen.place_bias(target)
+        fixed = view.layer_pass.place_bias(target)
         if fixed is not None:
             exact = exact - fixed.mean(2)
             mean = mean - fixed.mean(2)

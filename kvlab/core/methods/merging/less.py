@@ -183,7 +183,7 @@ class Absorb:
         head = noted.get(HEAD)
         if head is None:
             head = torch.arange(slots.keys.shape[1], device=slots.keys.device).repeat(slots.keys.shape[0], 1)
-        self.place(view.layer_idx, slots.keys.shape[1], view.seen.query)
+        self.place(view.layer_idx, slots.keys.shape[1], view.layer_pass.query)
         features = self.maps(view.layer_idx, head).of_keys(gather(slots.keys, victims.index))
         features = features if victims.certain else features * victims.active[..., None]
         numerator = features.transpose(-1, -2) @ gather(slots.values, victims.index).float()

@@ -84,12 +84,12 @@ class PairCalibration:
 
     def _logits(self, view: View) -> Tensor:
         """Logits (B, H, S) of the last query, mean over the group."""
-        seen = view.seen
-        if self.variant == "code" and seen.rotary is not None:
-            query = seen.query[:, :, -1:]
+        layer_pass = view.layer_pass
+        if self.variant == "code" and layer_pass.rotary is not None:
+            query = layer_pass.query[:, :, -1:]
             back = -(view.tokens_seen - 1)[:, None, None].expand(query.shape[:3])
-            return seen.logits_of(seen.rotary.turn(query, back).to(query.dtype))[:, :, :, 0].mean(2)
-        return seen.last_logits()[:, :, :, 0].mean(2)
+            return layer_pass.logits_of(layer_pass.rotary.turn(query, back).to(query.dtype))[:, :, :, 0].mean(2)
+        return layer_pass.last_logits()[:, :, :, 0].mean(2)
 
 
 @register

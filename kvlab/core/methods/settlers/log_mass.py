@@ -100,7 +100,7 @@ def turns(view: View, source: Tensor, target: Tensor, space: Space) -> Tensor | 
 def rotate_sources(view: View, source: Tensor, turn: Tensor | None) -> Tensor:
     """Source keys (B, H, E, d) float32 as they enter the average; unchanged without rotary embedding."""
     keys = gather(view.slots.keys, source).float()
-    rotary = view.seen.rotary
+    rotary = view.layer_pass.rotary
     return keys if turn is None or rotary is None else rotary.turn(keys, turn)
 
 
@@ -109,18 +109,19 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
 
     Rotation changes it and, with ALiBi, the new position.
     """
-    there = view.seen.place_bias(target)
-    here = view.seen.place_bias(source)
+    there = view.layer_pass.place_bias(target)
+    here = view.layer_pass.place_bias(source)
     moved = 0.0 if there is None or here is None else (there - here).mean(2)
-    if turn is None or view.seen.rotary is None:
+    if turn is None or view.layer_pass.rotary is None:
         return moved
     change = rotate_sources(view, source, turn) - gather(view.slots.keys, source).float()
     return (
         moved
         + (
-            view.seen.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1)).mean(2)[:, :, None] * change
+            view.layer_pass.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1)).mean(2)[:, :, None]
+            * change
         ).sum(-1)
-        * view.seen.scaling
+        * view.layer_pass.scaling
     )
 
 
@@ -128,9 +129,9 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
     """(B, H, E): log(summed mass of the target and its sources) - log(mass of the merged key without log mass)."""
     slots = view.slots
     width = view.slots.valid.shape[-1]
-    whole = view.seen.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
+    whole = view.layer_pass.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
     group = whole.shape[2]
-    normalizer = log_total(whole[:, :, :, None], view.seen.sinks)[:, :, :, 0]
+    normalizer = log_total(whole[:, :, :, None], view.layer_pass.sinks)[:, :, :, 0]
     part = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(1, 2)  # (B, H * G, S)
     source, target, active = (
         tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)
@@ -148,10 +149,12 @@ def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
     weighted = parts.key_weight[..., None] * rotate_sources(view, parts.source, parts.turn)
     key = parts.self_key_weight[..., None] * gather(slots.keys, parts.target).float()
     key = key + sum_to_target(weighted, parts.target, parts.active, slots.valid.shape[-1])
-    query = view.seen.query[:, :, -rows:].float().unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # (B, H, G * r, d)
-    logits = query @ key.transpose(-1, -2) * view.seen.scaling
-    softcap = view.seen.softcap
-    places = view.seen.place_bias(parts.target, rows)
+    query = (
+        view.layer_pass.query[:, :, -rows:].float().unflatten(1, (key.shape[1], -1)).flatten(2, 3)
+    )  # (B, H, G * r, d)
+    logits = query @ key.transpose(-1, -2) * view.layer_pass.scaling
+    softcap = view.layer_pass.softcap
+    places = view.layer_pass.place_bias(parts.target, rows)
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     return logits if places is None else logits + places
 

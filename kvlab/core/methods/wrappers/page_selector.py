@@ -19,7 +19,7 @@ from kvlab.core.contract.parts import (
     capabilities_of,
 )
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 
@@ -147,8 +147,8 @@ class EqualHeadsOf(Wrapper):
         mean = own.long().sum(-1, keepdim=True).div(own.shape[-1], rounding_mode="floor")
         return mean.clamp_min(1).expand_as(own).contiguous()
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        return self.inner.statistic(slots, seen)
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
+        return self.inner.statistic(slots, layer_pass)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class EqualEverywhere(Uniform):
 
     across_layers: ClassVar[bool] = True
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Scores (B, H, S)."""
         return slots.score
 

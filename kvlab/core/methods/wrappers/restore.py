@@ -15,7 +15,7 @@ from kvlab.core.contract.parts import Allocator, Capabilities, Wrapper, capabili
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.slot_columns import Columns
-from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.wrappers.merge_tokens import (
     ChosenVictims,
     check_merging,
@@ -90,14 +90,14 @@ class GivingBack(Pipeline):
         prompt = view.phase == "prefill"
         marks = self.marks.of(view) if prompt else view.slots.extra[RETURNED]
         hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
-        seen = without(view, hidden & view.slots.valid)
+        layer_pass = without(view, hidden & view.slots.valid)
         kind = self.marks.returned.kind if prompt else None
         if kind == "drop":
-            plan = self._plan_without(seen, (marks == DROPPED) & view.slots.valid)
+            plan = self._plan_without(layer_pass, (marks == DROPPED) & view.slots.valid)
         elif kind == "merge":
-            plan = self._plan_merging(seen, (marks == MERGED) & view.slots.valid)
+            plan = self._plan_merging(layer_pass, (marks == MERGED) & view.slots.valid)
         else:
-            plan = super().plan(seen)
+            plan = super().plan(layer_pass)
         evicts = (marks == EVICTS).any(-1)
         # The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead.
         found: dict[str, Any] = {}
@@ -139,8 +139,8 @@ class RoomOnTop(Wrapper):
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         return self.inner.layer_budgets(average, tokens, num_layers)
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        return self.inner.statistic(slots, seen)
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
+        return self.inner.statistic(slots, layer_pass)
 
     def head_budgets(self, view: View) -> Tensor:
         """The method's budgets (B, H) plus restored slots."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 
 NEGLIGIBLE = 1e-6
 
@@ -29,24 +29,24 @@ class AccumulatedAttention:
         """Sums can be updated in place."""
         return Capabilities(note=self.note, decay=self.decay)
 
-    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        return self.update(slots, seen, False)
+    def accumulate(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
+        return self.update(slots, layer_pass, False)
 
-    def note(self, slots: Slots, seen: Seen) -> None:
+    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
         """The update after a single query, in place."""
         if self.decay != 1.0:
             slots.score.mul_(self.decay)
-        slots.score.add_(seen.last_mass())
+        slots.score.add_(layer_pass.last_mass())
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32; rows with weights below 1e-6 are skipped."""
         if self.decay == 1.0:
-            return {"score": slots.score + seen.column_mass()}
-        rows = self._rows(seen.num_new)
-        weights = self.row_weights(seen.num_new, slots.score.device)[-rows:]
-        mass = seen.column_mass(rows, weights if rows > 1 else None)
+            return {"score": slots.score + layer_pass.column_mass()}
+        rows = self._rows(layer_pass.num_new)
+        weights = self.row_weights(layer_pass.num_new, slots.score.device)[-rows:]
+        mass = layer_pass.column_mass(rows, weights if rows > 1 else None)
         # Padding in front of a later turn is no query. Slots of this pass have no score to decay.
-        queries = seen.rows_seen() if seen.num_new > 1 else 1
+        queries = layer_pass.rows_seen() if layer_pass.num_new > 1 else 1
         return {"score": slots.score * self.decay**queries + mass}
 
     def row_weights(self, queries: int, device: torch.device) -> Tensor:

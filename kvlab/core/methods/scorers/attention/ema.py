@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.core.contract.log_averages import BYTE, correct_bias, fits_byte, note_average
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.slot_columns import SHORT_TEXT, Byte, log_total
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 
 EMA = "ema"
 RAW_EMA = "raw_ema"
@@ -58,14 +58,14 @@ class EmaScore:
     def prompt_rows(self, tokens: int) -> int:
         return self.window
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """The averages and, if counts are stored, those and `score`, the predicted log attention with log mass."""
-        rows = min(self.window, seen.num_new) if first else seen.num_new
-        logits = seen.last_logits(rows)  # (B, H, G, r, S)
+        rows = min(self.window, layer_pass.num_new) if first else layer_pass.num_new
+        logits = layer_pass.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
-        normalizer = log_total(weighted, seen.sinks)
+        normalizer = log_total(weighted, layer_pass.sinks)
         # Padding in front of a later turn is no query and ages no average.
-        queries = seen.rows_seen(rows) if rows > 1 else 1
+        queries = layer_pass.rows_seen(rows) if rows > 1 else 1
         centred = weighted - slots.log_mass[:, :, None, None] - normalizer
         changed = {EMA: self._average(slots.extra[EMA], centred, queries)}
         if self.raw:
@@ -73,15 +73,15 @@ class EmaScore:
         if SEEN_ROWS not in slots.extra:
             return changed
         most = BYTE if fits_byte(self.alpha) else SHORT_TEXT
-        changed[SEEN_ROWS] = (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(most)
+        changed[SEEN_ROWS] = (slots.extra[SEEN_ROWS].int() + layer_pass.rows_seen(rows)).clamp_max(most)
         return changed | {"score": self.rate(replace(slots, extra=slots.extra | changed))}
 
-    def note(self, slots: Slots, seen: Seen) -> None:
+    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
         """Update the averages in place after a single query, from its probabilities.
 
         The score is left to `rate`, since it is not read between decisions. No counts are stored in this case.
         """
-        note_average(slots.extra[EMA], seen.last_mass(), slots.log_mass, self.alpha)
+        note_average(slots.extra[EMA], layer_pass.last_mass(), slots.log_mass, self.alpha)
 
     def rate(self, slots: Slots) -> Tensor:
         return correct_bias(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)

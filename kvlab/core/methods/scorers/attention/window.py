@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
 Edges = Literal["tokens", "zeros"]
@@ -39,26 +39,26 @@ class WindowAttention(PromptScorer):
     def prompt_rows(self, tokens: int) -> int:
         return self.window
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0 unless `every_step`."""
         if not first and not self.every_step:
             return {}
         if not first:
             keep = 1 - 1 / self.window
-            if seen.num_new == 1:
-                return {"score": slots.score * keep + seen.column_mass()}
-            age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
+            if layer_pass.num_new == 1:
+                return {"score": slots.score * keep + layer_pass.column_mass()}
+            age = torch.arange(layer_pass.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
             # Padding in front of a later turn is no query. Slots of this pass have no score to decay.
-            return {"score": slots.score * keep ** seen.rows_seen() + seen.column_mass(None, keep**age)}
+            return {"score": slots.score * keep ** layer_pass.rows_seen() + layer_pass.column_mass(None, keep**age)}
         newest = slots.position.amax(-1, keepdim=True)
         candidates = slots.valid & (slots.position <= newest.int() - self.window)
-        return {"score": self._pool(seen.column_mass(self.window) * candidates, candidates)}
+        return {"score": self._pool(layer_pass.column_mass(self.window) * candidates, candidates)}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the window of newest queries; neighbours are those in the text."""
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True)
         candidates = slots.valid & (slots.position <= newest.int() - self.window)
-        mass = seen.recalled_mass(slots.position, self.window).mean(2).sum(2) * candidates
+        mass = layer_pass.recalled_mass(slots.position, self.window).mean(2).sum(2) * candidates
         order = slots.in_text()
         pooled = self._pool(mass.gather(2, order), candidates.gather(2, order))
         return {"score": torch.zeros_like(pooled).scatter(2, order, pooled)}

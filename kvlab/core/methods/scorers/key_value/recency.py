@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
 
@@ -16,7 +16,7 @@ from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 class _Blind(PromptScorer):
     """Reads nothing and keeps no state."""
 
-    def note(self, slots: Slots, seen: Seen) -> None:
+    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
         """Nothing changes."""
 
 
@@ -26,7 +26,7 @@ class Recency(_Blind):
 
     costs_no_step: ClassVar[bool] = True
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         return {"score": self.rate(slots)}
 
     @property
@@ -42,7 +42,7 @@ class Recency(_Blind):
 class Unscored(_Blind):
     """No score (full cache)."""
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         return {}
 
     @property

@@ -11,7 +11,7 @@ MOST_NUMBERS = 2**24  # projected elements in memory at once
 def output_norms(values: Tensor, weight: Tensor, order: int) -> Tensor:
     """Norm ||W_o v|| of `order` 1 or 2 per query head of each slot's group, (B, H, G, S) float32.
 
-    `values` (B, H, S, d); `weight` (B or 1, H * G, d, hidden): the projection (`Seen.output_weight`).
+    `values` (B, H, S, d); `weight` (B or 1, H * G, d, hidden): the projection (`AttentionPass.output_weight`).
     """
     weight = weight.float().unflatten(1, (values.shape[1], -1))  # (B or 1, H, G, d, hidden)
     if order == 2:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.ties import round_relatively
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.scorers.key_value.value_norm import output_norms
 from kvlab.core.methods.scorers.lookahead.sampled_queries import ROW_BLOCK, average_turn
 
@@ -44,11 +44,11 @@ class ExpectedAttention:
     def capabilities(self) -> Capabilities:
         return Capabilities(recalls=self.recalls, recall=self.recall)
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
         if not first:
             return {}
-        states = seen.hidden_states
+        states = layer_pass.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
         tokens = slots.valid[:, 0].sum(-1)
         # heads have equal slots before the first decision
@@ -56,29 +56,38 @@ class ExpectedAttention:
 
         def blocks() -> Iterator[tuple[Tensor, Tensor]]:
             for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
-                query = seen.project_queries(block, tokens + self.n_future // 2).float()
-                yield (query if seen.rotary is None else seen.rotary.lengthened(query)), real[:, None, :, None]
+                query = layer_pass.project_queries(block, tokens + self.n_future // 2).float()
+                yield (
+                    (query if layer_pass.rotary is None else layer_pass.rotary.lengthened(query)),
+                    real[:, None, :, None],
+                )
 
-        return {"score": self._score(slots, seen, *moments(blocks), tokens)}
+        return {"score": self._score(slots, layer_pass, *moments(blocks), tokens)}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots, from the moments of the newest queries."""
-        query, position = seen.recalled_queries(self.recalls)
-        if seen.rotary is not None:
-            query = seen.rotary.turn(query, -position[:, None].expand(query.shape[:3]))
+        query, position = layer_pass.recalled_queries(self.recalls)
+        if layer_pass.rotary is not None:
+            query = layer_pass.rotary.turn(query, -position[:, None].expand(query.shape[:3]))
         real = (position >= self.sinks)[:, None, :, None]
-        return {"score": self._score(slots, seen, *moments(lambda: iter([(query.float(), real)])), position[:, -1] + 1)}
+        return {
+            "score": self._score(
+                slots, layer_pass, *moments(lambda: iter([(query.float(), real)])), position[:, -1] + 1
+            )
+        }
 
-    def _score(self, slots: Slots, seen: Seen, mean: Tensor, covariance: Tensor, start: Tensor) -> Tensor:
-        if seen.rotary is not None:
-            mean = average_turn(mean, seen.rotary, start, self.n_future)
-            covariance = average_turn(covariance, seen.rotary, start, self.n_future).mT
-            covariance = average_turn(covariance, seen.rotary, start, self.n_future)
+    def _score(
+        self, slots: Slots, layer_pass: AttentionPass, mean: Tensor, covariance: Tensor, start: Tensor
+    ) -> Tensor:
+        if layer_pass.rotary is not None:
+            mean = average_turn(mean, layer_pass.rotary, start, self.n_future)
+            covariance = average_turn(covariance, layer_pass.rotary, start, self.n_future).mT
+            covariance = average_turn(covariance, layer_pass.rotary, start, self.n_future)
         candidates = (slots.valid & (slots.position >= self.sinks))[:, :, None]
-        logits = self._logits(slots.keys, seen.scaling, mean, covariance)
+        logits = self._logits(slots.keys, layer_pass.scaling, mean, covariance)
         share = torch.softmax(logits.masked_fill(~candidates, -torch.inf), -1).nan_to_num(0.0)
         if self.weight == "output":
-            weight = output_norms(slots.values, seen.output_weight(), 2)  # (B, H, G, S)
+            weight = output_norms(slots.values, layer_pass.output_weight(), 2)  # (B, H, G, S)
         elif self.weight == "value":
             weight = slots.values.float().norm(dim=-1)[:, :, None]
         else:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.second_pass import Rehearsal
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.second_pass import SecondPassRequest
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
 Over = Literal["max", "rms", "mean"]
@@ -19,20 +19,20 @@ LOOKED = "looked"  # a head's own score
 
 
 @dataclass(frozen=True)
-class RehearsedAttention(PromptScorer):
-    """Score_j = most attention slot j gets from any query of the rehearsal, over the group too (KVzip, eq. 2).
+class SecondPassAttention(PromptScorer):
+    """Score_j = most attention slot j gets from any query of the second pass, over the group too (KVzip, eq. 2).
 
-    Attention is over the whole prompt and the rehearsal so far. `over` rms is the root of the sum of squares (mean over
-    the group; Attention Matching's, up to a constant per row), mean the sum. With `window`, a slot's score is at least
-    its largest attention from the prompt's last `window` queries. Later tokens keep score 0, unless decisions while
-    decoding use the newest `recalls` queries, which then count like the rehearsal's.
+    Attention is over the whole prompt and the second pass so far. `over` rms is the root of the sum of squares (mean
+    over the group; Attention Matching's, up to a constant per row), mean the sum. With `window`, a slot's score is at
+    least its largest attention from the prompt's last `window` queries. Later tokens keep score 0, unless decisions
+    while decoding use the newest `recalls` queries, which then count like the second pass's.
     """
 
     costs_no_step: ClassVar[bool] = True
 
     over: Over = "max"
     window: int = 0
-    rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    second_pass: SecondPassRequest = field(default_factory=SecondPassRequest)
     recalls: int = 0
 
     @property
@@ -40,47 +40,47 @@ class RehearsedAttention(PromptScorer):
         return Capabilities(
             prompt_rows=self.prompt_rows,
             recalls=self.recalls,
-            second_pass=self.rehearsal,
+            second_pass=self.second_pass,
             recall=self.recall,
         )
 
     def prompt_rows(self, tokens: int) -> int:
         return max(self.window, 1)
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the window on the first prefill; 0 without one."""
-        return {"score": seen.column_max(self.window)} if first and self.window else {}
+        return {"score": layer_pass.column_max(self.window)} if first and self.window else {}
 
-    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 after another pass of the rehearsal."""
+    def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 after another pass of the second pass."""
         count = slots.score.shape[-1]
         if self.over == "max":
-            return {"score": torch.maximum(slots.score, seen.column_max(slots=count)[..., :count])}
+            return {"score": torch.maximum(slots.score, layer_pass.column_max(slots=count)[..., :count])}
         if self.over == "mean":
-            return {"score": slots.score + seen.column_mass()[..., :count]}
+            return {"score": slots.score + layer_pass.column_mass()[..., :count]}
         squares = (
-            seen.column_rms(slots=count)[..., :count].square() * seen.rows_seen()[..., :1]
+            layer_pass.column_rms(slots=count)[..., :count].square() * layer_pass.rows_seen()[..., :1]
         )  # all rows see the first slot
         return {"score": (slots.score.square() + squares).sqrt()}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 including the newest queries."""
         if self.over == "max":
-            return most_looked_at(slots, seen, self.recalls)
-        mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
+            return most_looked_at(slots, layer_pass, self.recalls)
+        mass = layer_pass.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
         if self.over == "mean":
             return {"score": slots.score + mass.mean(2).sum(2)}
         return {"score": (slots.score.square() + mass.square().mean(2).sum(2)).sqrt()}
 
 
-def most_looked_at(slots: Slots, seen: Seen, rows: int) -> dict[str, Tensor]:
+def most_looked_at(slots: Slots, layer_pass: AttentionPass, rows: int) -> dict[str, Tensor]:
     """`score` (B, H, S) float32 raised to the most attention a slot gets from the newest `rows` queries."""
-    mass = seen.recalled_mass(slots.position, rows)  # (B, H, G, r, S)
+    mass = layer_pass.recalled_mass(slots.position, rows)  # (B, H, G, r, S)
     return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}
 
 
 @dataclass(frozen=True)
-class LayerAttention(RehearsedAttention):
+class LayerAttention(SecondPassAttention):
     """A slot's score plus the mean of the scores of its token over the layer's heads (KVCompose)."""
 
     state: Mapping[str, float] = field(default_factory=lambda: {LOOKED: 0.0}, kw_only=True)
@@ -90,10 +90,10 @@ class LayerAttention(RehearsedAttention):
         """The sum is derived from the head's own score."""
         return replace(super().capabilities, rate=self.rate, recall=None)
 
-    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """The head's own score (B, H, S) float32 after another pass of the rehearsal."""
+    def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
+        """The head's own score (B, H, S) float32 after another pass of the second pass."""
         own = slots.with_columns(score=slots.extra[LOOKED])
-        return {LOOKED: super().rehearsed(own, seen)["score"]}
+        return {LOOKED: super().score_second_pass(own, layer_pass)["score"]}
 
     def rate(self, slots: Slots) -> Tensor:
         return slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True)

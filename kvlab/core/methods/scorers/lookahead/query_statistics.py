@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.learned.query_statistics import QueryStatistics, random_statistics
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
@@ -29,19 +29,21 @@ class _Fitted(PromptScorer):
     queries: str = "mini"
     known: Mapping[int, QueryStatistics] = field(default_factory=dict)
 
-    def statistics(self, slots: Slots, seen: Seen) -> QueryStatistics:
+    def statistics(self, slots: Slots, layer_pass: AttentionPass) -> QueryStatistics:
         """This layer's statistics, with a leading batch dimension (1 or B), of the heads in `slots`."""
-        layer = getattr(seen.module, "layer_idx", None) or 0
+        layer = getattr(layer_pass.module, "layer_idx", None) or 0
         if self.queries == UNTRAINED:
-            pairs = 0 if seen.rotary is None else seen.rotary.inverse_frequencies.numel()
-            group = seen.query.shape[1] // slots.keys.shape[1]
-            found = random_statistics(seen.layer_heads * group, seen.layer_heads, slots.keys.shape[3], pairs, layer)
+            pairs = 0 if layer_pass.rotary is None else layer_pass.rotary.inverse_frequencies.numel()
+            group = layer_pass.query.shape[1] // slots.keys.shape[1]
+            found = random_statistics(
+                layer_pass.layer_heads * group, layer_pass.layer_heads, slots.keys.shape[3], pairs, layer
+            )
         else:
             found = self.known[layer]
         found = found.to(slots.score.device)
         grouped = (part.unflatten(0, (len(found.direction), -1)) for part in (found.mean, found.length))
-        mean, length = (seen.of_heads(part).flatten(1, 2) for part in grouped)
-        return QueryStatistics(mean, length, seen.of_heads(found.direction))
+        mean, length = (layer_pass.of_heads(part).flatten(1, 2) for part in grouped)
+        return QueryStatistics(mean, length, layer_pass.of_heads(found.direction))
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,18 @@ class QueryCentres(_Fitted):
         """Decisions while decoding need no query, only the slots; heads that keep the same tokens decide together."""
         return Capabilities(recall=self.recall, across_heads=self.heads == "shared")
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the prompt; later slots are scored at decisions."""
-        return {**self._scored(slots, seen), OF_PROMPT: torch.ones_like(slots.extra[OF_PROMPT])} if first else {}
+        return {**self._scored(slots, layer_pass), OF_PROMPT: torch.ones_like(slots.extra[OF_PROMPT])} if first else {}
 
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots."""
-        return self._scored(slots, seen)
+        return self._scored(slots, layer_pass)
 
-    def _scored(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def _scored(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         kept = slots.valid & slots.extra[OF_PROMPT] if self.prompt == "keep" else torch.zeros_like(slots.valid)
         kept, competing = kept & slots.valid, slots.valid & ~kept
-        score = _standard(self.of_query_heads(slots, seen), competing[:, :, None]).amax(2)  # (B, H, S)
+        score = _standard(self.of_query_heads(slots, layer_pass), competing[:, :, None]).amax(2)  # (B, H, S)
         if self.heads == "shared":
             score = score.amax(1, keepdim=True).expand_as(score)
         highest = score.masked_fill(~competing, -torch.inf).amax(-1, keepdim=True)
@@ -89,20 +91,20 @@ class QueryCentres(_Fitted):
         above = torch.where(highest.isfinite(), highest, 0.0) + 1 + newness
         return {"score": torch.where(kept, above, score).contiguous()}
 
-    def of_query_heads(self, slots: Slots, seen: Seen) -> Tensor:
+    def of_query_heads(self, slots: Slots, layer_pass: AttentionPass) -> Tensor:
         """The formula's score (B, H, G, S) float32 for each query head."""
-        known = self.statistics(slots, seen)
+        known = self.statistics(slots, layer_pass)
         heads = slots.keys.shape[1]
         key = slots.keys.float()
         now = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): tokens so far
         centre = known.mean[:, :, None]
-        if seen.rotary is not None:
-            centre = self._ahead(seen.rotary.lengthened(centre), seen.rotary, now)
+        if layer_pass.rotary is not None:
+            centre = self._ahead(layer_pass.rotary.lengthened(centre), layer_pass.rotary, now)
         score = centre.squeeze(2).unflatten(1, (heads, -1)) @ key.mT  # (B, H, G, S)
-        if seen.rotary is None:
+        if layer_pass.rotary is None:
             return score
-        pairs = _pair_lengths(key, seen.rotary)  # (B, H, S, f)
-        spread = (known.length - _pair_lengths(known.mean, seen.rotary)) * seen.rotary.scaling
+        pairs = _pair_lengths(key, layer_pass.rotary)  # (B, H, S, f)
+        spread = (known.length - _pair_lengths(known.mean, layer_pass.rotary)) * layer_pass.rotary.scaling
         return score + spread.unflatten(1, (heads, -1)) @ pairs.mT
 
     def _ahead(self, centre: Tensor, rotary: Rotary, now: Tensor) -> Tensor:
@@ -126,9 +128,9 @@ class QueryFilter(_Fitted):
         """16-bit keys are copied to float32 during prompt scoring."""
         return Capabilities()
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots."""
-        direction = self.statistics(slots, seen).direction
+        direction = self.statistics(slots, layer_pass).direction
         return {"score": (slots.keys.float() @ direction[..., None]).squeeze(-1)}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.view import Seen
+from kvlab.core.contract.view import AttentionPass
 
 RowMask = Tensor
 ROW_BLOCK = 4096
@@ -30,20 +30,24 @@ class FutureQueries:
     n_future: int = 64
     rope_mode: Literal["average", "sampled"] = "average"
 
-    def draw(self, seen: Seen, rows: RowMask, start: Tensor) -> Tensor:
+    def draw(self, layer_pass: AttentionPass, rows: RowMask, start: Tensor) -> Tensor:
         """Rotated queries (B, Hq, samples, d); statistics over `rows` (B, q), first future position `start` (B,)."""
-        states = seen.hidden_states
+        states = layer_pass.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
-        return self.draw_from(seen, *moments(states, rows), states.dtype, start)
+        return self.draw_from(layer_pass, *moments(states, rows), states.dtype, start)
 
-    def draw_from(self, seen: Seen, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor) -> Tensor:
+    def draw_from(
+        self, layer_pass: AttentionPass, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor
+    ) -> Tensor:
         """The same for given statistics (B, hidden) float32; the model's states have `dtype`."""
-        noise = torch.randn(self.samples, mean.shape[-1], generator=_source(seen, mean.device), device=mean.device)
+        noise = torch.randn(
+            self.samples, mean.shape[-1], generator=_source(layer_pass, mean.device), device=mean.device
+        )
         sampled = mean[:, None] + deviation[:, None] * noise
-        query = seen.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
-        if seen.rotary is None:
+        query = layer_pass.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
+        if layer_pass.rotary is None:
             return query
-        return self._ahead(seen.rotary.lengthened(query), seen.rotary, start)
+        return self._ahead(layer_pass.rotary.lengthened(query), layer_pass.rotary, start)
 
     def _ahead(self, query: Tensor, rotary: Rotary, start: Tensor) -> Tensor:
         if self.rope_mode == "sampled":
@@ -81,8 +85,8 @@ def _sum(states: Tensor, rows: RowMask, centre: Tensor, power: int) -> Tensor:
     return total
 
 
-def _source(seen: Seen, device: torch.device) -> torch.Generator:
-    if seen.generator is not None:
-        return seen.generator
-    layer = getattr(seen.module, "layer_idx", None) or 0
+def _source(layer_pass: AttentionPass, device: torch.device) -> torch.Generator:
+    if layer_pass.generator is not None:
+        return layer_pass.generator
+    layer = getattr(layer_pass.module, "layer_idx", None) or 0
     return torch.Generator(device=device).manual_seed(layer)

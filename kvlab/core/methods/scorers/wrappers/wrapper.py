@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of, optional
-from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.contract.view import AttentionPass, Slots
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class PromptOnly(Around):
         return optional(self.scorer, "accumulate")
 
     @property
-    def rehearsed(self) -> Any:
-        return optional(self.scorer, "rehearsed")
+    def score_second_pass(self) -> Any:
+        return optional(self.scorer, "score_second_pass")
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill only."""
-        return self.scorer.update(slots, seen, first) if first else {}
+        return self.scorer.update(slots, layer_pass, first) if first else {}
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class SlotsAlone(Around):
     def accumulate(self) -> Any:
         """As the inner scorer, without the state."""
         inner = optional(self.scorer, "accumulate")
-        return None if inner is None else lambda slots, seen: inner(slots, seen.of_slots())
+        return None if inner is None else lambda slots, layer_pass: inner(slots, layer_pass.of_slots())
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """The inner scorer's update, without the state."""
-        return self.scorer.update(slots, seen.of_slots(), first)
+        return self.scorer.update(slots, layer_pass.of_slots(), first)
 
 
 @dataclass(frozen=True)
@@ -121,24 +121,24 @@ class Beside:
         )
 
     @property
-    def rehearsed(self) -> Any:
-        return optional(self.main, "rehearsed")
+    def score_second_pass(self) -> Any:
+        return optional(self.main, "score_second_pass")
 
     @property
     def state(self) -> Mapping[str, float]:
         own = {} if self.kept_as is None else {self.kept_as: 0.0}
         return {**self.aside.state, **self.main.state, **own}
 
-    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def accumulate(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         main = optional(self.main, "accumulate")
         aside = optional(self.aside, "accumulate")
-        changed = {} if main is None else dict(main(slots, seen))
-        return changed if aside is None else self._named(dict(aside(self._hidden(slots), seen))) | changed
+        changed = {} if main is None else dict(main(slots, layer_pass))
+        return changed if aside is None else self._named(dict(aside(self._hidden(slots), layer_pass))) | changed
 
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """The main scorer's update and the other's state."""
-        aside = self.aside.update(self._hidden(slots), seen, first)
-        return self._named(aside) | self.main.update(slots, seen, first)
+        aside = self.aside.update(self._hidden(slots), layer_pass, first)
+        return self._named(aside) | self.main.update(slots, layer_pass, first)
 
     def _hidden(self, slots: Slots) -> Slots:
         """The slots with the other scorer's score."""

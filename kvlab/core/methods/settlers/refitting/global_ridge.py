@@ -55,8 +55,8 @@ class GlobalRidge:
         logits = logits.masked_fill(~there[:, :, None], -torch.inf)
         value = gather(slots.values, index).float()
         new_keys = None
-        if self.refit_keys and view.seen.softcap is None:
-            query = Observed.asked_by(view, self.rows) * view.seen.scaling
+        if self.refit_keys and view.layer_pass.softcap is None:
+            query = Observed.asked_by(view, self.rows) * view.layer_pass.scaling
             moved = self._of_keys(self._mass(view, logits), value, observed.output, query, roots)
             shift = moved * free[..., None]
             new_keys = NewKeys(index, gather(slots.keys, index).float() + shift)
@@ -68,8 +68,8 @@ class GlobalRidge:
 
     def _mass(self, view: View, logits: Tensor) -> Tensor:
         """Attention (B, H, N, E) of queries with these logits, including a learned sink."""
-        group = view.seen.query.shape[1] // logits.shape[1]
-        total = log_total(logits.unflatten(2, (group, -1)), view.seen.sinks).flatten(2, 3)
+        group = view.layer_pass.query.shape[1] // logits.shape[1]
+        total = log_total(logits.unflatten(2, (group, -1)), view.layer_pass.sinks).flatten(2, 3)
         return (logits - total).exp().nan_to_num(0.0)
 
     def _of_keys(self, mass: Tensor, value: Tensor, output: Tensor, query: Tensor, roots: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.plan import Plan, ValueShift
-from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.view import View
 from kvlab.core.methods.settlers.edges import first_of, gather
 from kvlab.core.methods.settlers.refitting.global_ridge import top_share
@@ -28,7 +28,7 @@ SMALL_RIDGE = 1e-3  # below it float32 rounding decides the result
 class MatchAttention:
     """Eviction, then a least-squares log mass (bias) and value per kept slot over reference queries.
 
-    References are `references` of the rehearsal's queries and the prompt's last `window`, each of the latter counting
+    References are `references` of the second pass's queries and the prompt's last `window`, each of the latter counting
     `window_weight` times. With A (N, S) their attention to the prompt's slots and K the kept slots:
 
     - bias: w minimizes ||A_K w - 1||^2 + r ||w - 1||^2, clamped to [exp(-box), exp(box)] and improved by `steps`
@@ -54,7 +54,7 @@ class MatchAttention:
     box: float = 3.0
     steps: int = 2
     flat: bool = False
-    rehearsal: Rehearsal | None = None
+    second_pass: SecondPassRequest | None = None
     newest: int = 0
     value_ridge: float | None = None
     state: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class MatchAttention:
         """A slot is one token; with `bias` it has its own log mass. Decoding evicts."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
-            second_pass=self.rehearsal,
+            second_pass=self.second_pass,
             fills_budget=True,
             by_selector=True,
             merges=self.bias,
@@ -130,7 +130,7 @@ class MatchAttention:
 
 
 def observe(view: View, references: int, window: int, window_weight: float) -> Observed:
-    """The kept rehearsal queries and the prompt's last ones; the latter only if there are no others."""
+    """The kept second pass queries and the prompt's last ones; the latter only if there are no others."""
     kept = view.references if references else None
     if kept is None:
         return Observed.of(view, window or FALLBACK)
@@ -144,11 +144,11 @@ def observe_held(view: View, keep: Tensor, references: int, window: int, window_
     if not view.store.packs:
         return observed
     kept = view.slots.with_columns(valid=keep)
-    rotary = view.seen.rotary
+    rotary = view.layer_pass.rotary
     squares = view.head_state.get(QUERY_SQUARES)
     turn = None if rotary is None else rotary.turn
     keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
-    held = replace(view, slots=view.slots.with_columns(keys=keys), seen=view.seen.of_keys(keys))
+    held = replace(view, slots=view.slots.with_columns(keys=keys), layer_pass=view.layer_pass.of_keys(keys))
     return observed.through(observe(held, references, window, window_weight))
 
 

@@ -36,9 +36,9 @@ class Observed:
     @classmethod
     def of(cls, view: View, rows: int) -> Observed:
         """The last `rows` queries of the pass, each with weight 1."""
-        seen = view.seen
-        rows = min(rows, seen.num_new)
-        logits = seen.last_logits(rows)  # (B, H, G, rows, S)
+        layer_pass = view.layer_pass
+        rows = min(rows, layer_pass.num_new)
+        logits = layer_pass.last_logits(rows)  # (B, H, G, rows, S)
         # A padding query sees only itself and must have no influence.
         real = (~torch.isneginf(logits[:, 0, 0]).all(-1)).float()
         age = torch.arange(rows - 1, -1, -1, device=logits.device)
@@ -49,8 +49,8 @@ class Observed:
         """As `of` after a prompt; while decoding, the recalled queries if the pipeline keeps any."""
         if view.phase == "prefill" or not view.in_lots:
             return cls.of(view, rows)
-        logits = view.seen.recalled_logits(view.slots.position, rows)
-        query_position = view.seen.recalled_queries(rows)[1]
+        logits = view.layer_pass.recalled_logits(view.slots.position, rows)
+        query_position = view.layer_pass.recalled_queries(rows)[1]
         age = torch.arange(query_position.shape[1] - 1, -1, -1, device=logits.device)
         return cls._of_logits(view, logits, (query_position >= 0).float(), age % 2 == 1)
 
@@ -58,7 +58,7 @@ class Observed:
     def asked_by(view: View, rows: int) -> Tensor:
         """The queries of `newest` in its order, (B, H, N, d) float32."""
         kept = view.phase == "decode" and view.in_lots
-        query = view.seen.recalled_queries(rows)[0] if kept else view.seen.query[:, :, -rows:]
+        query = view.layer_pass.recalled_queries(rows)[0] if kept else view.layer_pass.query[:, :, -rows:]
         return query.float().unflatten(1, (view.slots.keys.shape[1], -1)).flatten(2, 3)
 
     def and_future(self, view: View, future: FutureQueries, sinks: int, weight: float) -> Observed:
@@ -67,9 +67,9 @@ class Observed:
         The samples' Gaussian excludes the first `sinks` tokens.
         """
         slots = view.slots
-        seen = view.seen
+        layer_pass = view.layer_pass
         inner = (slots.valid & (slots.position.int() >= sinks))[:, 0]
-        query = future.draw(seen, inner, view.tokens_seen)
+        query = future.draw(layer_pass, inner, view.tokens_seen)
         each = weight * self.weight.sum(-1) / (query.shape[2] * query.shape[1] // slots.keys.shape[1])  # (B, 1)
         return self.with_more(Observed.of_queries(view, query, each.expand(-1, query.shape[2])))
 
@@ -77,7 +77,7 @@ class Observed:
     def of_queries(cls, view: View, query: Tensor, weight: Tensor) -> Observed:
         """Arbitrary queries (B, Hq, n, d) that see all slots, with `weight` (B, n)."""
         place = torch.arange(query.shape[2], device=query.device)
-        return cls._of_logits(view, view.seen.logits_of(query), weight, place % 2 == 1)
+        return cls._of_logits(view, view.layer_pass.logits_of(query), weight, place % 2 == 1)
 
     def only(self, rows: Tensor) -> Observed:
         """The same queries, with weight 0 outside `rows` (N,) bool."""
@@ -114,7 +114,7 @@ class Observed:
     @classmethod
     def _of_logits(cls, view: View, logits: Tensor, weight: Tensor, held_back: Tensor) -> Observed:
         """From logits (B, H, G, n, S), weights (B, n) and the validation mask (n,)."""
-        slots, sinks, (group, rows) = view.slots, view.seen.sinks, logits.shape[2:4]
+        slots, sinks, (group, rows) = view.slots, view.layer_pass.sinks, logits.shape[2:4]
         whole = logits + slots.log_mass[:, :, None, None]
         total = log_total(whole, sinks)
         normalizer = total.masked_fill(torch.isinf(total), 0.0)
@@ -123,7 +123,7 @@ class Observed:
             part.flatten(2, 3) for part in (logits, (whole - normalizer).exp(), normalizer, beside)
         )
         every = torch.arange(logits.shape[-1], device=logits.device).expand_as(slots.position)
-        places = view.seen.place_bias(every)  # (B, H, G, S): up to a constant, the same for all rows
+        places = view.layer_pass.place_bias(every)  # (B, H, G, S): up to a constant, the same for all rows
         places = None if places is None else places.repeat_interleave(rows, 2)
         counts = weight.repeat(1, group)[:, None]
         output = mass @ slots.values.float()
