@@ -36,7 +36,7 @@ class Watcher:
 
     def attended(self, layer_idx: int, slots: object, layer_pass: PassView, output: object) -> None:
         """Remembers the first pass."""
-        self.layer_pass.setdefault(layer_idx, layer_pass)
+        self.seen.setdefault(layer_idx, layer_pass)
 
     def compressed(self, *what: object) -> None:
         """Nothing."""
