@@ -80,7 +80,7 @@ def show_result(run: Run, result: RestoreResult) -> None:
     chosen = choose(result)
     # The texts before and after, side by side.
     texts = [("Before", result.text_before)]
-    texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
+    texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
     show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
     left, right = st.columns(2, gap="large")
     theme = page_theme()

@@ -77,7 +77,7 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
         ranking(batch)
         cell_section(batch, record.comparison_id)
     st.header(f"Prompt {repeat.number} of {repeat.of}")
-    st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
+    st.caption(plain(f"The needle's {repeat.description}." if repeat.planting else repeat.description))
     return budget
 
 

@@ -183,7 +183,7 @@ def _uploaded(listed: TaskList, purpose: Purpose) -> FileChoice | None:
         choice, checked = prompt_files.save_prompts(
             runs_root(), file.name, file.getvalue(), "" if form == BY_FIELDS else form
         )
-    st.caption(plain(f"{file.name} is read as {checked.form}. {checked.words}."))
+    st.caption(plain(f"{file.name} is read as {checked.form}. {checked.description}."))
     return choice
 
 

@@ -233,7 +233,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
                 chart = with_badge(chart, measured_on(model_title(drawn.model)), page_theme())
             ships = shipped(drawn.model)
             # As text: a verdict is not about the run in view alone, and its slide is not named after it.
-            source = ships.words if ships and claim.finding.startswith(OWN) else str(drawn.origin)
+            source = ships.description if ships and claim.finding.startswith(OWN) else str(drawn.origin)
             marks = caption_card(frame)
             show(chart, frame, f"{sentence} {marks}", f"{key}-evidence", f"{key}-evidence", source, noted=marks)
         with right:

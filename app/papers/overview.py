@@ -116,8 +116,8 @@ def show_card(place: Place, card: Card, model: str) -> None:
             where = "" if judged.model in (model, SHAPES) else f" on {model_title(judged.model)}"
             words = f"{judged.claim.verdict}{where}"
             st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))
-            if judged.claim.basis.words:
-                st.caption(plain(f"on {judged.claim.basis.words}"))
+            if judged.claim.basis.description:
+                st.caption(plain(f"on {judged.claim.basis.description}"))
         setting = card.judged[0].claim.setting if card.judged else ""
         if setting and not setting.startswith(PUBLISHED):
             st.caption(f"judged {plain(shorten(setting, 60))}", help=plain(setting))

@@ -21,7 +21,7 @@ from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.bench.rows import ResultFile, Row, Status, read_rows
 from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods import make_method
-from kvlab.engine.energy import energy_counter, words
+from kvlab.engine.energy import describe_energy, energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.out_of_memory import release_memory
 from kvlab.models.load import pick_device
@@ -144,7 +144,7 @@ def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
         "compress_every": request.compress_every,
         "dtype": str(model.dtype).removeprefix("torch.") if model is not None else request.dtype,
         "device": device_name(device),
-        "energy": words(energy_counter(device)),
+        "energy": describe_energy(energy_counter(device)),
         "versions": json.dumps(versions() | built, sort_keys=True),
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -32,7 +32,7 @@ def budget(row: Row) -> str:
     """Such as `5 %` or `18000 slots`."""
     if row.budget is None:
         return MISSING
-    return Budget.of(row.budget, row.budget_unit or "fraction").words
+    return Budget.from_number(row.budget, row.budget_unit or "fraction").description
 
 
 def tokens(row: Row) -> str:

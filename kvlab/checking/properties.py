@@ -90,7 +90,7 @@ def everything_is_finite(method: Method, case: Case) -> str:
 def memory_is_what_tensors_take(method: Method, case: Case) -> str:
     """The memory table reports the bytes that the slots' tensors take."""
     wrong = (row for row in observe_case(method, case).allocated if row[1] != row[2])
-    return next((f"layer {layer} reports {told:,} bytes and takes {taken:,}" for layer, told, taken in wrong), "")
+    return next((f"layer {layer} reports {said:,} bytes and takes {taken:,}" for layer, said, taken in wrong), "")
 
 
 def padded_is_alone(method: Method, case: Case) -> str:

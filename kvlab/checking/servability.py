@@ -60,7 +60,7 @@ def check_servability(
     buffer = {"buffer": BUFFER} if "buffer" in type(method).model_fields else {}
     watch = Watch()
     cache = make_cache(loaded, method.model_copy(update={"store": NATIVE, **buffer}), budget, observer=watch)
-    cache.settings.pipeline = WatchedPipeline.of(cache.settings.pipeline, watch)
+    cache.settings.pipeline = WatchedPipeline.around(cache.settings.pipeline, watch)
     whole = full_states(loaded, tokens)
     with torch.inference_mode():
         loaded.model(ids[:, :tokens], past_key_values=cache)
@@ -90,7 +90,7 @@ def check_servability(
         second_pass=again is not None and again.done,
         store=method.store,
         kept=float(kept.mean()),
-        freed={page: Freed.of(kept, page) for page in PAGES},
+        freed={page: Freed.from_kept(kept, page) for page in PAGES},
         fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
     )
 
@@ -106,7 +106,7 @@ class Declared:
     reads_decode: bool
 
     @classmethod
-    def of(cls, method: Method) -> Declared:
+    def from_method(cls, method: Method) -> Declared:
         """From the pipeline and its capabilities."""
         pipeline = method.paged_pipeline()
         settle = pipeline.can.settle
@@ -130,7 +130,7 @@ class Watch:
     merges_values: bool = False
     state: bool = False
 
-    def note(self, name: str) -> None:
+    def add(self, name: str) -> None:
         """Note that an attribute of a pass was read."""
         if name in READS:
             (self.decode if self.decoding else self.prompt).add(READS[name])
@@ -155,7 +155,7 @@ class WatchedPass:
         self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
-        self._watch.note(name)
+        self._watch.add(name)
         return getattr(self._layer_pass, name)
 
 
@@ -210,7 +210,7 @@ class WatchedPipeline(Pipeline):
     watch: Watch = field(default_factory=Watch, compare=False)
 
     @classmethod
-    def of(cls, own: Pipeline, watch: Watch) -> WatchedPipeline:
+    def around(cls, own: Pipeline, watch: Watch) -> WatchedPipeline:
         """The same pipeline, watched."""
         parts: dict[str, Any] = {one.name: getattr(own, one.name) for one in fields(Pipeline)}
         parts |= {name: WatchedPart(parts[name], watch) for name in ("score", "allocate")}

@@ -196,8 +196,8 @@ def _show(paths: list[Path], as_json: bool) -> None:
     from kvlab.views.frames.verdict import NO_REFERENCE
 
     runs = [open_run(path) for path in paths]
-    wish = expected_answer(runs, Labels())
-    asked = None if wish is None else check_answer(runs, wish)
+    expected = expected_answer(runs, Labels())
+    asked = None if expected is None else check_answer(runs, expected)
     frame = headline(runs) if asked is None else verdicts(runs, asked)
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])

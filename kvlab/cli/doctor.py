@@ -68,7 +68,7 @@ def doctor(
         **{
             f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
             if one.failure
-            else f"{one.origin.stamp}, {one.words}"
+            else f"{one.origin.stamp}, {one.description}"
             for one in load_plugins()
         },
         **_self_tests(),
@@ -130,10 +130,10 @@ def _energy() -> dict[str, str]:
     """The energy counter of every device, or why there is none."""
     import torch
 
-    from kvlab.engine.energy import energy_counter, words
+    from kvlab.engine.energy import describe_energy, energy_counter
 
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
-    return {f"energy counter, {device}": words(energy_counter(device)) for device in devices}
+    return {f"energy counter, {device}": describe_energy(energy_counter(device)) for device in devices}
 
 
 def _fused_kernels() -> str:

@@ -88,8 +88,8 @@ def live(
             raise UserError(in_one_sentence(error, as_option)) from None
         loaded = held_model(request)
         session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
-    told: list[dict[str, Any]] = []
-    reporter = SessionReporter(session, told.append)
+    events: list[dict[str, Any]] = []
+    reporter = SessionReporter(session, events.append)
     screen = Screen(session, began="opened and verified" if prefix else "read and compressed")
     talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else screen.show)
     talk.follow(session.read_context())
@@ -101,7 +101,7 @@ def live(
             talk.read_questions()
     finally:
         if replay is not None:
-            write_replay(replay, told, f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}")
+            write_replay(replay, events, f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}")
 
 
 def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: ModelOptions, seed: int) -> LiveSession:

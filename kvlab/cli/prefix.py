@@ -196,8 +196,8 @@ def ask(
         answer = made.ask(question, new_tokens, keep=keep)
         seconds = time.perf_counter() - begun
         if as_json:
-            told = {"question": question, "answer": answer.text, "ended": answer.ended, "seconds": round(seconds, 3)}
-            typer.echo(json.dumps(told, ensure_ascii=False))
+            row = {"question": question, "answer": answer.text, "ended": answer.ended, "seconds": round(seconds, 3)}
+            typer.echo(json.dumps(row, ensure_ascii=False))
         else:
             typer.echo(answer.text)
             typer.echo(f"{len(answer.token_ids)} tokens in {seconds:.1f} s, {answer.ended}", err=True)

@@ -132,7 +132,7 @@ def ordered_ladder(text: str) -> tuple[str, list[str]]:
     order = sorted(dict.fromkeys(given), key=lambda budget: budget.number, reverse=True)
     words = ",".join(str(budget.amount) for budget in order)
     is_new = order != given and order != given[::-1]
-    note = f"The ladder was put in order, without repeats: {', '.join(budget.words for budget in order)}."
+    note = f"The ladder was put in order, without repeats: {', '.join(budget.description for budget in order)}."
     return words, [note] if is_new else []
 
 

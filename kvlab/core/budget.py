@@ -94,7 +94,7 @@ class Budget:
             raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(text))) from None
 
     @classmethod
-    def of(cls, number: float, unit: str) -> Budget:
+    def from_number(cls, number: float, unit: str) -> Budget:
         """The budget from its number and unit in tables."""
         if unit == BYTE_SHARE:
             return cls(f"{100 * number:g}%B")
@@ -115,7 +115,7 @@ class Budget:
         return float(self.amount)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """`20 %`, `128 slots`, `20 % of the bytes` or `64 MiB`."""
         if isinstance(self.amount, str):
             found = _SIZE.fullmatch(self.amount)
@@ -131,7 +131,9 @@ class Budget:
         """Slots per KV head for a prompt of `tokens` tokens, at least 1. Budgets in bytes need `sizes`."""
         if isinstance(self.amount, str):
             if sizes is None:
-                raise UserError(f"A budget in bytes ({self.words}) cannot be used here: give a fraction or slots.")
+                raise UserError(
+                    f"A budget in bytes ({self.description}) cannot be used here: give a fraction or slots."
+                )
             size = self.number * sizes.token * tokens if self.unit == BYTE_SHARE else self.number / sizes.heads
             return sizes.slots_within(size)
         if isinstance(self.amount, int):
@@ -160,7 +162,7 @@ _WHAT_A_BUDGET_IS = (
 
 def unbounded_note(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
     """A sentence on methods that take no budget if one in bytes was given; else empty."""
-    byte_budgets = [budget.words for budget in budgets if isinstance(budget.amount, str)]
+    byte_budgets = [budget.description for budget in budgets if isinstance(budget.amount, str)]
     if not titles or not byte_budgets:
         return ""
     they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"

@@ -47,12 +47,12 @@ class MethodChoice(Strict):
     @property
     def label(self) -> str:
         """The name in a legend, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
-        amount = Budget(self.budget).words
+        amount = Budget(self.budget).description
         settings = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
         changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *settings])
         name = self.called or f"{self.method} {amount}" + (f" ({changed})" if changed else "")
         forced = [f"keeping {token_words(self.force_keep)}"] if self.force_keep else []
-        return " ".join([name, *forced, *([self.returned.words] if self.returned else [])])
+        return " ".join([name, *forced, *([self.returned.description] if self.returned else [])])
 
 
 FULL = MethodChoice(method="full", budget=1.0)

@@ -43,7 +43,7 @@ class Restore(Strict):
         return [self.heads is None or (layer, head) in self.heads for head in range(count)]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """As in a run's name: `+ tokens 738-742 in layer 3 head 2`."""
         where = "" if self.heads is None else f" in {head_words(self.heads)}"
         if self.kind == "tokens":

@@ -84,7 +84,7 @@ def energy_counter(device: torch.device) -> Energy:
     return find_energy_counter(device)
 
 
-def words(found: Energy) -> str:
+def describe_energy(found: Energy) -> str:
     """The counter's name, or `not measured: ` and why."""
     return found.name if isinstance(found, EnergyCounter) else f"not measured: {found.reason}"
 

@@ -137,10 +137,10 @@ class Watch:
             texts = None if live is None else live()
             left = self.forecast.seconds_left(self._shares) if self.done else None
             end = None if left is None else time.time() + left
-            told = Progress(
+            progress = Progress(
                 stage=stage, done=self.done, total=self.total, run_id=self.run_id, live=texts, expected_end=end
             )
-            self._report(told)
+            self._report(progress)
 
 
 class Pace:

@@ -18,7 +18,7 @@ from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
-from kvlab.engine.energy import Meter, energy_counter, words
+from kvlab.engine.energy import Meter, describe_energy, energy_counter
 from kvlab.engine.forward import Choose, chooser, end_check, prefill
 from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.prepare import Prepared
@@ -88,7 +88,7 @@ class SharedPass:
         self.watch.show("writing the recordings", self._texts)
         joules = meter.joules()
         for run in self.runs:
-            run.measured |= {"joules": joules, "energy": words(counter)}
+            run.measured |= {"joules": joules, "energy": describe_energy(counter)}
             run.finish(self.reference)
 
     def _read_prompt(self) -> Tensor:

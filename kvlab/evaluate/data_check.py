@@ -31,7 +31,7 @@ class Lengths:
     longest: int
 
     @classmethod
-    def of(cls, tokens: list[int]) -> Lengths:
+    def from_tokens(cls, tokens: list[int]) -> Lengths:
         """Median, 95th percentile and maximum of `tokens`."""
         return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
 
@@ -108,8 +108,8 @@ def check_file(
         form=form,
         benchmark=recognised.benchmark if recognised else f"read as {form}, as requested",
         tasks=tasks,
-        prompts=Lengths.of([sample.length for sample in samples]),
-        answers=Lengths.of(answers),
+        prompts=Lengths.from_tokens([sample.length for sample in samples]),
+        answers=Lengths.from_tokens(answers),
         new_tokens=longest_answer,
         metrics=tuple(sorted({sample.metric for sample in samples})),
         window=window,

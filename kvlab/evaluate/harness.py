@@ -86,7 +86,7 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    notes = [*damaged, *filter(None, [evaluation.maker.backoff.note, _not_scored(rows), _unfinished(rows)])]
+    notes = [*damaged, *filter(None, [evaluation.maker.backoff.notes_text, _not_scored(rows), _unfinished(rows)])]
     return EvalResult(rows, [*evaluation.notes, *notes])
 
 

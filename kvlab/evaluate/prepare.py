@@ -123,7 +123,7 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
     statements = sample.meta.get("statements")
     hidden = {place for text in (statements if isinstance(statements, list) else ()) for place in positions(str(text))}
     opening = text_ids(tokenizer, sample.answer_start)
-    turns = Turns.of(chat) if sample.further and sample.keeps_answers else None
+    turns = Turns.from_chat(chat) if sample.further and sample.keeps_answers else None
     later = []
     for one in sample.further:
         asked = text_ids(tokenizer, one.question) + after

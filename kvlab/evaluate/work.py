@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
-from kvlab.engine.energy import Energy, Meter, NoCounter, words
+from kvlab.engine.energy import Energy, Meter, NoCounter, describe_energy
 from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import PlannedPrompt
@@ -84,7 +84,7 @@ class Backoff(Generic[Prompt, Result]):
         return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
 
     @property
-    def note(self) -> str:
+    def notes_text(self) -> str:
         """A sentence if the batch size had to be reduced; else empty."""
         together = "one row" if self.most == 1 else f"{self.most} rows"
         return f"The batch size was reduced to {together} because memory ran out." if self.most else ""
@@ -274,7 +274,7 @@ class RowMaker:
             "answer_tokens": outcome.answer_tokens,
             "loop_tokens": outcome.loop_tokens,
             "parts": parts_json(prompt, outcome),
-            "energy": words(self.energy),
+            "energy": describe_energy(self.energy),
             **self.environment,
         }
 

@@ -133,8 +133,8 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
         fields = request_fields(options)
         request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **fields)
         for comparison in _prompts(request):
-            named = comparison.repeat.words if comparison.repeat else ""
-            check_fits(comparison.prompt, ChatFormat.of(comparison), request.max_new_tokens, named)
+            named = comparison.repeat.description if comparison.repeat else ""
+            check_fits(comparison.prompt, ChatFormat.from_request(comparison), request.max_new_tokens, named)
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error

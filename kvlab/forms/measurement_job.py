@@ -134,7 +134,7 @@ def _compare(measurement: RecordedComparison) -> CompareRequest:
         facts=sample.facts,
         level=measurement.level,
     )
-    compare_form.check_fits(request.prompt, ChatFormat.of(request), request.max_new_tokens)
+    compare_form.check_fits(request.prompt, ChatFormat.from_request(request), request.max_new_tokens)
     return request
 
 

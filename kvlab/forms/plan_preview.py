@@ -77,7 +77,7 @@ def _methods(choices: Sequence[MethodChoice]) -> str:
     """`5 methods at 20 %`; methods that take no budget are named on their own."""
     own = [choice.method for choice in choices if Budget(choice.budget).keeps_all]
     budgeted = [choice for choice in choices if choice.method not in own]
-    words = list(dict.fromkeys(Budget(choice.budget).words for choice in budgeted))
+    words = list(dict.fromkeys(Budget(choice.budget).description for choice in budgeted))
     names = list(dict.fromkeys(choice.method for choice in budgeted))
     parts = [f"{_count(len(names))} at {join_words(words)}"] if names else []
     if own:

@@ -51,7 +51,7 @@ class Checked(Frozen):
     malformed: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """`RULER niah_single_2: 12 prompts, median 400 tokens, longest 420 by mini's tokenizer`."""
         counted = f"median {self.prompts.median:,.0f} tokens, longest {self.prompts.longest:,} by mini's tokenizer"
         return f"{self.benchmark}: {self.count:,} {'prompt' if self.count == 1 else 'prompts'}, {counted}"

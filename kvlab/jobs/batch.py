@@ -63,7 +63,7 @@ def run_batch(
                 comparison,
                 root,
                 comparison_id=(named if named not in taken else next(name for name in tries if name not in taken)),
-                progress=clock.of(repeat),
+                progress=clock.progress_of(repeat),
                 cancelled=cancelled,
             )
         except UserError as error:
@@ -142,7 +142,7 @@ class _Clock:
         self.begun = time.monotonic()
         self.ended = -1
 
-    def of(self, repeat: Repeat) -> Callable[[Progress], None] | None:
+    def progress_of(self, repeat: Repeat) -> Callable[[Progress], None] | None:
         """The progress callback of the next repeat."""
         self.ended += 1
         report = self.progress

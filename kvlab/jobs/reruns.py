@@ -12,7 +12,7 @@ from kvlab.trace.schema import RunRecord
 def rerun_with_restored(record: RunRecord, returned: Restore) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with `returned` on top of its budget."""
     with_it = choice_of(record).model_copy(update={"returned": returned})
-    return repeat_request(record, with_it, f"{record.label} {returned.words}")
+    return repeat_request(record, with_it, f"{record.label} {returned.description}")
 
 
 def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:

@@ -44,7 +44,7 @@ def plan_of(request: CompareRequest, tokens: int | None = None, machine: Machine
 def tokens_of(request: CompareRequest) -> tuple[int, bool]:
     """Tokens of a request's (longest) prompt, and whether they were counted rather than estimated."""
     comparison = longest(request)
-    return count_tokens(comparison.prompt, ChatFormat.of(comparison))
+    return count_tokens(comparison.prompt, ChatFormat.from_request(comparison))
 
 
 def longest(request: CompareRequest) -> CompareRequest:

@@ -91,7 +91,7 @@ def serve(
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
 
         def answer_live() -> bool:
-            return answer_waiting(root, stop, slot, lambda *given, **told: load_function(LIVE)(*given, **told))
+            return answer_waiting(root, stop, slot, lambda *args, **kwargs: load_function(LIVE)(*args, **kwargs))
 
         while not stop.is_set():
             if answer_live():

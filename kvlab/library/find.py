@@ -62,7 +62,7 @@ class Search:
     turned: bool = False
 
     @property
-    def words(self) -> list[str]:
+    def search_words(self) -> list[str]:
         """The words of the text."""
         return self.text.casefold().split()
 
@@ -102,8 +102,8 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
     if wanted.until:
         kept &= table["created"].str[:10] <= wanted.until
     found = table[kept]
-    if wanted.words:
-        found = found[_holds(found, wanted.words, in_prompt)]
+    if wanted.search_words:
+        found = found[_holds(found, wanted.search_words, in_prompt)]
     # The rows sorted, missing values last, ties newest first.
     if wanted.sort not in SORTS:
         raise UserError(f"Runs cannot be sorted by {wanted.sort[:40]!r}: choose one of {', '.join(SORTS)}.")

@@ -260,9 +260,9 @@ def _read(file: str, names: Sequence[str]) -> pd.DataFrame | None:
 def _budget_words(amount: float, unit: str) -> str:
     match unit:
         case "slots":
-            return Budget(round(amount)).words
+            return Budget(round(amount)).description
         case "bytes":
-            return Budget(f"{round(amount)}B").words
+            return Budget(f"{round(amount)}B").description
         case "share of bytes":
             return f"{100 * amount:g} % of the bytes"
     return f"{100 * amount:g} %"

@@ -225,12 +225,12 @@ def read_prefix(path: Path) -> PrefixFile:
             length = int.from_bytes(file.read(LENGTH), "little")
             if not 0 < length <= min(MOST_HEADER, size - LENGTH):
                 raise foreign
-            told = read_json(file.read(length))
+            layout = read_json(file.read(length))
     except OSError as error:
         raise UserError(f"The prefix {path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
     except ValueError as error:
         raise foreign from error
-    about = told.pop("__metadata__", None) if isinstance(told, dict) else None
+    about = layout.pop("__metadata__", None) if isinstance(layout, dict) else None
     if not isinstance(about, dict) or MARK not in about:
         raise foreign
     if about[MARK] != str(FORMAT):
@@ -238,14 +238,14 @@ def read_prefix(path: Path) -> PrefixFile:
             f"{path} has format {about[MARK]}, and this version of kvlab reads format {FORMAT}: use the version that "
             "wrote it, or make the prefix again."
         )
-    if about.pop(SEAL, "") != seal(told, about):
+    if about.pop(SEAL, "") != seal(layout, about):
         raise damage_error(path, "its header")
     # The file with this sealed header, whose data begins at byte `start`.
     start = LENGTH + length
     try:
         tensors = {
             name: (one["dtype"], tuple(one["shape"]), start + one["data_offsets"][0], start + one["data_offsets"][1])
-            for name, one in told.items()
+            for name, one in layout.items()
         }
         header = PrefixHeader.model_validate_json(about[HEADER])
         sums = json.loads(about[SUMS])

@@ -194,8 +194,8 @@ def _slug(name: str, owner: str) -> str:
     """A readable file name that is never a path; a checksum distinguishes similar names and owners."""
     words = "-".join("".join(character if character.isalnum() else " " for character in name.casefold()).split())
     short = words.encode()[:60].decode("utf-8", "ignore")
-    told = f"{name}\n{owner}" if owner else name
-    return f"{short}-{hashlib.sha256(told.encode()).hexdigest()[:10]}".lstrip("-")
+    identity = f"{name}\n{owner}" if owner else name
+    return f"{short}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}".lstrip("-")
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class LiveSession:
         """
         if not context.strip():
             raise UserError("The context is empty: paste some text or choose a file.")
-        self.loaded, self.context, self.seed, self.turns = loaded, context, seed, Turns.of(chat)
+        self.loaded, self.context, self.seed, self.turns = loaded, context, seed, Turns.from_chat(chat)
         self.ids = self.turns.context_ids(loaded, context)
         self._check_window(len(self.ids), "The context")
         self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]

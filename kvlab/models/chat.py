@@ -174,7 +174,7 @@ class Turns:
     special: bool
 
     @classmethod
-    def of(cls, chat: Chat | None) -> Turns:
+    def from_chat(cls, chat: Chat | None) -> Turns:
         """The turns of a chat template, or of plain text with None.
 
         Raises UserError if the template changes or leaves out what the user wrote.

@@ -51,7 +51,7 @@ def with_shipped(
     found = draw_shipped(theirs, exhibit, sources, theme)
     if isinstance(found, Needs):
         return own
-    return tuple(replace(one, origin=one.origin.at(theirs.words)) for one in found)
+    return tuple(replace(one, origin=one.origin.at(theirs.description)) for one in found)
 
 
 def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
@@ -66,10 +66,10 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
         left.remove(other)
     if own is None or other is None or is_exception(own) or not _rests_on_more(other, own):
         return own
-    mine = f"{OWN} ({own.basis.words}){' is' if own.verdict == OPEN else ':'} {own.verdict}"
-    if not own.basis.words:
+    mine = f"{OWN} ({own.basis.description}){' is' if own.verdict == OPEN else ':'} {own.verdict}"
+    if not own.basis.description:
         mine = f"{OWN} has no measurement of it"
-    return replace(other, finding=f"{mine}; judged on what is {ships.words}. {other.finding}", settle=own.settle)
+    return replace(other, finding=f"{mine}; judged on what is {ships.description}. {other.finding}", settle=own.settle)
 
 
 def _rests_on_more(other: Claim, own: Claim) -> bool:

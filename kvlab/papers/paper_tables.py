@@ -199,7 +199,7 @@ def _printed(table: PaperTable, dataset: str, metric: str) -> str:
 def _words(budget: str) -> str:
     """A budget as text; "" for the full cache."""
     text = budget.strip()
-    return "" if text in ("", "100 %") else Budget.parse(text.removesuffix("slots")).words
+    return "" if text in ("", "100 %") else Budget.parse(text.removesuffix("slots")).description
 
 
 def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -258,7 +258,7 @@ def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> 
 def _asked(rows: pd.DataFrame, without_budget: tuple[str, ...]) -> list[str]:
     asked = zip(rows["method"], rows["budget"], rows["budget_unit"], strict=True)
     free = (FULL.method, *without_budget)
-    return ["" if method in free else Budget.of(amount, unit).words for method, amount, unit in asked]
+    return ["" if method in free else Budget.from_number(amount, unit).description for method, amount, unit in asked]
 
 
 @cache

@@ -314,7 +314,7 @@ def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         return Card(
             on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture,
             theirs.origin,
-            ships[model].words,
+            ships[model].description,
             tuple(Judged(subject(exhibit, model), claim) for claim in theirs.claims),
             drawn.sentence,
             drawn.measurement,

@@ -95,7 +95,7 @@ class Freed:
     model: float
 
     @classmethod
-    def of(cls, kept: np.ndarray, page: int) -> Freed:
+    def from_kept(cls, kept: np.ndarray, page: int) -> Freed:
         """Of `kept` (layers, heads, tokens) bool, in the prompt's own layout of pages of `page` tokens."""
         return cls(*(freed_share(kept, page, axes) for axes in ((), (1,), (0, 1))))
 

@@ -41,7 +41,7 @@ class Drawing:
             f"{DASHED if dash else ''}/>"
         )
 
-    def words(
+    def write_text(
         self,
         x: float,
         y: float,

@@ -65,14 +65,14 @@ def export_report(root: Path, name: str, kind: str) -> bytes:
     return render_report(report(runs, load_labels(root, entry.comparison_id)), kind)
 
 
-def render_report(told: Report, kind: str, writer: ImageWriter | None = None) -> bytes:
+def render_report(contents: Report, kind: str, writer: ImageWriter | None = None) -> bytes:
     """The report as a file; `writer` renders the slides' pictures (default: a temporary one)."""
     if kind == "html":
-        return page(told)
+        return page(contents)
     if kind == "pdf":
-        return print_pdf(page(told))
+        return print_pdf(page(contents))
     with _writer(writer) as own:
-        return slides(told, partial(_picture, own))
+        return slides(contents, partial(_picture, own))
 
 
 def export_talk(story: Story, kind: str, writer: ImageWriter | None = None) -> bytes:

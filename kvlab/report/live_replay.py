@@ -62,11 +62,11 @@ def replay(events: Iterable[Mapping[str, Any]], title: str, theme: Theme = "ligh
 
     Raises UserError if no context has been read yet.
     """
-    told = list(events)
-    texts = next((event["texts"] for event in reversed(told) if event.get("kind") == "context_texts"), None)
+    recorded = list(events)
+    texts = next((event["texts"] for event in reversed(recorded) if event.get("kind") == "context_texts"), None)
     if texts is None:
         raise UserError("There is nothing to replay yet: no context has been read.")
-    session = {"title": title, "texts": texts, "events": [event for event in told if event.get("kind") in KINDS]}
+    session = {"title": title, "texts": texts, "events": [event for event in recorded if event.get("kind") in KINDS]}
     # "<" could end the element that holds the data.
     data = json.dumps(session, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return "\n".join(

@@ -64,7 +64,7 @@ def picture(shown: Shown, theme: Theme = "light", room: float = ROOM) -> bytes:
         legend(drawing, shown.classes, codes, EDGE, EDGE + 16, WIDTH - EDGE, theme)
         draw_shaded_text(drawing, pieces, codes, shown.classes, size, EDGE, top, theme, shown.chosen)
         if said:
-            drawing.words(EDGE, height - EDGE, said, SMALL, QUIET[theme])
+            drawing.write_text(EDGE, height - EDGE, said, SMALL, QUIET[theme])
         return drawing.svg()
     if isinstance(shown, History):
         return history_picture(shown, shown.step, theme, room)
@@ -84,14 +84,14 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
     lines = max((piece.line for piece in pieces), default=0) + 1
     height = max(top + EDGE + lines * size * LEADING + (26 if said else 0), min(room, top + 200))
     drawing = Drawing(WIDTH, round(height), SURFACES[theme])
-    drawing.words(EDGE, EDGE + 14, phase(history, lineage, step, codes), 16, INK[theme], bold=True)
+    drawing.write_text(EDGE, EDGE + 14, phase(history, lineage, step, codes), 16, INK[theme], bold=True)
     legend(drawing, classes, codes, EDGE, EDGE + 42, WIDTH - EDGE, theme)
     _mosaic(drawing, lineage, step, EDGE, grid, theme)
-    drawing.words(EDGE, grid + MOSAIC + 18, AXES, SMALL, QUIET[theme])
+    drawing.write_text(EDGE, grid + MOSAIC + 18, AXES, SMALL, QUIET[theme])
     _slots(drawing, lineage, step, codes, EDGE, top, height - top - EDGE, theme)
     draw_shaded_text(drawing, pieces, codes, classes, size, left, top, theme, chosen)
     if said:
-        drawing.words(left, height - EDGE, said, SMALL, QUIET[theme])
+        drawing.write_text(left, height - EDGE, said, SMALL, QUIET[theme])
     return drawing.svg()
 
 
@@ -101,10 +101,10 @@ def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> s
     slots = int(lineage.alive(step).sum())
     place = history.steps.index(step) if step in history.steps else 0
     if history.phases:
-        told = history.phases[min(place, len(history.phases) - 1)]
+        phase_text = history.phases[min(place, len(history.phases) - 1)]
     else:
-        told = "the prompt was read" if step == 0 else f"after token {read - 1}"
-    return f"Step {step} of {history.steps[-1]}, {told}: {plural(slots, 'slot')} for {plural(read, 'token')}"
+        phase_text = "the prompt was read" if step == 0 else f"after token {read - 1}"
+    return f"Step {step} of {history.steps[-1]}, {phase_text}: {plural(slots, 'slot')} for {plural(read, 'token')}"
 
 
 def fit_text(
@@ -162,9 +162,9 @@ def legend(
         if x + wide > right + 40:
             return
         _shade(drawing, kind, x, y - 14, 30, 19, theme)
-        drawing.words(x + 15, y, "abc", SMALL, INK[theme], mono=True, middle=True, opacity=PALE.get(kind.cue, 1.0))
+        drawing.write_text(x + 15, y, "abc", SMALL, INK[theme], mono=True, middle=True, opacity=PALE.get(kind.cue, 1.0))
         _strike(drawing, kind, x + 3, y - 4.5, 24, theme)
-        drawing.words(x + 37, y, name, LEGEND_SIZE, INK[theme])
+        drawing.write_text(x + 37, y, name, LEGEND_SIZE, INK[theme])
         x += wide
 
 
@@ -193,7 +193,7 @@ def draw_shaded_text(
         indent = (len(piece.text) - len(text)) * letter
         if text:
             pale = 1.0 if here else PALE.get(kind.cue, 1.0)
-            drawing.words(left + indent, top + size, text, size, INK[theme], mono=True, opacity=pale)
+            drawing.write_text(left + indent, top + size, text, size, INK[theme], mono=True, opacity=pale)
         _strike(drawing, kind, left + indent, top + size * 0.68, wide - indent, theme)
         if here:
             drawing.box(left, top, wide, size * 1.35, "none", INK[theme], dash=True)
@@ -250,7 +250,7 @@ def _slots(
         drawing.box(left, top, side, side, pick(STATE_COLOURS[STATES[codes[slot]]], theme))
         if cell >= 14 and votes[slot] > 1:
             said = f"{votes[slot]}" if votes[slot] < 100 else "99+"
-            drawing.words(left + side / 2, top + side / 2 + 4, said, 11, SURFACES[theme], bold=True, middle=True)
+            drawing.write_text(left + side / 2, top + side / 2 + 4, said, 11, SURFACES[theme], bold=True, middle=True)
 
 
 MOST_FRAMES = 64

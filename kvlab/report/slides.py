@@ -64,8 +64,8 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
-                told = as_caption(words).within(before=more)
-                parts.add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, told, of, theme)
+                note = as_caption(words).within(before=more)
+                parts.add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, note, of, theme)
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):
                 parts.add_passages(deck, view.title, some, words, of, notes, theme)

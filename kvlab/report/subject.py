@@ -48,15 +48,15 @@ def slide_title(title: str, runs: Sequence[Run], address: Mapping[str, str], wit
         return title
     labels = _named(runs)
     who = f"{len(labels)} runs" if len(labels) > MOST_NAMED else join_words(labels)
-    told = title.replace(THIS_HEAD, "").replace(CHOSEN, _words(runs[0], address).removeprefix("words ") or THE_FACT)
+    text = title.replace(THIS_HEAD, "").replace(CHOSEN, _words(runs[0], address).removeprefix("words ") or THE_FACT)
     numbers = [address.get(name, "") for name in ("layer", "head")]
-    is_named = ABOUT_HEADS.search(told) is not None or without or not all(numbers)
+    is_named = ABOUT_HEADS.search(text) is not None or without or not all(numbers)
     place = "" if is_named else f", layer {numbers[0]} head {numbers[1]}"
     if any(label in title for label in labels):
-        return f"{told}{place}"
-    rest = told.partition(" ")[0][1:]
+        return f"{text}{place}"
+    rest = text.partition(" ")[0][1:]
     is_name = rest and not rest.islower()  # such as KL, H2O and KeepKV
-    return f"{who}: {told if is_name else told[:1].lower() + told[1:]}{place}"
+    return f"{who}: {text if is_name else text[:1].lower() + text[1:]}{place}"
 
 
 def _named(runs: Sequence[Run]) -> list[str]:

@@ -67,7 +67,7 @@ def _words(lines: list[list[str]], theme: Theme) -> str:
         is_head = row == 0 and len(line) > 1
         for column, text in enumerate(line[:columns]):
             cut = text[: int(wide / CHARACTER)]
-            drawing.words(
+            drawing.write_text(
                 EDGE + column * wide, EDGE + 10 + row * LINE, cut, FONT, QUIET[theme] if is_head else INK[theme]
             )
         if is_head:

@@ -24,7 +24,7 @@ class Planting(Strict):
     draw: int = Field(0, ge=0, description="draws the name and the number")
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """As shown in lists."""
         return f"depth {100 * self.depth:g} %, wording {self.wording + 1}, draw {self.draw}"
 
@@ -39,9 +39,9 @@ class Repeat(Strict):
     name: str = Field("", max_length=200, description="of the prompt")
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What distinguishes it from the other repeats."""
-        return self.planting.words if self.planting else self.name
+        return self.planting.description if self.planting else self.name
 
     @model_validator(mode="after")
     def _is_among(self) -> Repeat:

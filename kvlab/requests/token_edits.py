@@ -36,7 +36,7 @@ def edit_tokens(
         if returned is None:
             returned = Restore(kind=kind, tokens=tuple(sorted(chosen)), heads=heads)
         elif (returned.kind, returned.heads) != (kind, heads):
-            raise UserError(f"This lane already has the edit “{returned.words}”: undo it first.")
+            raise UserError(f"This lane already has the edit “{returned.description}”: undo it first.")
         else:
             returned = returned.model_copy(update={"tokens": tuple(sorted({*returned.tokens, *chosen}))})
     return choice.model_copy(update={"force_keep": tuple(sorted(kept)), "returned": returned})
@@ -50,4 +50,4 @@ def without_edits(choice: MethodChoice) -> MethodChoice:
 def edit_words(choice: MethodChoice) -> str:
     """What was edited, such as `keeps tokens 738-742; without token 12`; empty without edits."""
     kept = [f"keeps {token_words(choice.force_keep)}"] if choice.force_keep else []
-    return "; ".join([*kept, *([choice.returned.words] if choice.returned else [])])
+    return "; ".join([*kept, *([choice.returned.description] if choice.returned else [])])

@@ -89,8 +89,8 @@ def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     Every answer is checked against the other prompts' rules of a kind that its own prompt lacks. A secret that is kept
     unasked is one that the task `secret` does not tell, which has the prompts of `leakage` without the rule.
     """
-    told = rows[["parts", "prediction"]].notna().all(axis=1)  # rows may be shipped without their texts
-    full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & told]
+    known = rows[["parts", "prediction"]].notna().all(axis=1)  # rows may be shipped without their texts
+    full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & known]
     found: dict[tuple[str, str, str], list[float]] = {}
     for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
         given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
@@ -112,8 +112,8 @@ def deaths(table: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFrame:
     """
     keys = [*TASK, *by, "arm", "method", "full"]
     lines = []
-    told = table[table["informative"] & (table["method"] != FULL.method)]
-    for names, group in told.groupby(keys, dropna=False, sort=False):
+    informative = table[table["informative"] & (table["method"] != FULL.method)]
+    for names, group in informative.groupby(keys, dropna=False, sort=False):
         dead = None
         for line in group.sort_values("budget").itertuples():
             if line.score >= line.full / 2:

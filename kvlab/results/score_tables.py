@@ -56,7 +56,7 @@ def _arm_words(method: str, options: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _asked_words(budget: float, unit: str) -> str:
-    return Budget.of(budget, unit).words
+    return Budget.from_number(budget, unit).description
 
 
 def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -88,7 +88,9 @@ class Shipped:
         rows = pd.read_parquet(self.root / CARDS).to_dict("records")
         return {
             (row["exhibit"], row["theme"]): ShippedCard(
-                row["picture"], f"{self.words} · {row['origin']}", tuple(map(parse_claim, json.loads(row["claims"])))
+                row["picture"],
+                f"{self.description} · {row['origin']}",
+                tuple(map(parse_claim, json.loads(row["claims"]))),
             )
             for row in rows
         }
@@ -99,7 +101,7 @@ class Shipped:
         return card.claims if card else ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Origin as text: `shipped with kvlab, mini, two CPU cores`."""
         return f"shipped with kvlab, {model_title(self.model)}, {self.made['machine']}"
 

@@ -33,7 +33,7 @@ class Basis:
     repeats: int = 0
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """`12 prompts, 24 heads, 8,412 merges`."""
         counts = {"heads": self.heads, "merges": self.merges, "repeats": self.repeats}
         counts_text = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
@@ -76,7 +76,7 @@ class Threshold:
         return f"{'below' if self.at_most else 'above'} {self.value:g}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """`above 0.1: a tenth of what two equal keys have`."""
         return f"{self.range_words}: {self.reason}"
 
@@ -142,9 +142,9 @@ def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdic
 
 def basis_sentences(claim: Claim) -> list[str]:
     """Sentences on the basis of a verdict: prompts, threshold and settings."""
-    parts = [f"On {claim.basis.words}."] if claim.basis.words else []
+    parts = [f"On {claim.basis.description}."] if claim.basis.description else []
     if claim.threshold is not None:
-        parts.append(f"Counts if {claim.threshold.words}.")
+        parts.append(f"Counts if {claim.threshold.description}.")
     return [*parts, f"Judged {claim.setting}."] if claim.setting else parts
 
 
@@ -161,7 +161,7 @@ def verdict_sentence(claim: Claim, model: str) -> str:
     `model` is "" for a claim about no model, such as a calculation.
     """
     count = claim.interval.n if claim.interval is not None else claim.basis.prompts
-    n = f"n = {count:,} prompt{'' if count == 1 else 's'}" if count else claim.basis.words
+    n = f"n = {count:,} prompt{'' if count == 1 else 's'}" if count else claim.basis.description
     arm = f" {claim.setting}," if "," in claim.setting else f" {claim.setting}" if claim.setting else ""
     where = f"{arm}{f' on {model}' if model else ''}{f' ({n})' if n else ''}"
     reason = _reason(claim)

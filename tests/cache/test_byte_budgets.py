@@ -53,8 +53,8 @@ STORED = ["native", *(name for name, store in STORES.items() if store.packs and 
 )
 def test_a_budget_says_its_unit(text: str, unit: str, number: float, words: str) -> None:
     budget = Budget.parse(text)
-    assert (budget.unit, budget.number, budget.words) == (unit, pytest.approx(number), words)
-    assert Budget.of(budget.number, unit).number == pytest.approx(number)
+    assert (budget.unit, budget.number, budget.description) == (unit, pytest.approx(number), words)
+    assert Budget.from_number(budget.number, unit).number == pytest.approx(number)
     choice = MethodChoice(method="h2o", budget=budget.amount)
     assert MethodChoice.model_validate_json(choice.model_dump_json()) == choice
     assert choice.label == f"h2o {words}"

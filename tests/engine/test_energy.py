@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.engine.energy import EnergyCounter, Meter, NoCounter, WrappingCounter, find_energy_counter, words
+from kvlab.engine.energy import EnergyCounter, Meter, NoCounter, WrappingCounter, describe_energy, find_energy_counter
 
 CPU, LARGEST = torch.device("cpu"), 2**18
 
@@ -51,14 +51,14 @@ def test_packages_are_summed_and_their_parts_and_the_platform_are_not(tmp_path: 
 
 def test_a_machine_without_a_counter_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = find_energy_counter(CPU, tmp_path / "nowhere")
-    assert words(nowhere) == f"not measured: this machine has no {tmp_path / 'nowhere'}"
+    assert describe_energy(nowhere) == f"not measured: this machine has no {tmp_path / 'nowhere'}"
     assert Meter(nowhere).joules() is None
-    assert "no counter of a processor package" in words(find_energy_counter(CPU, tmp_path))
+    assert "no counter of a processor package" in describe_energy(find_energy_counter(CPU, tmp_path))
     locked = package(tmp_path, "0", "package-0", 0)
     locked.unlink()  # as unreadable as a file of the administrator is, for a test that may run as one
-    assert "energy_uj cannot be read" in words(find_energy_counter(CPU, tmp_path))
+    assert "energy_uj cannot be read" in describe_energy(find_energy_counter(CPU, tmp_path))
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pynvml" in words(find_energy_counter(torch.device("cuda", 0)))
+    assert "pynvml" in describe_energy(find_energy_counter(torch.device("cuda", 0)))
     assert isinstance(find_energy_counter(torch.device("mps")), NoCounter)
 
 
@@ -78,5 +78,5 @@ def test_nvml_counts_millijoules_of_the_gpu_with_the_devices_uuid(monkeypatch: p
     found = find_energy_counter(torch.device("cuda", 0))
     meter = Meter(found)
     counted[b"GPU-one"] += 2500
-    assert words(found) == "NVML" and meter.joules() == 2.5
-    assert "no energy counter for this GPU" in words(find_energy_counter(torch.device("cuda", 1)))
+    assert describe_energy(found) == "NVML" and meter.joules() == 2.5
+    assert "no energy counter for this GPU" in describe_energy(find_energy_counter(torch.device("cuda", 1)))

@@ -73,7 +73,7 @@ def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, 
     for one, path in zip(restoring, compare(again, tmp_path, loaded=mini)[1:], strict=True):
         run = open_run(path)
         assert "48213" in run.record.free_text and run.record.free_text == one.text
-        assert run.record.label == f"streaming-llm 10 % {one.returned.words}"
+        assert run.record.label == f"streaming-llm 10 % {one.returned.description}"
         kl = run.tokens[run.tokens["phase"] == "forced"]["kl"]
         assert kl.tolist() == pytest.approx(one.kl, abs=1e-4) and sum(one.kl) < sum(found.kl_before)
         slots = run.steps[run.steps["step"] == 0]["live_slots"].sum()

@@ -107,6 +107,6 @@ def test_the_command_itself_is_asked_once_a_file(tmp_path: Path, monkeypatch: py
     content = json.dumps(PROMPT).encode()
     choice, checked = save_prompts(tmp_path, "my prompts!.jsonl", content)
     assert (choice.path.name, choice.form, checked.count) == ("my-prompts.jsonl", "table", 1)
-    assert "niah_single_1" in checked.words and "1 prompt, median" in checked.words
+    assert "niah_single_1" in checked.description and "1 prompt, median" in checked.description
     monkeypatch.setattr(prompt_files, "run_command", None)
     assert save_prompts(tmp_path, "my prompts!.jsonl", content) == (choice, checked)

@@ -56,7 +56,7 @@ def compressed(
 
 def window_error(hand: HandLayer, view: View) -> torch.Tensor:
     """(H,) relative error of the window's outputs, every query asked again of the real table."""
-    observed = Observed.of(view, WINDOW)
+    observed = Observed.last_queries(view, WINDOW)
     heads = observed.output.shape[1]
     queries = view.layer_pass.query[:, :, -WINDOW:]
     given_outputs = torch.stack([hand.ask(queries[:, :, row : row + 1])[:, :, 0] for row in range(WINDOW)], 2)
@@ -74,7 +74,7 @@ def test_the_trial_is_what_the_table_gives(shares: tuple[float, ...], refit: boo
     hand, view = compressed(shares=shares, refit=refit, pivots=pivots)
     settle, select = hand.layer.settings.pipeline.settle, hand.layer.settings.pipeline.select
     assert isinstance(settle, ExactResidual)
-    observed = Observed.of(view, WINDOW)
+    observed = Observed.last_queries(view, WINDOW)
     weight = observed.mass.sum(2) + 1e-9
     grouping, keep = settle._group(view, select, settle._reserved(view, shares[0]))
     trial, _ = grouping.trial(observed, keep, view.slots.values, weight)
@@ -106,7 +106,7 @@ def test_the_share_is_chosen_head_by_head_by_its_error() -> None:
     hand, view = compressed(shares=(0.0, 0.3), seed=5)
     settle, select = hand.layer.settings.pipeline.settle, hand.layer.settings.pipeline.select
     assert isinstance(settle, ExactResidual)
-    observed = Observed.of(view, WINDOW)
+    observed = Observed.last_queries(view, WINDOW)
     weight = observed.mass.sum(2) + 1e-9
     evict, merge = (
         settle._error(view, select, observed, weight, settle._reserved(view, share)) for share in (0.0, 0.3)
@@ -209,7 +209,7 @@ def test_sampled_queries_are_observed_with_their_weight() -> None:
     with torch.inference_mode():
         model(torch.arange(3, 51)[None], past_key_values=cache)
         view = notes.decisions[0][0]
-        alone = Observed.of(view, WINDOW)
+        alone = Observed.last_queries(view, WINDOW)
         both = alone.and_future(view, FutureQueries(6, rope_mode="sampled"), 4, 0.5)
     count = alone.weight.shape[-1]
     assert count == 2 * WINDOW and both.weight.shape[-1] == count + 2 * 6

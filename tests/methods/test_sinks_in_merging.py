@@ -79,7 +79,7 @@ def test_keepkvs_average_is_of_what_slots_really_get(view: View) -> None:
 
 
 def test_what_exactmerge_observes_is_what_the_queries_got(view: View) -> None:
-    observed = Observed.of(view, ROWS)
+    observed = Observed.last_queries(view, ROWS)
     for head, member in members():
         for row in range(ROWS):
             mass = attention(view, head, member, row)
@@ -93,7 +93,7 @@ def test_what_exactmerge_observes_is_what_the_queries_got(view: View) -> None:
 def test_the_error_of_evicting_is_that_of_an_attention_beside_the_sink(view: View) -> None:
     keep = torch.ones(1, HEADS, SLOTS, dtype=torch.bool)
     keep[:, :, 1:3] = False
-    given = _eviction_error(Observed.of(view, ROWS), keep, view.slots.values)
+    given = _eviction_error(Observed.last_queries(view, ROWS), keep, view.slots.values)
     for head in range(HEADS):
         gap = size = 0.0
         for member in range(GROUP):
@@ -166,7 +166,7 @@ def test_the_trial_is_what_the_table_gives_beside_a_sink(shares: tuple[float, ..
     hand, view = compressed(shares=shares, refit=False, sinks=torch.tensor([3.0, 0.0, 1.0, 4.0]))
     settle, select = hand.layer.settings.pipeline.settle, hand.layer.settings.pipeline.select
     assert isinstance(settle, ExactResidual)
-    observed = Observed.of(view, WINDOW)
+    observed = Observed.last_queries(view, WINDOW)
     grouping, keep = settle._group(view, select, settle._reserved(view, shares[0]))
     trial, _ = grouping.trial(observed, keep, view.slots.values, observed.mass.sum(2) + 1e-9)
     last = torch.arange(observed.mass.shape[2]) % WINDOW == WINDOW - 1

@@ -76,7 +76,10 @@ def test_a_conversation_is_read_in_the_template_or_as_plain_text(folder: Path, t
         texts[name] = "".join(tokens)
         facts = fact_positions(run.tokens, run.record.prompt, run.record.facts)
         assert "".join(tokens[facts]) == "17", "a fact of an earlier turn is found in what was read"
-        assert token_count.count_tokens(request.prompt, ChatFormat.of(request)) == (run.record.prompt_tokens, True)
+        assert token_count.count_tokens(request.prompt, ChatFormat.from_request(request)) == (
+            run.record.prompt_tokens,
+            True,
+        )
         again = repeat_request(run.record, MethodChoice(method="cam"), "again")
         assert again.prompt == request.prompt and again.turns == (turns if name == "chat" else ())
     turned = "".join(f"<turn>{role}\n{text}<end>" for role, text in said)

@@ -44,7 +44,7 @@ def is_what_a_run_encodes(asked: dict[str, Any], folder: Path) -> None:
     loaded = load_model(str(folder), device="cpu")
     request = ModelRequest(model=str(folder), **asked)
     ids = encode_prompt(loaded, PROMPT, 1, chat_of(request, loaded.tokenizer))
-    assert token_count.count_tokens(PROMPT, ChatFormat.of(request)) == (ids.shape[1], True)
+    assert token_count.count_tokens(PROMPT, ChatFormat.from_request(request)) == (ids.shape[1], True)
 
 
 @pytest.mark.usefixtures("templates_here")

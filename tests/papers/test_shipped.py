@@ -92,7 +92,7 @@ def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Sh
     rows = ships.evidence("concentration")
     assert rows["prompt"].nunique() == 2
     assert ships.evidence("kernel").empty
-    assert ships.words == f"shipped with kvlab, {ships.made['model']}, two CPU cores"
+    assert ships.description == f"shipped with kvlab, {ships.made['model']}, two CPU cores"
 
 
 def test_an_empty_folder_is_not_packed(tmp_path: Path):

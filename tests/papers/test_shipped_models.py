@@ -77,7 +77,7 @@ def shown(exhibit: Exhibit, root: Path, model: str, ships: dict[str, Shipped]) -
 
 def test_each_model_s_results_are_found_by_its_name(ships: dict[str, Shipped]) -> None:
     assert list(ships) == ["mini", SECOND], "packing mini again leaves the others"
-    assert [one.words for one in ships.values()] == [
+    assert [one.description for one in ships.values()] == [
         f"shipped with kvlab, {name}, two CPU cores" for name in ("mini", SECOND)
     ]
     assert sorted(["zeta", SECOND, "alpha", "mini"], key=model_order) == ["mini", SECOND, "alpha", "zeta"]
@@ -92,7 +92,7 @@ def test_a_model_s_own_results_are_shown_for_it_and_for_no_third(ships: dict[str
             drawn = shown(exhibit, tmp_path, model, ships)
             assert isinstance(drawn, tuple)
             assert {(one.model, badge_of(one.figure)) for one in drawn} == {(of, badge)}, (exhibit.key, model)
-            assert all(str(one.origin).startswith(ships[of].words) for one in drawn)
+            assert all(str(one.origin).startswith(ships[of].description) for one in drawn)
             card = cards.draw_card(exhibit, Sources(tmp_path, named=model), "light")
             assert card.badge == badge and {one.model for one in card.judged} <= {of}
     without = {SECOND: ships[SECOND]}

@@ -74,12 +74,12 @@ def test_heads_are_averaged_within_a_prompt_before_prompts_are_drawn():
 
 def test_a_verdict_says_what_it_rests_on_and_asks_for_more_only_where_it_is_open():
     frame = pd.DataFrame({"prompt": ["a", "a", "b"], "layer": [0, 0, 1], "head": [0, 1, 0]})
-    assert basis_of(frame, merges=1200).words == "2 prompts, 3 heads, 1,200 merges"
+    assert basis_of(frame, merges=1200).description == "2 prompts, 3 heads, 1,200 merges"
     decided = judge("It is so.", interval_of([0.8] * 8), MORE, Basis(8), "0.8", "kvlab more")
     assert (decided.verdict, decided.settle) == (HOLDS, None)
     few = judge("It is so.", interval_of([0.8] * 2), MORE, Basis(2), "0.8", "kvlab more")
     assert (few.verdict, few.settle) == (OPEN, "kvlab more")
-    assert MORE.words == "above 0.5: a reason"  # at 0.5 itself it does not count
+    assert MORE.description == "above 0.5: a reason"  # at 0.5 itself it does not count
 
 
 def judged(mean: float, low: float, high: float, n: int = 8, threshold: Threshold = MORE) -> Claim:

@@ -115,7 +115,7 @@ def faults(claim: Claim) -> list[str]:
             found.append(f"decided by n = {one.n} and on {claim.basis.prompts} prompts")
         never_counts = held is not None and not held.at_most and claim.verdict == FAILS and one.high <= held.value
         if held is not None and held.side(one) != claim.verdict and not never_counts:
-            found.append(f"{claim.verdict}, where {one} and {held.words} say {held.side(one)}")
+            found.append(f"{claim.verdict}, where {one} and {held.description} say {held.side(one)}")
     return found
 
 
@@ -215,7 +215,7 @@ def test_verdicts_on_a_model_of_thirty_layers_agree_with_themselves(prompts: int
 def test_a_number_that_has_to_lie_between_two_is_held_to_both(mean: float, verdict: str):
     between, found = Threshold(0.8, "a fifth", up_to=1.25), Interval(mean, mean - 0.02, mean + 0.02, 8)
     assert between.side(found) == verdict
-    assert between.words == "between 0.8 and 1.25: a fifth"
+    assert between.description == "between 0.8 and 1.25: a fifth"
 
 
 def test_the_part_that_decides_is_the_one_that_is_shown():

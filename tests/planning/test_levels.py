@@ -39,7 +39,7 @@ def test_only_pages_without_a_kept_slot_are_free(page: int) -> None:
                 free["head"] += len(tokens) * (not any(kept[layer, head, t] for t in tokens))
             free["layer"] += 3 * len(tokens) * (not any(kept[layer, :, t].any() for t in tokens))
         free["model"] += 6 * len(tokens) * (not any(kept[:, :, t].any() for t in tokens))
-    found = Freed.of(kept, page)
+    found = Freed.from_kept(kept, page)
     for name, count in free.items():
         assert getattr(found, name) == pytest.approx(count / kept.size)
     assert found.head >= found.layer >= found.model
@@ -82,7 +82,7 @@ def test_the_table_has_every_method_and_what_it_declares() -> None:
     assert [row.method for row in rows] == [*registered(), *FURTHER]
     for row in rows:
         name, values = parse_spec(row.method)
-        declared = Declared.of(make_method(name, **values))
+        declared = Declared.from_method(make_method(name, **values))
         seen = (row.held.log_mass, row.decodes, row.second_pass, "hidden states" in row.reads_prompt)
         assert seen == (declared.log_mass, declared.decodes, declared.second_pass, declared.hidden), row.method
         assert row.reads_decode or not declared.reads_decode, row.method

@@ -24,7 +24,7 @@ LOOSE = {"d2o": {}, "keepkv": {"threshold": -1.0}, "simcalkv": {"threshold": -1.
 def test_every_method_does_what_it_declares(tiny: LoadedModel) -> None:
     for name in registered():
         method = make_method(name, **{**SHORT.get(name, {}), **LOOSE.get(name, {})})
-        found, declared = check_servability(method, tiny, 0.3, tokens=48), Declared.of(method)
+        found, declared = check_servability(method, tiny, 0.3, tokens=48), Declared.from_method(method)
         seen = (found.held.log_mass, found.decodes, found.second_pass, "hidden states" in found.reads_prompt)
         assert seen == (declared.log_mass, declared.decodes, declared.second_pass, declared.hidden), name
         assert found.reads_decode or not declared.reads_decode, name

@@ -86,7 +86,7 @@ class HeldBytes:
     total: int = 0
     peak: int = 0
 
-    def note(self, rank: int, size: int, most: int) -> None:
+    def record(self, rank: int, size: int, most: int) -> None:
         """A layer holds `size` bytes now and held up to `most` since it was last noted, beside the other layers."""
         others = self.total - self.layers.get(rank, 0)
         self.layers[rank] = size

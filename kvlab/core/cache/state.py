@@ -97,10 +97,10 @@ def state_of(cache: CompressedCache) -> CacheState:
             bucket.last_work = ((), None)
             bucket.index = None
     values: dict[str, JsonValue] = {
-        "settings": {name: walk.of(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
+        "settings": {name: walk.encode(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
         "read_again": settings.second_pass is not None and settings.second_pass.done,
         "layers": [
-            {"class": type(layer).__name__, **walk.of_attributes(layer, f"layers.{index}", OF_CACHE)}
+            {"class": type(layer).__name__, **walk.encode_attributes(layer, f"layers.{index}", OF_CACHE)}
             for index, layer in enumerate(cache.layers)
         ],
     }
@@ -119,14 +119,14 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
         if [type(layer).__name__ for layer in cache.layers] != [layer["class"] for layer in values["layers"]]:
             raise UserError(OTHER_LAYOUT)
         for name in OF_SETTINGS:
-            setattr(cache.settings, name, build.of(values["settings"][name]))
+            setattr(cache.settings, name, build.decode(values["settings"][name]))
         if cache.settings.second_pass is not None:
             cache.settings.second_pass.done = values["read_again"]
         for layer, own in zip(cache.layers, values["layers"], strict=True):
             build.into(layer, {name: value for name, value in own.items() if name != "class"})
         for layer in cache.compressed_layers():
             if layer.buckets:
-                cache.settings.held.note(layer.rank, layer.table_bytes(), layer.table_bytes())
+                cache.settings.held.record(layer.rank, layer.table_bytes(), layer.table_bytes())
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         if isinstance(error, UserError):
             raise
@@ -140,7 +140,7 @@ class _Walk:
         self.tensors: dict[str, Tensor] = {}
         self.known: dict[int, str] = {}
 
-    def of(self, value: Any, place: str) -> JsonValue:
+    def encode(self, value: Any, place: str) -> JsonValue:
         """A value as JSON; tensors go to `tensors` under the name of their `place`."""
         if value is None or type(value) in (bool, int, float, str):
             return value
@@ -153,7 +153,7 @@ class _Walk:
         if type(value) is tuple:
             return {"tuple": self._each(value, place)}
         if type(value) is dict:
-            return {"dict": [[name, self.of(one, f"{place}.{name}")] for name, one in value.items()]}
+            return {"dict": [[name, self.encode(one, f"{place}.{name}")] for name, one in value.items()]}
         if isinstance(value, torch.dtype):
             return {"dtype": _name(value)}
         if isinstance(value, torch.device):
@@ -164,20 +164,20 @@ class _Walk:
             return {"streams": [value.batch, value.heads, value.width, [list(member) for member in value.members]]}
         return self._object(value, place)
 
-    def of_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
+    def encode_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
         """All attributes of an object but those that are left out, by name."""
         own = {name: one for name, one in vars(value).items() if name not in left_out}
-        return {name: self.of(one, f"{place}.{name}") for name, one in own.items()}
+        return {name: self.encode(one, f"{place}.{name}") for name, one in own.items()}
 
     def _each(self, values: Iterable[Any], place: str) -> list[JsonValue]:
-        return [self.of(one, f"{place}.{index}") for index, one in enumerate(values)]
+        return [self.encode(one, f"{place}.{index}") for index, one in enumerate(values)]
 
     def _object(self, value: Any, place: str) -> JsonValue:
         kind = type(value)
         if CLASSES.get(kind.__name__) is not kind:
             raise TypeError(f"A cache with a {kind.__name__} ({place}) cannot be kept: name it in {__name__}.CLASSES.")
         self.known[id(value)] = place
-        own = self.of_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
+        own = self.encode_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
         return {"object": kind.__name__, "place": place, "attributes": own}
 
     def _tensor(self, tensor: Tensor, place: str) -> JsonValue:
@@ -215,12 +215,12 @@ class _Build:
             if isinstance(own, RotaryOfPasses):
                 self.into(own, value["attributes"])
             else:
-                setattr(existing, name, self.of(value))
+                setattr(existing, name, self.decode(value))
 
-    def of(self, value: Any) -> Any:
+    def decode(self, value: Any) -> Any:
         """Decode a JSON value of the saved state."""
         if isinstance(value, list):
-            return [self.of(one) for one in value]
+            return [self.decode(one) for one in value]
         if not isinstance(value, dict):
             return value
         return READERS[next(iter(value))](self, value)
@@ -229,7 +229,7 @@ class _Build:
         kind = CLASSES[value["object"]]
         made: Any = object.__new__(kind)
         self.known[value["place"]] = made
-        vars(made).update({name: self.of(one) for name, one in value["attributes"].items()})
+        vars(made).update({name: self.decode(one) for name, one in value["attributes"].items()})
         vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
         return made
 
@@ -250,10 +250,10 @@ class _Build:
         return torch.as_strided(number, value["shape"], (0,) * len(value["shape"]))
 
     def _tuple(self, value: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(self.of(one) for one in value["tuple"])
+        return tuple(self.decode(one) for one in value["tuple"])
 
     def _dict(self, value: dict[str, Any]) -> dict[Any, Any]:
-        return {name: self.of(one) for name, one in value["dict"]}
+        return {name: self.decode(one) for name, one in value["dict"]}
 
     def _dtype(self, value: dict[str, Any]) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, value["dtype"])

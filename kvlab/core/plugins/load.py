@@ -64,11 +64,11 @@ class Plugin:
         return {
             registrations.kind: names
             for registrations in Registrations.every
-            if (names := registrations.of(self.origin))
+            if (names := registrations.names_of(self.origin))
         }
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The same as text."""
         brought = "; ".join(f"{kind} {', '.join(names)}" for kind, names in self.brought.items())
         return brought or "registers nothing"

@@ -50,16 +50,16 @@ class Registrations(Generic[T]):
         is_own = hasattr(thing, "__qualname__") and str(getattr(thing, "__module__", "")).split(".")[0] == "kvlab"
         return KVLAB if is_own else current()
 
-    def of(self, origin: Origin) -> list[str]:
+    def names_of(self, origin: Origin) -> list[str]:
         """Names of everything that `origin` registered."""
         return [name for name, theirs in self._origins.items() if theirs == origin]
 
     def renamed(self, origin: Origin, known: Origin) -> None:
         """Assign everything of `origin` to `known`."""
-        self._origins |= dict.fromkeys(self.of(origin), known)
+        self._origins |= dict.fromkeys(self.names_of(origin), known)
 
     def forget(self, origin: Origin) -> None:
-        for name in self.of(origin):
+        for name in self.names_of(origin):
             del self._things[name], self._origins[name]
 
 

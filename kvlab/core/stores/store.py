@@ -94,7 +94,7 @@ class Residual(Learning):
     scales: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, code: Code, rank: int = 4) -> Residual:
+    def like(cls, code: Code, rank: int = 4) -> Residual:
         """With the groups of `code`."""
         return cls(code, rank, None, code.group, code.shared, code.scales)
 
@@ -197,8 +197,8 @@ def _of_vllm(bits: int | None, value_bits: int) -> Store:
 
 def _of_gear(bits: int) -> Store:
     """KIVI at `bits` with its errors in low rank."""
-    keys = Residual.of(PerChannel(bits))
-    values = Residual.of(PerToken(bits))
+    keys = Residual.like(PerChannel(bits))
+    values = Residual.like(PerToken(bits))
     return Store(f"GEAR-L: KIVI, {bits} bits, and its errors in rank 4", keys, values, paper=GEAR, lot=GROUP)
 
 

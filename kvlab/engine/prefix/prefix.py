@@ -132,11 +132,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         place = {"dtype": NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [end, end + tensor.nbytes]}
         layout[name] = place
         end = end + tensor.nbytes
-    told = {
+    metadata = {
         **about,
         SUMS: json.dumps({name: hashlib.sha256(_bytes(one).data).hexdigest() for name, one in tensors.items()}),
     }
-    header = json.dumps({**layout, "__metadata__": {**told, SEAL: seal(layout, told)}}).encode()
+    header = json.dumps({**layout, "__metadata__": {**metadata, SEAL: seal(layout, metadata)}}).encode()
     header += b" " * (-(LENGTH + len(header)) % ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(header).to_bytes(LENGTH, "little") + header)
@@ -381,4 +381,4 @@ def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) ->
         request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)
     except ValidationError as error:
         raise UserError(in_one_sentence(error, lambda field: f"The setting {field}")) from None
-    return Turns.of(chat_of(request, model.tokenizer))
+    return Turns.from_chat(chat_of(request, model.tokenizer))

@@ -58,11 +58,11 @@ def header_of(
     loading: dict[str, JsonValue],
     context_tokens: int,
     title: str = "",
-    **told: Any,
+    **more: Any,
 ) -> PrefixHeader:
     """The header of a prefix that has read `context` with `method`, made of `choice`; its cache is not described yet.
 
-    `loading` are the arguments of `kvlab.load_model`, `title` defaults to the first words, and `told` are other fields
+    `loading` are the arguments of `kvlab.load_model`, `title` defaults to the first words, and `more` are other fields
     of the header as they are, such as its owner.
     """
     return PrefixHeader(
@@ -78,7 +78,7 @@ def header_of(
         context_tokens=context_tokens,
         tokens=context_tokens,
         layers=(),
-        **told,
+        **more,
     )
 
 

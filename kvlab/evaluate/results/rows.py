@@ -64,7 +64,7 @@ ROWS = pa.schema(
         ("loop_tokens", pa.float64()),  # of these, the last ones that are one piece again and again
         ("parts", pa.string()),  # JSON, one object per rule or question: `kvlab.evaluate.work`
         ("joules", pa.float64()),  # of its batch's energy its share by `seconds`; null without a counter
-        ("energy", pa.string()),  # the counter, or why there is none: `kvlab.engine.energy.words`
+        ("energy", pa.string()),  # the counter, or why there is none: `kvlab.engine.energy.describe_energy`
     ]
 )
 

@@ -84,7 +84,7 @@ def choice_label(line: pd.Series) -> str:
     """The label of a summary line: method, settings and budget."""
     if line["method"] == "full":
         return "full"
-    budget = Budget.of(line["budget"], line["budget_unit"])
+    budget = Budget.from_number(line["budget"], line["budget_unit"])
     return MethodChoice(
         method=line["method"], budget=budget.amount, hyper_parameters=json.loads(line["hyper_parameters"])
     ).label

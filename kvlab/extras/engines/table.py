@@ -121,7 +121,7 @@ def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, floa
 
 def _time_conditions(comparison: Comparison, times: pd.DataFrame) -> str:
     """How speeds were measured, and those of the full caches that the ratios refer to."""
-    told = [
+    sentences = [
         f"{engine}'s {full['tokens_per_second']:.1f} tokens/s, {full['first_seconds']:.1f} s to the first token, "
         f"{format_bytes(int(full['peak_bytes']))} at most"
         for engine in (KVLAB, OPENVINO)
@@ -130,5 +130,5 @@ def _time_conditions(comparison: Comparison, times: pd.DataFrame) -> str:
     return (
         f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
         f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
-        f"{'; '.join(told)}."
+        f"{'; '.join(sentences)}."
     )

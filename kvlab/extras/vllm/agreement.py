@@ -111,11 +111,11 @@ class Trial:
         equal = sum(run.tokens == given.tokens for run, given in zip(own, made, strict=True))
         reused = sum(given.reused > 0 for given in made)
         preempted = sum(given.request is not None and given.request.preemptions > 0 for given in made)
-        told = [f"{number}: {note}" for note, number in notes.items()]
-        told += [f"{reused} took pages from the prefix cache"] * (reused > 0)
-        told += [f"{preempted} were preempted"] * (preempted > 0)
+        notes_text = [f"{number}: {note}" for note, number in notes.items()]
+        notes_text += [f"{reused} took pages from the prefix cache"] * (reused > 0)
+        notes_text += [f"{preempted} were preempted"] * (preempted > 0)
         share = sum(heads) / len(heads) if heads else 0.0
-        return Agreement(self.loaded.name, self.name, situation, len(own), slots, equal, share, "; ".join(told))
+        return Agreement(self.loaded.name, self.name, situation, len(own), slots, equal, share, "; ".join(notes_text))
 
     def answered(self, engine: Engine, session: Session | None, *, reuse: bool = False) -> list[Generated]:
         """All prompts together."""

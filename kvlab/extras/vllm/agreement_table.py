@@ -67,11 +67,11 @@ def _of_model(model: str, rows: Sequence[Agreement]) -> str:
         found = [cells.get((method, name)) for name in columns]
         lines.append(f"| {method} | " + " | ".join(map(_cell, found)) + " |")
     native = [row for row in rows if row.situation == NATIVE]
-    told = [
+    sentences = [
         f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
         for row in native
     ]
-    return "\n".join([*lines, "", *told, *_broken(rows)])
+    return "\n".join([*lines, "", *sentences, *_broken(rows)])
 
 
 def _cell(row: Agreement | None) -> str:

@@ -34,7 +34,7 @@ class SlotAttention(CPUAttentionBackendImpl):
             return
         slots = kv_cache.shape[0] * kv_cache.shape[2]
         if self.pages is None or len(self.pages.keys) != slots:
-            self.pages = PageStates.of(slots, key, value)
+            self.pages = PageStates.empty(slots, key, value)
         self.pages.write(slot_mapping.long(), key, value)
 
     def forward(

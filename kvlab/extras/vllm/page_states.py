@@ -21,7 +21,7 @@ class PageStates:
     queries: Tensor | None = None
 
     @classmethod
-    def of(cls, slots: int, key: Tensor, value: Tensor) -> PageStates:
+    def empty(cls, slots: int, key: Tensor, value: Tensor) -> PageStates:
         """Empty states of `slots` page slots for tokens like `key` and `value` (n, H, d)."""
         return cls(key.new_zeros(slots, *key.shape[1:]), value.new_zeros(slots, *value.shape[1:]))
 

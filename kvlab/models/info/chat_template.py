@@ -32,7 +32,7 @@ class ChatFormat:
     turns: tuple[Turn, ...] = ()
 
     @classmethod
-    def of(cls, request: ModelRequest) -> ChatFormat:
+    def from_request(cls, request: ModelRequest) -> ChatFormat:
         turns = request.turns if isinstance(request, ChatRequest) else ()
         return cls(request.model, request.chat, request.system, request.thinking, turns)
 

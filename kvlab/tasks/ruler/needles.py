@@ -60,7 +60,7 @@ class Wording:
     lead: str
 
     @classmethod
-    def of(cls, parts: Sequence[str], single: bool = False, **words: object) -> Wording:
+    def from_template(cls, parts: Sequence[str], single: bool = False, **words: object) -> Wording:
         """Fill in a template; `single` is RULER's rewording for one needle with one answer."""
         changed = (
             [
@@ -133,7 +133,7 @@ def qa(name: str, hops: int) -> Task:
             work = f"The ship {random.choice(NAMES).capitalize()}"
             needed = [f"{work} belonged to {persons[0]}. It was painted {random.choice(ADJECTIVES)}.", facts[0]]
             query = f"In which town was the owner of {work.replace('The', 'the')} born?"
-        wording = Wording.of(QA, query=query)
+        wording = Wording.from_template(QA, query=query)
 
         def render(count: int) -> str:
             documents = facts[1 : count + 1]
@@ -168,7 +168,7 @@ def cwe(draft: Draft, *, times: int = 6) -> Sample:
         Random(order).shuffle(listed)
         return wording.before + " ".join(f"{number}. {word}" for number, word in enumerate(listed, 1))
 
-    wording = Wording.of(CWE)
+    wording = Wording.from_template(CWE)
     text = filled_with(draft, wording, render, min(len(others), draft.length))
     return sample_of(draft, wording, text, common, 120, "string_match_all")
 
@@ -177,7 +177,7 @@ def fwe(draft: Draft) -> Sample:
     """RULER's fwe: coded words with Zipf frequencies, the first one as dots; the share of the next three found."""
     random = draft.random
     words = ["....", *draw_letters(random, 60, _CODED, string.ascii_lowercase)]
-    wording = Wording.of(FWE)
+    wording = Wording.from_template(FWE)
     weights = [(rank + 1) ** -_ALPHA for rank in range(len(words))]
     drawn = random.choices(words, weights, k=draft.length)
     sure = [word for word, times in zip(words[1:4], (9, 6, 4), strict=True) for _ in range(times)]
@@ -228,7 +228,7 @@ def niah(
         queries = [names[one] for one in chosen]
         query = ", ".join(queries[:-1]) + f", and {queries[-1]}" if asked > 1 else queries[0]
         single = asked * values == 1
-        wording = Wording.of(NIAH, single, kind=kind.removesuffix("s") if single else kind, query=query)
+        wording = Wording.from_template(NIAH, single, kind=kind.removesuffix("s") if single else kind, query=query)
         placed = random.sample(facts, len(facts))
         text = _around(draft, wording, haystack, placed, spread(random, len(facts)), (key_kind, kind), names)
         return sample_of(draft, wording, text, answers, 128, "string_match_all", placed)
@@ -271,7 +271,7 @@ def vt(draft: Draft, *, hops: int = 4) -> Sample:
     value = str(random.randint(10_000, 99_999))
     sources = [value, *(f"VAR {name}" for name in names[:-1])]
     facts = [f"VAR {name} = {source}" for name, source in zip(names, sources, strict=True)]
-    wording = Wording.of(VT, query=value, count=hops + 1)
+    wording = Wording.from_template(VT, query=value, count=hops + 1)
     text = _around(draft, wording, "noise", facts, spread(random, len(facts)), ("", ""), ())
     room = len(text_ids(draft.tokenizer, ", ".join(names))) + 4  # RULER has 30, too few for some small vocabularies
     return sample_of(draft, wording, text, names, max(30, room), "string_match_all", facts)

@@ -53,8 +53,8 @@ def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | 
         data = file.read_bytes()
     except OSError:
         has_parts = any(path.glob("*/part-*.parquet"))
-        told = record.status != "running" and (has_parts if record.checksums is None else LIST in record.checksums)
-        return None, [f"{LIST} is missing, {fallback}"] if told else []
+        is_listed = record.status != "running" and (has_parts if record.checksums is None else LIST in record.checksums)
+        return None, [f"{LIST} is missing, {fallback}"] if is_listed else []
     damaged = [f"{LIST} is cut off or damaged, {fallback}"]
     if record.checksums is not None and cached_checksum(file) != record.checksums.get(LIST):
         return None, damaged

@@ -63,7 +63,7 @@ def _row(
     return {
         "label": label,
         "method": record.method,
-        "budget": Budget(record.budget).words,
+        "budget": Budget(record.budget).description,
         "reading": str(record.hyper_parameters.get("read", "")),
         **_bytes(run, whole),
         "unread_mass": _unread(run),

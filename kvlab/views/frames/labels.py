@@ -61,7 +61,7 @@ def parse_label(run: HasLabel) -> LabelParts:
     """Parse a run's label; a custom label is all `rest`."""
     if run.label == "full cache":
         return LabelParts(run.method, "")
-    amount = Budget(run.budget).words
+    amount = Budget(run.budget).description
     heads = {f"{run.method} {amount}": "" if run.method == "full" else amount, run.method: ""}
     head = next((head for head in heads if run.label == head or run.label.startswith((f"{head} ", f"{head},"))), None)
     if head is None:
@@ -164,7 +164,7 @@ def _settings_of(record: RunRecord) -> dict[str, str]:
     """The settings every run has."""
     return {
         "method": record.method,
-        "budget": Budget(record.budget).words,
+        "budget": Budget(record.budget).description,
         "preset": record.preset,
         "tokens kept by force": _value_text(list(record.force_keep)),
         "restored": _value_text(record.returned.model_dump() if record.returned else None),

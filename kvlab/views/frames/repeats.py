@@ -69,7 +69,7 @@ def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFr
     planted = dict.fromkeys(("depth", "wording", "draw"))
     if planting is not None:
         planted = {"depth": planting.depth, "wording": planting.wording + 1, "draw": planting.draw}
-    repeat = {"number": record.repeat.number, "of": record.repeat.of, "name": record.repeat.words}
+    repeat = {"number": record.repeat.number, "of": record.repeat.of, "name": record.repeat.description}
     return table.assign(**repeat, **planted, comparison_id=record.comparison_id)
 
 

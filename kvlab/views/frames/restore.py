@@ -69,7 +69,7 @@ def outcome(found: SearchResult) -> str:
         return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
     unsure = "" if found.complete else " (its reruns ended before the smallest was sure)"
     restores = "restore" if is_plural(found) else "restores"
-    return f"{found.returned.words.removeprefix('+ ')} {restores} the answer{unsure}"
+    return f"{found.returned.description.removeprefix('+ ')} {restores} the answer{unsure}"
 
 
 def is_plural(found: SearchResult) -> bool:
@@ -168,7 +168,7 @@ def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
 
 def kl_by_series(result: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
     """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
-    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.words: found.kl})
+    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.description: found.kl})
     parts = [
         pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
         for name, kl in series.items()
@@ -183,7 +183,7 @@ def attention_by_series(result: RestoreResult, found: SearchResult | None, run: 
     """
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
     series = {"full cache": result.attention_full, "as it ran": result.attention_before}
-    series |= {} if found is None else {found.returned.words: found.attention}
+    series |= {} if found is None else {found.returned.description: found.attention}
     texts = [read.get(token, "") for token in result.tokens]
     parts = [
         pd.DataFrame({"series": name, "token": result.tokens, "text": texts, "mass": mass})

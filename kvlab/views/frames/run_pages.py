@@ -63,7 +63,7 @@ def run_servability(run: Run, wall: Wall) -> Servability:
         store=str(record.hyper_parameters.get("store", "native")),
         decodes=bool((run.select("events", columns=["step"], ordered=False)["step"] > 0).any()),
         kept=float(kept.mean()),
-        freed={page: Freed.of(kept, page) for page in PAGES},
+        freed={page: Freed.from_kept(kept, page) for page in PAGES},
         fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
     )
 

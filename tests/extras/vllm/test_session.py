@@ -31,7 +31,7 @@ class Steps:
             [torch.randn(END, count, dim, generator=draw) for count in (heads, heads, config.num_attention_heads)]
             for _ in range(self.layers)
         ]
-        self.pages = [PageStates.of(len(SCATTERED) * PAGE, key, value) for key, value, _ in self.states]
+        self.pages = [PageStates.empty(len(SCATTERED) * PAGE, key, value) for key, value, _ in self.states]
         self.session = Session(loaded, Choice(make_method(method), 0.25, **options))
         self.runner = SimpleNamespace(
             requests={"a": SimpleNamespace(prompt_token_ids=list(range(3, 3 + PROMPT)))},

@@ -80,7 +80,7 @@ class Bucket:
         self.evicted_votes += _votes_lost(slots, plan) if plan.lost is None else plan.lost
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
-        before = TableSnapshot.of(slots, plan) if settings.observes_slots else slots
+        before = TableSnapshot.take(slots, plan) if settings.observes_slots else slots
         after = table.after(slots, plan, view.layer_pass.rotary)
         table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.store_head_state(plan.head_state or {})

@@ -33,7 +33,7 @@ class JoinedSlots(Slots):
     parts: Sequence[Slots] = ()
 
     @classmethod
-    def of(cls, streams: Streams, parts: Sequence[Slots]) -> JoinedSlots:
+    def join(cls, streams: Streams, parts: Sequence[Slots]) -> JoinedSlots:
         """Join the slots of all tables, in the order of the buckets of `streams`."""
         names = [one.name for one in fields(Slots) if one.name not in STATES]
         columns = {name: streams.join_padded([getattr(part, name) for part in parts]) for name in names}
@@ -57,7 +57,7 @@ class JoinedPass(PassView):
     parts: Sequence[PassView] = ()
 
     @classmethod
-    def of(cls, slots: JoinedSlots, parts: Sequence[PassView], **whole: Any) -> JoinedPass:
+    def join(cls, slots: JoinedSlots, parts: Sequence[PassView], **whole: Any) -> JoinedPass:
         """Join passes; `whole` overrides fields of the first one other than its keys."""
         common = {one.name: getattr(parts[0], one.name) for one in fields(PassView) if one.init and one.name != "key"}
         made = cls(**common | whole, key=NONE_YET)
@@ -137,8 +137,8 @@ def join_passes(
         "_last_mass": None,
     }
     if reads_slots:
-        table = JoinedSlots.of(streams, slots)
-        return table, JoinedPass.of(table, passes, **common, bias=table.bias())
+        table = JoinedSlots.join(streams, slots)
+        return table, JoinedPass.join(table, passes, **common, bias=table.bias())
     nothing = _nothing(streams, query)
     return nothing, replace(passes[0], **common, key=nothing.keys, bias=nothing.bias())
 
@@ -162,7 +162,9 @@ def join_decisions(
     before: Slots
     after: Slots
     if reads_slots:
-        before, after = (JoinedSlots.of(streams, [getattr(one, name) for one in made]) for name in ("before", "after"))
+        before, after = (
+            JoinedSlots.join(streams, [getattr(one, name) for one in made]) for name in ("before", "after")
+        )
     else:
         nothing = _nothing(streams, layer_pass.query)
         before = replace(nothing, valid=join([decision.before.valid for decision in made]))

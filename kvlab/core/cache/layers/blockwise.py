@@ -42,9 +42,9 @@ class BlockwiseAttention:
         """
         held = self.layer.settings.held
         states = key.nbytes + value.nbytes
-        held.note(STATES, states, states)
+        held.record(STATES, states, states)
         output = self._attend(query, key, value, call)
-        held.note(STATES, 0, 0)
+        held.record(STATES, 0, 0)
         return output
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:

@@ -328,7 +328,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 self.quota.map_rows(change(self.quota.slots))
         if len(self.lengths) != len(self.tokens_seen):
             self.lengths = self.tokens_seen.tolist()
-        self.settings.held.note(self.rank, self.table_bytes(), 0)
+        self.settings.held.record(self.rank, self.table_bytes(), 0)
 
 
 def _at(places: list[int], tensor: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ class LayerState:
 
     def note_peak(self, most: int) -> None:
         """Note the tables' bytes; `most` of them existed at once since they were last noted."""
-        self.settings.held.note(self.rank, self.table_bytes(), most)
+        self.settings.held.record(self.rank, self.table_bytes(), most)
         self.peak_bytes = max(self.peak_bytes, most // self.settings.texts)
 
 

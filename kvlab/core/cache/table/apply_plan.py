@@ -214,7 +214,7 @@ class TableSnapshot(Slots):
     written: Mapping[str, tuple[Tensor, Tensor]] = MappingProxyType({})
 
     @classmethod
-    def of(cls, slots: Slots, plan: Plan) -> Slots:
+    def take(cls, slots: Slots, plan: Plan) -> Slots:
         """Snapshot `slots`; valid until the table changes again."""
         columns = {name: column.clone() for name, column in slots.own().items() if name not in slots.extra}
         kept = slots.with_columns(**columns, extra={name: column.clone() for name, column in slots.extra.items()})

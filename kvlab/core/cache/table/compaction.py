@@ -55,7 +55,7 @@ class Squeeze:
     real: Tensor  # which of the re-encoded slots are valid
 
     @classmethod
-    def of(cls, valid: Tensor, group: int, occupied: int, count: int) -> Squeeze | None:
+    def plan(cls, valid: Tensor, group: int, occupied: int, count: int) -> Squeeze | None:
         """Make room for `count` slots among `valid` (B, H, S), at most `occupied` per head; None if impossible."""
         used = valid.shape[2]
         groups = valid.shape[2] // group

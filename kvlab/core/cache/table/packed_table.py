@@ -29,7 +29,7 @@ class PackedSlots(Slots):
     """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
 
     @classmethod
-    def of(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
+    def combine(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
         """Combine the metadata of `slots` with these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
 
@@ -123,11 +123,11 @@ class PackedTable(SlotTable):
 
     def visible(self) -> Slots:
         """The first `width` slots with log mass, without derived scores."""
-        return PackedSlots.of(super().visible(), *self.states())
+        return PackedSlots.combine(super().visible(), *self.states())
 
     def with_scores(self) -> Slots:
         """The first `width` slots with all scores."""
-        return PackedSlots.of(super().with_scores(), *self.states())
+        return PackedSlots.combine(super().with_scores(), *self.states())
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
@@ -138,7 +138,7 @@ class PackedTable(SlotTable):
         return self._of(super().first(count), count)
 
     def _of(self, slots: Slots, count: int) -> PackedSlots:
-        return PackedSlots.of(slots, self._packed_states("keys", count), self._packed_states("values", count))
+        return PackedSlots.combine(slots, self._packed_states("keys", count), self._packed_states("values", count))
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
@@ -351,7 +351,7 @@ class PackedTable(SlotTable):
         Groups with many holes are rebuilt; if slots of a group share scales these are decoded and re-encoded, as few as
         possible.
         """
-        made = Squeeze.of(self.valid()[:, :, : self.used], self.scheme.lot, self.occupied, count)
+        made = Squeeze.plan(self.valid()[:, :, : self.used], self.scheme.lot, self.occupied, count)
         if made is None:
             return False
         index = made.index

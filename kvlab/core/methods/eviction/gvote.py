@@ -83,8 +83,8 @@ class Ballots:
         largest = int(count.max())
         for sample in range(query.shape[2]):
             logits = layer_pass.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
-            wish = self._attention(logits, eligible) if self.group == "mean" else logits
-            yield choose_highest(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
+            score = self._attention(logits, eligible) if self.group == "mean" else logits
+            yield choose_highest(_only(score, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
 
     def _count(self, layer_pass: AttentionPass, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
         """Number of votes (B, H, S)."""
@@ -114,11 +114,11 @@ def nucleus_size(mass: Tensor, share: float) -> Tensor:
     return ((before < share) & (largest > 0)).sum(-1)
 
 
-def choose_highest(wish: Tensor, count: Tensor, largest: int) -> Tensor:
-    """Mask (..., S) of the `count` (...) highest of `wish` (..., S); `largest`: host-side bound on the counts."""
-    index = wish.argsort(dim=-1, descending=True, stable=True)[..., :largest]  # of equal ones the older
-    meant = torch.arange(largest, device=wish.device) < count[..., None]
-    return torch.zeros_like(wish, dtype=torch.bool).scatter(-1, index, meant)
+def choose_highest(score: Tensor, count: Tensor, largest: int) -> Tensor:
+    """Mask (..., S) of the `count` (...) highest of `score` (..., S); `largest`: host-side bound on the counts."""
+    index = score.argsort(dim=-1, descending=True, stable=True)[..., :largest]  # of equal ones the older
+    meant = torch.arange(largest, device=score.device) < count[..., None]
+    return torch.zeros_like(score, dtype=torch.bool).scatter(-1, index, meant)
 
 
 @dataclass(frozen=True)

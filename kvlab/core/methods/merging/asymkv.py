@@ -114,7 +114,7 @@ class PairMerge:
         may = (slots.valid & ~protected_slots(select, view)).gather(2, order)
         excess = view.excess()
         enough = (may[..., 1:] & may[..., :-1]).sum(-1) >= excess
-        runs = Runs.of(self._joined(view, order, may, torch.where(enough, excess, 0)))
+        runs = Runs.from_joined(self._joined(view, order, may, torch.where(enough, excess, 0)))
         plainly = replace(view, certain=False)
         victims = select.victims(plainly, torch.where(enough, 0, excess), most)
         source, active = first_of(runs.leaves, most)
@@ -134,7 +134,7 @@ class PairMerge:
         joined = torch.zeros_like(may)
         rounds, most = self._rounds(view)
         for number in range(most):
-            runs = Runs.of(joined)
+            runs = Runs.from_joined(joined)
             attention = runs.sums(score)
             tokens = runs.sums(votes)
             weight = _both(attention, runs.number) * _both(tokens, runs.number)
@@ -246,7 +246,7 @@ class Runs:
     last: Tensor
 
     @classmethod
-    def of(cls, joined: Tensor) -> Runs:
+    def from_joined(cls, joined: Tensor) -> Runs:
         """Runs defined by `joined`."""
         start = torch.ones_like(joined)
         start[..., 1:] = ~joined[..., :-1]

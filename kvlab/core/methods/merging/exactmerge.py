@@ -92,7 +92,7 @@ class ExactResidual:
             merges = victims.active & residual.any(-1, keepdim=True)
             near = nearest_pivot(slots, victims.index, pivot, exists)
             grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
-            observed = Observed.of(view, self.window)
+            observed = Observed.last_queries(view, self.window)
             weight = slots.score.clamp_min(0) + TINY
             stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
             most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
@@ -102,7 +102,7 @@ class ExactResidual:
             better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
             grouping = replace(grouping, active=merges & better[..., None])
             return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
-        observed = Observed.of(view, self.window)
+        observed = Observed.last_queries(view, self.window)
         if self.future is not None:
             observed = observed.and_future(view, self.future, SINKS, self.future_weight)
         weight = observed.total_mass() + TINY

@@ -57,7 +57,7 @@ class SeedClusters(GaussianSets):
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """Clusters of the slots in `order` (B, H, S), at most `places` (B, H)."""
-        chunks = Chunks.of(self._breaks(view, order), self.longest_set)
+        chunks = Chunks.from_breaks(self._breaks(view, order), self.longest_set)
         cosine = chunks.cosine(gather(view.slots.keys, order))
         active = chunks.laid_out(may_merge, False)
         if self.theta is not None:
@@ -94,7 +94,7 @@ class Chunks:
     length: int
 
     @classmethod
-    def of(cls, breaks: Tensor, longest: int) -> Chunks:
+    def from_breaks(cls, breaks: Tensor, longest: int) -> Chunks:
         """Chunks end with the next break (B, H, S), that slot included, or after `longest` slots."""
         place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
         begins = torch.ones_like(breaks)

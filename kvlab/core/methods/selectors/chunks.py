@@ -22,7 +22,7 @@ class _Chunks:
     valid: Tensor
 
     @classmethod
-    def of(cls, slots: Slots, order: Tensor, length: int) -> _Chunks:
+    def from_text(cls, slots: Slots, order: Tensor, length: int) -> _Chunks:
         """Chunks of `length` tokens from the start of the text; all heads have the same slots."""
         first = slice(0, 1)
         valid = slots.valid.gather(2, order)[:, first]
@@ -92,7 +92,7 @@ class Chunks(Wrapper):
         slots = view.slots
         order = slots.in_text()
         own = (slots.score.nan_to_num(nan=0.0) * slots.valid).gather(2, order).sum(1, keepdim=True)  # (B, 1, S)
-        chunks = _Chunks.of(slots, order, self.length)
+        chunks = _Chunks.from_text(slots, order, self.length)
         rank = self.worst_first(own, chunks).argsort(-1).expand_as(order).float()
         ranked = torch.zeros_like(rank).scatter(2, order, rank)
         return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)

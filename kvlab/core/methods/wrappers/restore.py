@@ -88,7 +88,7 @@ class GivingBack(Pipeline):
         if self.marks is None:
             return super().plan(view)
         prompt = view.phase == "prefill"
-        marks = self.marks.of(view) if prompt else view.slots.extra[RETURNED]
+        marks = self.marks.marks(view) if prompt else view.slots.extra[RETURNED]
         hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
         layer_pass = without(view, hidden & view.slots.valid)
         kind = self.marks.returned.kind if prompt else None
@@ -158,7 +158,7 @@ class Marks:
         self.room = room
         self._of: dict[int, Tensor] = {}
 
-    def of(self, view: View) -> Tensor:
+    def marks(self, view: View) -> Tensor:
         """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED`, `MERGED` or 0."""
         return self._of[view.layer_idx]
 

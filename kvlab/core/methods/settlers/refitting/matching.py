@@ -133,9 +133,9 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
     """The kept second pass queries and the prompt's last ones; the latter only if there are no others."""
     kept = view.references if references else None
     if kept is None:
-        return Observed.of(view, window or FALLBACK)
+        return Observed.last_queries(view, window or FALLBACK)
     observed = Observed.of_queries(view, kept.query, kept.real)
-    return observed.with_more(Observed.of(view, window).weighing(window_weight)) if window else observed
+    return observed.with_more(Observed.last_queries(view, window).weighing(window_weight)) if window else observed
 
 
 def observe_held(view: View, keep: Tensor, references: int, window: int, window_weight: float) -> Observed:

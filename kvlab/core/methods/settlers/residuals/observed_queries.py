@@ -34,7 +34,7 @@ class Observed:
     places: Tensor | None = None
 
     @classmethod
-    def of(cls, view: View, rows: int) -> Observed:
+    def last_queries(cls, view: View, rows: int) -> Observed:
         """The last `rows` queries of the pass, each with weight 1."""
         layer_pass = view.layer_pass
         rows = min(rows, layer_pass.num_new)
@@ -48,7 +48,7 @@ class Observed:
     def newest(cls, view: View, rows: int) -> Observed:
         """As `of` after a prompt; while decoding, the recalled queries if the pipeline keeps any."""
         if view.phase == "prefill" or not view.in_lots:
-            return cls.of(view, rows)
+            return cls.last_queries(view, rows)
         logits = view.layer_pass.recalled_logits(view.slots.position, rows)
         query_position = view.layer_pass.recalled_queries(rows)[1]
         age = torch.arange(query_position.shape[1] - 1, -1, -1, device=logits.device)
