@@ -97,7 +97,18 @@ def app_command(
             server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             server.kill()
-        _stop_workers(root)
+        # Stop the workers unless another dashboard uses them, with time to mark a running job as cancelled.
+        processes = []
+        with contextlib.suppress(UserError):  # the folder is gone or full
+            for pid in release_workers(root):
+                with contextlib.suppress(psutil.Error):  # the worker has ended by itself
+                    processes.append(psutil.Process(pid))
+        for worker in processes:
+            with contextlib.suppress(psutil.Error):
+                worker.terminate()
+        _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+        for process in alive:
+            process.kill()
 
 
 def share_out(workers: int | None) -> None:
@@ -220,18 +231,3 @@ def _last_words(root: Path) -> str:
     """The last line of the server's log."""
     lines = [line.strip() for line in tail(server_log(root), 40) if line.strip()]
     return f"{lines[-1] if lines else 'no output'} (the log is {server_log(root)})."
-
-
-def _stop_workers(root: Path) -> None:
-    """Stop the workers unless another dashboard uses them, with time to mark a running job as cancelled."""
-    processes = []
-    with contextlib.suppress(UserError):  # the folder is gone or full
-        for pid in release_workers(root):
-            with contextlib.suppress(psutil.Error):  # the worker has ended by itself
-                processes.append(psutil.Process(pid))
-    for worker in processes:
-        with contextlib.suppress(psutil.Error):
-            worker.terminate()
-    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
-    for process in alive:
-        process.kill()

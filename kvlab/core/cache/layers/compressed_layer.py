@@ -157,7 +157,17 @@ class CompressedLayer(LayerState, UnboundedLayer):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         elif call.padding is not None:
-            self._check_single_tokens(call.padding)
+            padding = call.padding
+            # A row without a token; not looked at on a GPU, which would have to wait.
+            if self.rank == 0 and padding.device.type == "cpu" and not is_tracing(padding):
+                has_token = padding[:, self.cumulative_length - 1].bool()
+                if not has_token.all():
+                    row = int(has_token.int().argmin())
+                    raise UserError(
+                        f"Row {row} of this pass of one token is padding, but a decode step adds a token to every row: "
+                        "take out rows that have ended (cache.batch_select_indices), or pass two columns, padded in "
+                        "front."
+                    )
         self.note_peak(self.table_bytes() + max(table.left_bytes for table in self.tables))
         if completes_prompt:
             self._set_budget()
@@ -292,17 +302,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
             table.mark_padding(valid, place)
         self.tokens_seen = before + row_valid.sum(-1)
         self.lengths = self.tokens_seen.tolist()
-
-    def _check_single_tokens(self, padding: Tensor) -> None:
-        """Raise UserError if a row has no token in a pass of one; not looked at on a GPU, which would have to wait."""
-        if self.rank == 0 and padding.device.type == "cpu" and not is_tracing(padding):
-            has_token = padding[:, self.cumulative_length - 1].bool()
-            if not has_token.all():
-                row = int(has_token.int().argmin())
-                raise UserError(
-                    f"Row {row} of this pass of one token is padding, but a decode step adds a token to every row: "
-                    "take out rows that have ended (cache.batch_select_indices), or pass two columns, padded in front."
-                )
 
     def _leave_inference_mode(self) -> None:
         """Copy what a pass in inference mode left, if that mode has ended: its tensors cannot change outside of it."""
