@@ -44,7 +44,8 @@ SHOWING = [
     "common", "trace", "analysis", "figures", "views", "papers", "results", "jobs", "forms", "planning", "library",
     "report", "models/info", "tasks/documents",
 ]  # fmt: skip
-ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
+# `kvlab.extend`: the one import of plug-ins; `kvlab.notebook`: comparisons and evaluations as objects.
+ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py", "notebook.py"}
 
 
 # Floors of the core, the ground first: each imports only from those before it. Contract and methods are one floor: the
