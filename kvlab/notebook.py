@@ -208,8 +208,8 @@ class Scores(_Table):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row a task, length, method and budget (`kvlab.evaluate.results.summary.summarize`)."""
-        from kvlab.evaluate.results.summary import summarize
+        """One row a task, length, method and budget (`kvlab.evaluation.results.summary.summarize`)."""
+        from kvlab.evaluation.results.summary import summarize
 
         return summarize(self.rows)
 
@@ -380,13 +380,13 @@ def evaluate(
         lengths: tokens of a prompt; None: those of each task.
         question_aware: whether a cache is compressed with the question in sight.
         out: the folder of rows; prompts that stand there are not measured again.
-        fields: other fields of `kvlab.evaluate.request.EvalRequest`.
+        fields: other fields of `kvlab.evaluation.request.EvalRequest`.
 
     The stop button and Ctrl-C keep what is measured, and return it: the same call goes on.
     Raises UserError for bad input, before anything runs.
     """
-    from kvlab.evaluate.harness import evaluate as run_evaluation
-    from kvlab.evaluate.request_parser import parse_request
+    from kvlab.evaluation.harness import evaluate as run_evaluation
+    from kvlab.evaluation.request_parser import parse_request
 
     request = parse_request(
         tasks=_joined(tasks),

@@ -16,7 +16,7 @@ from app.run_views import page
 from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.trace.catalogue import list_runs
 
 PAGE = ResultsPage("quality", "evaluation", EvalJob, results)

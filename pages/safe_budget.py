@@ -12,7 +12,7 @@ from app.figures.figure import page_file
 from app.run_views import page
 from app.session.url_state import get_param
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.results.risk.sentences import fewest_prompts
 
 PAGE = ResultsPage("safe_budget", "evaluation", EvalJob, results)

@@ -30,7 +30,7 @@ LAYERS = [
     {"analysis", "figures", "views"},  # what is drawn of runs
     {"library", "checking"},  # the folder of runs; checks of methods
     {"engine", "report"},  # comparisons, kept prefixes, restored answers; exports
-    {"evaluate", "live", "watch"},  # scores of many prompts; conversations; caches that were not written here
+    {"evaluation", "live", "watch"},  # scores of many prompts; conversations; caches that were not written here
     {"bench", "results"},  # times; rows, verdicts, safe budgets
     {"jobs", "papers"},  # the queue and its worker; the papers
     {"forms"},  # what was typed, as a request

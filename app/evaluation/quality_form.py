@@ -24,8 +24,8 @@ from kvlab.common.formatting import join_words as in_words
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
-from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice
+from kvlab.evaluation.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.chat_template import has_template

@@ -22,7 +22,7 @@ from app.session.url_state import drop_stale_option, in_url
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
-from kvlab.evaluate.request import SampleJob
+from kvlab.evaluation.request import SampleJob
 from kvlab.figures import needle_map
 from kvlab.figures import quality as figures
 from kvlab.forms import eval_form

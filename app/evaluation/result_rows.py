@@ -15,7 +15,7 @@ from app.navigation.selection import runs_root
 from app.queue.job_panel import POLL_SECONDS, show_job
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.results.sources import Sources
 
 

@@ -15,8 +15,8 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
+from kvlab.evaluation.results.rows import ROWS
 from kvlab.forms import eval_form
 from kvlab.planning import methods
 from kvlab.results import quality_tables

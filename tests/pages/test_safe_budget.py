@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob
-from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob
+from kvlab.evaluation.results.rows import ROWS
 from kvlab.figures import risk
 from kvlab.results.risk.safe_budget import safe_budget
 from tests.pages.test_board_page import told

@@ -15,7 +15,7 @@ from kvlab.bench.request import BenchJob
 from kvlab.bench.rows import SCHEMA
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.forms.measurement_job import job_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, RecordedComparison
