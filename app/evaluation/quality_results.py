@@ -124,7 +124,7 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     """The rows of the chosen evaluation, model and position of the question."""
     names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     if not names and name is None:
-        st.info("There are no evaluations in this folder of runs yet: start one above, or with `kvlab eval`.")
+        st.info("There are no evaluations here yet: start one on the page **New**, or with `kvlab eval`.")
         return rows
     if name is not None:
         if name not in names and _is_unscored(name):
