@@ -19,7 +19,7 @@ from app.queue.submit import queue_and_open
 from app.run_views import page
 from app.session.url_state import get_param, params, set_param
 from kvlab.common.answer_match import find_answer
-from kvlab.common.thoughts import hide_thinking
+from kvlab.common.thoughts import declared_tags, hide_thinking
 from kvlab.core.errors import UserError
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.report.views import Passages
@@ -122,13 +122,13 @@ def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], an
     for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(name)}**")
-            st.html(f'<div style="{STYLE}">{mark_answer(text, answer)}</div>')
+            st.html(f'<div style="{STYLE}">{mark_answer(text, answer, run)}</div>')
 
 
-def mark_answer(text: str, answer: str) -> str:
+def mark_answer(text: str, answer: str, run: Run) -> str:
     """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
-    start, stop = find_answer(hide_thinking(shown), answer) or (0, 0)
+    start, stop = find_answer(hide_thinking(shown, tags=declared_tags(run.record.chat)), answer) or (0, 0)
     before, found, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
     mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{found}</mark>' if found else ""
     return f"{before}{mark}{after}"

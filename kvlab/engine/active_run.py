@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.common.formatting import format_bytes
-from kvlab.common.thoughts import MORE_TOKENS, is_unfinished, open_tag
+from kvlab.common.thoughts import MORE_TOKENS, declared_tags, is_unfinished, open_tag
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import Choose, end_ids
@@ -121,7 +121,8 @@ class ActiveRun:
         if self.recorder is not None:
             self.recorder.write_arrays()
         free_text = self._write_own()
-        if is_unfinished(free_text, bool(open_tag("".join(self.prompt_texts)))):
+        tags = declared_tags(self.writer.record.chat)
+        if is_unfinished(free_text, bool(open_tag("".join(self.prompt_texts), tags)), tags):
             self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
         self.writer.finish("complete", free_text=free_text, **self.measured)
 

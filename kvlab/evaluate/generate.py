@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.common.thoughts import answer_spans
+from kvlab.common.thoughts import Tags, answer_spans
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
@@ -40,6 +40,7 @@ class Stops:
     texts: tuple[str, ...] = ()
     strips: bool = True
     open_tag: str = ""
+    tags: Tags | None = None  # those of thinking that only the chat template declares
 
     def are_in(self, text: str) -> bool:
         """Whether any of them is in the answer."""
@@ -57,7 +58,7 @@ class Stops:
     def _parts(self, text: str) -> tuple[str, str]:
         """What comes before the answer, and the answer with all that follows."""
         whole = self.open_tag + text
-        spans = answer_spans(whole)
+        spans = answer_spans(whole, tags=self.tags)
         start = spans[0][0] if spans else len(whole)
         thinking = whole[:start]
         answer = whole[start:]
@@ -108,11 +109,6 @@ class _Answers:
     ids: dict[int, list[int]] = field(default_factory=dict)
     memory: dict[int, Memory] = field(default_factory=dict)
     decode_seconds: float = 0.0
-
-    def draw(self, logits: Tensor) -> list[int]:
-        """Tokens of its rows, drawn from logits (rows, V)."""
-        pairs = zip(torch.softmax(logits, -1), self.running, strict=True)
-        return [int(torch.multinomial(row, 1, generator=self.generators[prompt])) for row, prompt in pairs]
 
 
 class _Answering:
@@ -180,9 +176,13 @@ class _Answering:
         kept: list[int] = []
         alive = [answers for answers in self.answers.values() if answers.branch in self.fan_out.branches]
         likeliest = logits.argmax(-1).tolist()  # read from the device once for all rows
-        chosen = [
-            (one, one.draw(logits[one.branch.rows]) if one.generators else likeliest[one.branch.rows]) for one in alive
-        ]
+        chosen: list[tuple[_Answers, list[int]]] = []
+        for one in alive:
+            tokens = likeliest[one.branch.rows]
+            if one.generators:
+                pairs = zip(torch.softmax(logits[one.branch.rows], -1), one.running, strict=True)
+                tokens = [int(torch.multinomial(row, 1, generator=one.generators[prompt])) for row, prompt in pairs]
+            chosen.append((one, tokens))
         for answers, tokens in chosen:
             for prompt, token in zip(answers.running, tokens, strict=True):
                 answers.ids[prompt].append(token)

@@ -28,6 +28,7 @@ from kvlab.evaluate.request import EvalRequest, remember_files
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore, ShardStore
+from kvlab.evaluate.scoring.metrics import tags_of_rows
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.models.chat import Chat, chat_of, window_of
@@ -86,24 +87,19 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    notes = [*damaged, *filter(None, [evaluation.maker.backoff.notes_text, _not_scored(rows), _unfinished(rows)])]
+    notes = [*damaged, *filter(None, [evaluation.maker.backoff.notes_text]), *_row_notes(rows)]
     return EvalResult(rows, [*evaluation.notes, *notes])
 
 
-def _not_scored(rows: pd.DataFrame) -> str | None:
-    """A sentence about rows whose metric raised, with the first error; None without any."""
+def _row_notes(rows: pd.DataFrame) -> Iterator[str]:
+    """Sentences about rows whose metric raised, with the first error, and about answers that end within thinking."""
     errors = rows["error"].dropna()
-    if errors.empty:
-        return None
-    return f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
-
-
-def _unfinished(rows: pd.DataFrame) -> str | None:
-    """A sentence about answers that end within thinking; None without any."""
-    ended = sum(is_unfinished(text) for text in rows["prediction"].dropna())
-    if not ended:
-        return None
-    return f"{ended} of {len(rows)} texts end within thinking, which no metric counts as an answer: {MORE_TOKENS}."
+    if not errors.empty:
+        yield f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
+    texts = zip(rows["prediction"], tags_of_rows(rows), strict=True)
+    ended = sum(is_unfinished(text, tags=tags) for text, tags in texts if isinstance(text, str))
+    if ended:
+        yield f"{ended} of {len(rows)} texts end within thinking, which no metric counts as an answer: {MORE_TOKENS}."
 
 
 def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:

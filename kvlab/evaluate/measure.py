@@ -143,7 +143,7 @@ class Measurer:
 
 
 def _stops(prompt: PreparedPrompt) -> Stops:
-    return Stops((prompt.sample.stop,) if prompt.sample.stop else (), open_tag=prompt.open_tag)
+    return Stops((prompt.sample.stop,) if prompt.sample.stop else (), open_tag=prompt.open_tag, tags=prompt.tags)
 
 
 def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:

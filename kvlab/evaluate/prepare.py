@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvlab.common.thoughts import open_tag
+from kvlab.common.thoughts import Tags, open_tag
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.choice import MethodChoice
@@ -20,7 +20,7 @@ from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS
 from kvlab.library.prefixes import PrefixFile, list_prefixes, prefix_path, proposed_name, read_prefix, recorded_loading
-from kvlab.models.chat import Chat, Turns
+from kvlab.models.chat import Chat, Turns, think_tags
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import ModelRequest
 from kvlab.tasks.sample import Sample
@@ -41,6 +41,7 @@ class PreparedPrompt:
     parts: tuple[tuple[int, ...], ...] = ()  # positions of the tokens of each of the sample's parts
     further: tuple[list[int], ...] = ()  # further questions, with what a chat has before and after each
     open_tag: str = ""  # the tag that opens thinking at the end of the chat template
+    tags: Tags | None = None  # those of thinking that only the chat template declares
 
     @property
     def is_forced(self) -> bool:
@@ -123,6 +124,7 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
     statements = sample.meta.get("statements")
     hidden = {place for text in (statements if isinstance(statements, list) else ()) for place in positions(str(text))}
     opening = text_ids(tokenizer, sample.answer_start)
+    tags = think_tags(tokenizer)
     turns = Turns.from_chat(chat) if sample.further and sample.keeps_answers else None
     later = []
     for one in sample.further:
@@ -140,7 +142,8 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
         closing=0 if opening else len(after),  # what is held back then ends with the opening
         parts=_parts(sample, positions),
         further=tuple(later),
-        open_tag=open_tag(back),
+        open_tag=open_tag(back, tags),
+        tags=tags,
     )
 
 

@@ -136,7 +136,7 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
     if not sample.parts:
         return None
     metric = OF_PARTS.get(sample.metric, sample.metric)
-    scores = of_each(lambda answers: score(metric, outcome.prediction, answers), sample.answers)
+    scores = of_each(lambda answers: score(metric, outcome.prediction, answers, tags=prompt.tags), sample.answers)
     lines = []
     for index, part in enumerate(sample.parts):
         place = prompt.parts[index]
@@ -298,6 +298,6 @@ def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]
     names = [str(name) for name in classes] if isinstance(classes, list) else []
     check_metric(metric)
     try:
-        return float(score(metric, outcome.prediction, prompt.sample.answers, names)), None
+        return float(score(metric, outcome.prediction, prompt.sample.answers, names, prompt.tags)), None
     except Exception as error:
         return math.nan, f"{metric}: {type(error).__name__}: {error}"[:LONGEST_ERROR]

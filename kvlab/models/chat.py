@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from kvlab.common.thoughts import is_mark
+from kvlab.common.thoughts import SETTING, Tags, hide_thinking, is_mark
 from kvlab.core.errors import UserError
 from kvlab.models.sources import Source
 from kvlab.requests.compare import ChatRequest, ModelRequest
@@ -33,12 +34,54 @@ def decode_answer(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[frozenset[int], frozenset[int]]:
     """(ids of special tokens that mark thinking, ids of all other special tokens)."""
     added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
-    marks = frozenset(one for one, token in added.items() if token.special and is_mark(str(token)))
+    tags = think_tags(tokenizer)
+    marks = frozenset(one for one, token in added.items() if token.special and is_mark(str(token), tags))
     others = {one for one, token in added.items() if token.special}
     return marks, frozenset((others | set(tokenizer.all_special_ids)) - marks)
 
 
+@lru_cache(maxsize=4)
+def think_tags(tokenizer: PreTrainedTokenizerBase) -> Tags | None:
+    """(opening, closing) tag that the chat template puts around thinking; None if `kvlab.common.thoughts` knows it.
+
+    A marked thought is rendered in the last turn, as templates drop those of earlier turns. Only tags in brackets
+    count: a word such as "Answer:" may stand anywhere in an answer. None too for a template that shows no thought.
+    """
+    if not _template(tokenizer):
+        return None
+
+    def rendered(**thought: str) -> str:
+        turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER, **thought}]
+        try:
+            return str(tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=True))
+        except Exception:  # a template is a program of its own, and need not take these turns
+            return ""
+
+    header = rendered().partition(ANSWER)[0]
+    for name in THOUGHT_FIELDS:
+        before, found, after = rendered(**{name: THOUGHT}).partition(THOUGHT)
+        between, answered, _ = after.partition(ANSWER)
+        if not (found and answered):
+            continue
+        turn = before.rpartition(QUESTION)[2] + found + between + answered
+        shown = hide_thinking(turn)
+        if ANSWER in shown and THOUGHT not in shown:
+            return None
+        opening = before.removeprefix(header).strip()
+        first = re.search(rf"{_BRACKETS}$", opening)
+        last = re.match(_BRACKETS, between.strip())
+        return (first[0], last[0]) if first and last else None
+    return None
+
+
 SWITCH = "enable_thinking"
+THOUGHT_FIELDS = (
+    "reasoning_content",
+    "thinking",
+    "reasoning",
+)  # of an assistant's turn
+THOUGHT = "kvlab-puts-a-thought-here"
+_BRACKETS = r"(?:<[^<>\s]+>|\[[^\[\]\s]+\])"
 PLACE = "kvlab-puts-the-prompt-here"
 
 
@@ -95,7 +138,8 @@ class Chat:
     def settings(self) -> dict[str, Any]:
         """The settings for a run's record."""
         turns = {"turns": [turn.model_dump() for turn in self.turns]} if self.turns else {}
-        return {"system": self.system, "thinking": self.thinking, **turns}
+        tags = think_tags(self.tokenizer)
+        return {"system": self.system, "thinking": self.thinking, **turns, **({SETTING: list(tags)} if tags else {})}
 
 
 def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat | None:
@@ -184,7 +228,14 @@ class Turns:
         opening, found, closing = chat.rendered(CONTEXT).partition(CONTEXT)
         turns = [("user", CONTEXT), ("assistant", ANSWER), ("user", QUESTION)]
         system = [("system", chat.system)] if chat.system else []
-        later = _render(chat, [*system, *turns])
+        messages = [{"role": role, "content": content} for role, content in (*system, *turns)]
+        try:
+            later = str(chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is a program of its own
+            message = " ".join(str(error).split())[:160].rstrip(".")
+            raise UserError(
+                f"The model's chat template rejects a conversation ({message}): use --set chat=no."
+            ) from None
         _, answered, rest = later.partition(ANSWER)
         between, asked, _ = rest.partition(QUESTION)
         if not (found and answered and asked):
@@ -201,12 +252,3 @@ class Turns:
         before = GAP if is_first else self.between
         ids: list[int] = loaded.encode(before + question + self.closing, special=False)[0].tolist()
         return ids
-
-
-def _render(chat: Chat, turns: list[tuple[str, str]]) -> str:
-    messages = [{"role": role, "content": content} for role, content in turns]
-    try:
-        return str(chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # a template is a program of its own
-        message = " ".join(str(error).split())[:160].rstrip(".")
-        raise UserError(f"The model's chat template rejects a conversation ({message}): use --set chat=no.") from None

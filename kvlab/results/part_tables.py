@@ -15,7 +15,7 @@ import pandas as pd
 
 from kvlab.common.intervals import mean_intervals
 from kvlab.core.choice import FULL
-from kvlab.evaluate.scoring.metrics import score
+from kvlab.evaluate.scoring.metrics import score, tags_of_rows
 from kvlab.results.informative import LEAST_SCORE
 from kvlab.results.score_tables import NAMES, with_names
 
@@ -94,10 +94,10 @@ def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     found: dict[tuple[str, str, str], list[float]] = {}
     for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
         given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
-        for answer, own in zip(group["prediction"], given, strict=True):
+        for answer, own, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
             others = [pair for one in given if one is not own for pair in one.items() if pair[0] not in own]
             for kind, spec in others:
-                found.setdefault((str(task), str(difficulty), kind), []).append(score(RULES, answer, [spec]))
+                found.setdefault((str(task), str(difficulty), kind), []).append(score(RULES, answer, [spec], tags=tags))
     untold = 1 - rows.loc[(rows["method"] == FULL.method) & (rows["task"] == SECRET), "score"]
     if len(untold):
         found[KEPT[0], "", KEPT[1]] = untold.tolist()

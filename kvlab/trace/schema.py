@@ -156,7 +156,8 @@ class RunRecord(BaseModel):
     generation_config: GenerationSettings = Field("ignore", description="whether the checkpoint's settings were used")
     device: str
     chat: dict[str, JsonValue] | None = Field(
-        None, description="system prompt and thinking switch of the model's chat template; None: plain text"
+        None,
+        description="system prompt, thinking switch and think tags of the chat template; None: plain text",
     )
     loading: dict[str, JsonValue] = Field(default_factory=dict, description="requested placement, load_in, revision")
     model: ModelShape

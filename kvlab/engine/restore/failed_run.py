@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.formatting import shared_prefix
-from kvlab.common.thoughts import hide_in, hide_thinking
+from kvlab.common.thoughts import Tags, declared_tags, hide_in, hide_thinking
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import PromptCache, defer_decision
@@ -290,7 +290,10 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     expected = wanted_of([run], labels)
     whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
     texts = prompt.texts(whole)
-    wanted = Wanted(None) if expected is None else Wanted(expected.answer, (), expected.others, ends_in_thinking(run))
+    wanted = Wanted(None)
+    if expected is not None:
+        tags = declared_tags(run.record.chat)
+        wanted = Wanted(expected.answer, (), expected.others, ends_in_thinking(run), tags)
     if expected is None:
         same = shared_prefix(own, whole)
         if same == len(whole):
@@ -332,13 +335,14 @@ def decode_forced(
 class Wanted:
     """The expected text: `answer` or one of `others` anywhere, or, without an answer, the leading tokens `ids`.
 
-    `thinks`: the prompt ends within thinking, which is no answer.
+    `thinks`: the prompt ends within thinking, which is no answer. `tags`: those that only the chat template declares.
     """
 
     answer: str | None
     ids: tuple[int, ...] = ()
     others: tuple[str, ...] = ()
     thinks: bool = False
+    tags: Tags | None = None
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -356,7 +360,7 @@ class Wanted:
         def ended(ids: list[int]) -> bool:
             if self.answer is None:
                 return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
-            text = hide_thinking(decode(ids), self.thinks).rstrip("\ufffd")
+            text = hide_thinking(decode(ids), self.thinks, self.tags).rstrip("\ufffd")
             found = filter(None, (find_answer(text, one) for one in self.answers))
             return any(_MORE_OF_A_NUMBER.fullmatch(text, stop) is None for _, stop in found)
 
@@ -370,4 +374,4 @@ class Wanted:
 
     def _shown(self, texts: list[str]) -> list[str]:
         """The texts with thinking hidden."""
-        return hide_in(texts, self.thinks)
+        return hide_in(texts, self.thinks, self.tags)

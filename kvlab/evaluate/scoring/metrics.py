@@ -22,7 +22,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.formatting import shared_prefix
-from kvlab.common.thoughts import answer_of
+from kvlab.common.thoughts import Tags, answer_of, declared_tags
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.registry import Registry
 from kvlab.core.validation import read_json
@@ -159,15 +159,13 @@ def word_prefix(prediction: str, answers: Sequence[str], classes: Sequence[str] 
 
     A full stop at a word's end does not count: an answer may end with one that the passage lacks.
     """
-    return max(_common_prefix(_bare_words(prediction), _bare_words(answer)) for answer in answers)
+    words = _bare_words(prediction)
+    wanted = map(_bare_words, answers)
+    return max(shared_prefix(words, expected) / max(len(expected), 1) for expected in wanted)
 
 
 def _bare_words(text: str) -> list[str]:
     return [word.rstrip(".") for word in text.split()]
-
-
-def _common_prefix(words: list[str], expected: list[str]) -> float:
-    return shared_prefix(words, expected) / max(len(expected), 1)
 
 
 def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -364,15 +362,24 @@ def check_metric(metric: str) -> str:
     return metric
 
 
-def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+def score(
+    metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = (), tags: Tags | None = None
+) -> float:
     """Score a prediction with a metric, without the thinking in it (`kvlab.common.thoughts`).
 
-    Raises UserError for an unknown metric or a missing package.
+    `tags`: those of thinking that only the chat template declares. Raises UserError for an unknown metric or a missing
+    package.
     """
     lines = prediction.split("\n")
     each_alone = metric in OF_LINES and len(lines) == len(answers)  # a line answers a question, and may begin anew
-    answer = "\n".join(map(answer_of, lines)) if each_alone else answer_of(prediction)
+    answer = "\n".join(answer_of(one, tags=tags) for one in (lines if each_alone else [prediction]))
     return METRICS[check_metric(metric)](answer, answers, classes)
+
+
+def tags_of_rows(rows: pd.DataFrame) -> list[Tags | None]:
+    """Each row's tags of thinking that only its chat template declares."""
+    chats = rows["chat"] if "chat" in rows else [None] * len(rows)
+    return [declared_tags(read_json(chat)) if isinstance(chat, str) else None for chat in chats]
 
 
 def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -387,6 +394,6 @@ def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
         )
     if rows[["prediction", "answer"]].isna().any(axis=None):
         raise UserError("Some of these rows were shipped without their texts: evaluate them again to score them anew.")
-    pairs = zip(rows["prediction"], rows["answer"], strict=True)
-    scores = [score(metric, prediction, json.loads(answers)) for prediction, answers in pairs]
+    texts = zip(rows["prediction"], rows["answer"], tags_of_rows(rows), strict=True)
+    scores = [score(metric, prediction, json.loads(answers), tags=tags) for prediction, answers, tags in texts]
     return rows.assign(metric=metric, score=scores)

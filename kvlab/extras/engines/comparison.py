@@ -257,9 +257,9 @@ def _digest(settings: Any) -> str:
 
 def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: Loaded) -> Answer:
     sample = prompt.sample
-    stops = Stops((sample.stop,) if sample.stop else (), open_tag=prompt.open_tag)
+    stops = Stops((sample.stop,) if sample.stop else (), open_tag=prompt.open_tag, tags=prompt.tags)
     text = stops.cut(decode_answer(loaded.tokenizer, list(ids)))
-    found = score(sample.metric, text, sample.answers)
+    found = score(sample.metric, text, sample.answers, tags=prompt.tags)
     return Answer(OPENVINO, mode, prompt.identity.task, prompt.identity.index, float(found), text)
 
 

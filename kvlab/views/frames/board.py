@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.answer_match import find_answer
-from kvlab.common.thoughts import hide_in, open_tag
+from kvlab.common.thoughts import declared_tags, hide_in, open_tag
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
@@ -116,13 +116,13 @@ def reference_texts(runs: Sequence[Run]) -> list[str]:
 
 def answer_texts(run: Run, phase: str) -> list[str]:
     """`phase_texts` with line breaks in place of thinking, also of what a chat template opened at the prompt's end."""
-    return hide_in(phase_texts(run, phase), ends_in_thinking(run))
+    return hide_in(phase_texts(run, phase), ends_in_thinking(run), declared_tags(run.record.chat))
 
 
 def ends_in_thinking(run: Run) -> bool:
     """Whether the run's prompt ends with a tag that opens thinking."""
     prompt = run.tokens[run.tokens["phase"] == "prompt"].nlargest(TAIL_TOKENS, "position").sort_values("position")
-    return bool(open_tag("".join(prompt["text"].fillna(""))))
+    return bool(open_tag("".join(prompt["text"].fillna("")), declared_tags(run.record.chat)))
 
 
 def phase_texts(run: Run, phase: str) -> list[str]:
