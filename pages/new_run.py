@@ -39,10 +39,15 @@ QUESTIONS = {
 }
 
 
-def comparison_form() -> None:
+def form() -> None:
     """The form: the prompt on the left, everything about the runs on the right, the buttons in a bar below."""
     st.html(f"<style>{read_static('new-run.css')}</style>")
-    recall()
+    # The model in view and the placement of the last run go into the URL, unless it or the user set them.
+    last = last_form(runs_root())
+    propose_model("model", last.pop("model", ""))
+    for name, value in last.items():
+        if name not in params() and name not in st.session_state:
+            st.session_state[name] = value
     with st.container(key="new-run"):
         left, right = st.columns([6, 5], gap="large")
     with left:
@@ -87,18 +92,6 @@ def comparison_form() -> None:
     run_bar(build, question, plan, notes, full.button)
 
 
-def recall() -> None:
-    """Fill in the model in view and the placement of the last run, unless the URL or the user set them.
-
-    They then appear in the URL, so that it means the same elsewhere.
-    """
-    last = last_form(runs_root())
-    propose_model("model", last.pop("model", ""))
-    for name, value in last.items():
-        if name not in params() and name not in st.session_state:
-            st.session_state[name] = value
-
-
 def forget_amounts() -> None:
     """Each question has its own usual budgets and number of prompts."""
     for name in ("budgets", "samples"):
@@ -112,7 +105,7 @@ st.title("New")
 question = one_of("What do you want to know?", list(QUESTIONS), key="ask", on_change=forget_amounts)
 st.caption(plain(f"{QUESTIONS[question]} {fewest_prompts() if question == 'A guarantee' else ''}"))
 if question == "One prompt":
-    comparison_form()
+    form()
 elif question == "Many prompts":
     evaluation_form(measured_rows("evaluations"))
 elif question == "A guarantee":

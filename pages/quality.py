@@ -19,25 +19,25 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.trace.catalogue import list_runs
 
 
-def follow_sample(job: str) -> None:
-    """The progress of recording a prompt, then its autopsy."""
-    try:
-        status = jobs.status(runs_root(), job)
-        compressed = [run for run in list_runs(runs_root(), comparison_id=job) if run.method != "full"]
-        if status.state == "complete" and compressed:
-            go("autopsy", run=compressed[0].run_id)
-        show_job(job)
-    except UserError as error:
-        st.error(plain(str(error)))
+def main() -> None:
+    page.heading(
+        "Quality",
+        "Scores of compressed caches and the full cache on the same prompts: generated tasks, public benchmarks, and "
+        "your own prompts.",
+    )
+    if (sample := get_param("sample")) is None:
+        ResultsPage("quality", "Many prompts", EvalJob, results).show()
+    else:
+        # The progress of recording a prompt, then its autopsy.
+        try:
+            status = jobs.status(runs_root(), sample)
+            compressed = [run for run in list_runs(runs_root(), comparison_id=sample) if run.method != "full"]
+            if status.state == "complete" and compressed:
+                go("autopsy", run=compressed[0].run_id)
+            show_job(sample)
+        except UserError as error:
+            st.error(plain(str(error)))
+    page_file("Quality", "Scores of compressed caches and the full cache.")
 
 
-page.heading(
-    "Quality",
-    "Scores of compressed caches and the full cache on the same prompts: generated tasks, public benchmarks, and "
-    "your own prompts.",
-)
-if (sample := get_param("sample")) is not None:
-    follow_sample(sample)
-else:
-    ResultsPage("quality", "Many prompts", EvalJob, results).show()
-page_file("Quality", "Scores of compressed caches and the full cache.")
+main()

@@ -71,11 +71,7 @@ class ResultsPage:
         if status.ended:
             self.results(request.name)
         else:
-            self.redrawn(request.name)
-
-    def redrawn(self, name: str | None = None) -> None:
-        """The results, redrawn as they grow."""
-        st.fragment(self.results, run_every=REDRAWN_SECONDS)(name)
+            st.fragment(self.results, run_every=REDRAWN_SECONDS)(request.name)
 
     def _link_to_form(self) -> None:
         link("new_run", "Measure more", icon=":material/add:", ask=self.ask)
