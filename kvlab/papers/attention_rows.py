@@ -146,7 +146,7 @@ RETURN_COLUMNS = ["step", "kind", "share", "ever", "mass"]
 
 def returning(rows: Rows, evicted: np.ndarray, kind: str) -> pd.DataFrame:
     """One row per decode step: `share` of the evicted tokens in the step's top fifth, `ever` those that were so far,
-    and `mass`, the full cache's attention on all evicted tokens.
+    and `mass`, the attention on all evicted tokens with nothing dropped.
 
     `evicted` is (tokens,) or (steps + 1, tokens) bool, the tokens gone before each step.
     """

@@ -61,10 +61,10 @@ def with_unread(table: pd.DataFrame, unread: np.ndarray) -> pd.DataFrame:
 def reading_map_frame(run: Run, lineage: Lineage, layer: int, head: int) -> pd.DataFrame:
     """One row per recorded step and block of tokens: what one head read of it, and the attention that it missed.
 
-    Columns step, first, last (tokens of the block), held and read (slots named by its tokens), true (the full cache's
-    attention to its tokens) and missed (that to tokens whose slot was held and not read). Blocks are of `BLOCK` tokens,
-    or as many as leave `MOST_BLOCKS`; steps are thinned to `MOST_STEPS`. The prompt's step, which reads everything, is
-    left out.
+    Columns step, first, last (tokens of the block), held and read (slots named by its tokens), true (attention to
+    its tokens with nothing dropped) and missed (that to tokens whose slot was held and not read). Blocks are of
+    `BLOCK` tokens, or as many as leave `MOST_BLOCKS`; steps are thinned to `MOST_STEPS`. The prompt's step, which reads
+    everything, is left out.
 
     Raises:
         UserError: the run recorded no choices or no attention rows of this head.
@@ -124,7 +124,7 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
         zmax=top,
         colorscale=LOSS[theme],
         colorbar=colour_bar("attention not read", theme, tickformat=".1~%"),
-        hovertemplate="step %{x}<br>from token %{y}<br>%{z:.1%} of the true attention not read<extra></extra>",
+        hovertemplate="step %{x}<br>from token %{y}<br>%{z:.1%} of all attention not read<extra></extra>",
     )
     figure = go.Figure([read, loss])
     if step is not None and len(steps) > 1:

@@ -300,7 +300,7 @@ def concentration(run: Run) -> pd.DataFrame:
 
 def returning(run: Run) -> pd.DataFrame:
     """One row per head, for the prompt tokens outside the top fifth: share that is `ever` in the top fifth of a
-    later step, mean `share` per step, and the full cache's attention on all of them (`mass`)."""
+    later step, mean `share` per step, and the attention on all of them with nothing dropped (`mass`)."""
     parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run)]
     rows = []
     for (layer, head), frame in parts:
@@ -381,8 +381,8 @@ def returns(rows: pd.DataFrame) -> Claim:
     ever, share, mass = (over_prompts(rows, name) for name in ("ever", "share", "mass"))
     finding = (
         f"{mean_text(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
-        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(TOP)}); the "
-        f"full cache's attention on them is {mean_text(mass, percent)}, mean over heads."
+        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(TOP)}); with "
+        f"nothing dropped, the attention on them is {mean_text(mass, percent)}, mean over heads."
     )
     return judge(RETURNS, ever, RETURNED, basis_of(rows), finding)
 

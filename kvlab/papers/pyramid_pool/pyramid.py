@@ -101,7 +101,7 @@ MOST_ROWS = 64
 
 
 def by_layer(run: Run) -> pd.DataFrame:
-    """One row per layer and KV head, means over at most `MOST_ROWS` recorded queries of the full cache's attention.
+    """One row per layer and KV head, means over at most `MOST_ROWS` recorded queries, with nothing dropped.
 
     Columns: layer, head, distance (tokens from the query to what it attends to, without sinks), share (distance
     relative to the text before the query), sink_mass (first `SINKS` tokens), local_mass (last `LOCAL` tokens).

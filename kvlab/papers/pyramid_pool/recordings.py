@@ -472,7 +472,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     rows = pyramid.attention_map(run, choice.layer, choice.head)
     layers = pyramid.layer_means(pyramid.by_layer(run))
     flat = rows.rename(columns=str).reset_index()
-    where = replace(of_run(run), note="the full cache's attention, kept alongside")
+    where = replace(of_run(run), note="this run's attention with nothing dropped")
     figure = attention_rows.distance_by_layer(layers, theme)
     caption = attention_rows.caption_distance_by_layer(layers, len(rows), pyramid.MOST_ROWS)
     return (
