@@ -88,8 +88,8 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         left, right = st.columns(2, gap="large")
         with right:
             st.header("Model")
-            propose_model("eval_model")
-            model = st.text_input("Name", "mini", **in_url("eval_model"), help=plain(model_field_help()))
+            propose_model("model")
+            model = st.text_input("Name", "mini", **in_url("model"), help=plain(model_field_help()))
         with left:
             tasks, files, uploaded, notes = tasks_section(listed, purpose)
             options = prompts_section(model, purpose)

@@ -80,7 +80,7 @@ def submit(works: Sequence[Work]) -> None:
         st.error(plain(str(error)))
         return
     first = works[0]
-    go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "new_run", job=ids[0])
+    go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "compare", job=ids[0])
 
 
 def _has_job(measurement: Measurement) -> bool:

@@ -46,7 +46,7 @@ def test_results_say_on_what_they_were_measured(measured: Path, open_page: Open)
 
 
 def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, started_workers: list):
-    page = open_page("speed", speed_view="New benchmark", methods="H2O")
+    page = open_page("new_run", ask="Timing", methods="H2O")
     page.text_input(key="contexts").set_value("256, 512")
     page.text_input(key="bench_name").set_value("tonight")
     page = page.run()
