@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from kvlab.cli.options.signature import with_plugins
-from kvlab.cli.replacements import replacement
+from kvlab.cli.replacements import BecameSetting, replacement
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 
@@ -157,7 +157,13 @@ def run(application: typer.Typer) -> None:
     try:
         for word in sys.argv[1:]:
             check_text(word, "An argument")
-        application()
+        while True:
+            try:
+                application()
+                return
+            except BecameSetting as moved:  # before anything ran
+                print(f"kvlab: {moved}", file=sys.stderr)
+                sys.argv[1:] = moved.rewritten(sys.argv[1:])
     except UserError as error:
         print(f"kvlab: {error}", file=sys.stderr)
         sys.exit(2)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from kvlab.common.limits import TURNS_SHARE
 from kvlab.core.budget import Budget
-from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache import make_cache
 from kvlab.core.choice import DEFAULT_METHOD, FULL, MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.validation import in_one_sentence, path_of, quote_value
@@ -127,7 +127,14 @@ class ComparisonPasses:
         guard = memory_guard(prepared.loaded.device, label) if alone else nullcontext()
         with ExitStack() as writers, guard:
             active = [self._start(index, writers) for index in group.indexes]
-            leader, probe = (self._leader(active), self._probe(active)) if group.leads else (None, None)
+            leader = None
+            probe = None
+            if group.leads:
+                # The full cache that writes the reference: that of a run, or one that is not recorded.
+                leader = next((run.cache for run in active if run.run.choice.method == FULL.method), None)
+                if leader is None:
+                    leader = make_cache(self.prepared.loaded, "full", seed=self.prepared.request.seed)
+                probe = self._probe(active)
             shared = SharedPass(prepared, active, leader, self.reference, self.watch, probe, self.live)
             try:
                 shared.run()
@@ -163,11 +170,6 @@ class ComparisonPasses:
         run = prepared.runs[index]
         cache = run.new_cache(timed=True, observer=None if recorder is None else observers)
         return ActiveRun(prepared, run, writer, cache, recorder, observers, OwnText(chooser_of(prepared)()))
-
-    def _leader(self, active: list[ActiveRun]) -> CompressedCache:
-        """The full cache that writes the reference: that of a run, or one that is not recorded."""
-        own = next((run.cache for run in active if run.run.choice.method == FULL.method), None)
-        return make_cache(self.prepared.loaded, "full", seed=self.prepared.request.seed) if own is None else own
 
     def _probe(self, active: list[ActiveRun]) -> Probe | None:
         """Add the probe of the full cache to the comparison's first run at level `full`."""

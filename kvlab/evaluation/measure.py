@@ -11,7 +11,6 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.generate import Sampling, Stops, generate_together
 from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt, can_keep
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded, Outcome
-from kvlab.evaluation.results.rows import PromptIdentity
 from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together, scored_bytes
 from kvlab.evaluation.scoring.order import loop_tokens
 from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
@@ -57,6 +56,12 @@ class Measurer:
                 survived.update({(number, prompt): found[row] for row, prompt in gone.items()})
                 tracker.keep_rows(stay)
 
+        sampling = None
+        if first.sample.temperature:
+            # The same seed for every method, so that only the cache differs.
+            one = first.identity
+            seed = zlib.crc32(f"{one.seed}/{one.task}/{one.index}/{one.content}".encode())
+            sampling = Sampling(first.sample.temperature, seed)
         results = generate_together(
             self.loaded,
             [prompt.context + prompt.question for prompt in prompts],
@@ -65,7 +70,7 @@ class Measurer:
             first.sample.max_new_tokens,
             _stops(first),
             self.prefill_chunk,
-            Sampling(first.sample.temperature, _seed(first.identity)) if first.sample.temperature else None,
+            sampling,
             self.check,
             leave,
         )
@@ -158,11 +163,6 @@ def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:
         answer_tokens=sum(map(len, answers.ids)),
         loop_tokens=max(map(loop_tokens, answers.ids)),
     )
-
-
-def _seed(identity: PromptIdentity) -> int:
-    """Seed for sampling a prompt's answer: the same for every method, so that only the cache differs."""
-    return zlib.crc32(f"{identity.seed}/{identity.task}/{identity.index}/{identity.content}".encode())
 
 
 def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Loaded) -> HiddenTokenTracker | None:

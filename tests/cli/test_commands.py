@@ -44,7 +44,6 @@ def test_every_command_has_help() -> None:
     [
         (["run", "h2o"], "kvlab run is now `kvlab compare --methods METHOD --budgets BUDGET`."),
         (["runs", "star", "it"], "kvlab runs star is now `kvlab runs label ID --star` or `--no-star`."),
-        (["compare", "--chat", "no"], "--chat is now `--set chat=VALUE`."),
         (["compare", "--score", "h2o"], "--score is now `--methods compose:"),
         (["compare", "--set", "chat"], "--set takes NAME=VALUE, not 'chat'; the names are field, "),
         (["compare", "--set", "moon=full"], "the names are field, "),
@@ -54,6 +53,24 @@ def test_every_command_has_help() -> None:
 def test_what_went_names_what_to_use_now_and_settings_are_checked(arguments, sentence, capsys, monkeypatch) -> None:
     told = complaint(capsys, monkeypatch, *arguments)
     assert sentence in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        (["compare", "--chat", "no", "--seed", "1"], ["compare", "--set", "chat=no", "--seed", "1"]),
+        (["compare", "--seed", "1", "--chat=no"], ["compare", "--seed", "1", "--set", "chat=no"]),
+        (["compare", "--chat", "--seed", "1"], ["compare", "--set", "chat=yes", "--seed", "1"]),
+        (["compare", "--chat"], ["compare", "--set", "chat=yes"]),
+    ],
+)
+def test_an_option_that_became_a_setting_is_taken_as_one(words: list[str], now: list[str]) -> None:
+    assert replacements.BecameSetting("--chat", "chat").rewritten(words) == now
+
+
+def test_a_command_with_such_an_option_goes_on(capsys, monkeypatch) -> None:
+    told = complaint(capsys, monkeypatch, "compare", "--prompt", PROMPT, "--methods", "full", "--chat", "perhaps")
+    assert told.startswith("kvlab: --chat is now `--set chat=VALUE`.\nkvlab: --set chat")
 
 
 def test_every_replaced_name_is_gone() -> None:
