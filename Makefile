@@ -72,8 +72,8 @@ lm-eval:
 	test -x .venv-lm-eval/bin/python || $(PYTHON) -m venv .venv-lm-eval
 	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]'
-	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -n 0 tests/evaluate/test_lm_eval.py tests/evaluate/test_lmeval_scoring.py
-	.venv-lm-eval/bin/python -m kvlab.evaluate.lm_eval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
+	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -n 0 tests/evaluation/test_lm_eval.py tests/evaluation/test_lmeval_scoring.py
+	.venv-lm-eval/bin/python -m kvlab.evaluation.lm_eval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --set include_path=$(RUNS)/lm-eval-tasks \
 		--tasks kvlab_few_shot,kvlab_needle --methods h2o,keepkv --budgets 0.1,0.2
 
@@ -108,7 +108,7 @@ vllm:
 # Parts of an evaluation on Ray's core (240 MB), with a task and a node killed by -9.
 ray: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,ray]'
-	KVLAB_RAY=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_ray.py -s
+	KVLAB_RAY=1 $(BIN)/python -m pytest tests/evaluation/test_shards_on_ray.py -s
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

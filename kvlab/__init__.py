@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kvlab.core.errors import UserError
     from kvlab.core.methods.catalogue import list_methods
     from kvlab.core.methods.composition.composed import compose
-    from kvlab.engine import compare, run
+    from kvlab.engine import run
     from kvlab.engine.prefix import Prefix
     from kvlab.models.load import load_model
+    from kvlab.notebook import compare, evaluate, open_folder, open_run
     from kvlab.results.risk.safe_budget import safe_budget
-    from kvlab.trace import open_run
 
 __version__ = "0.1.0"
 
@@ -30,9 +30,11 @@ __all__ = [
     "compare",
     "compose",
     "detach",
+    "evaluate",
     "list_methods",
     "load_model",
     "make_cache",
+    "open_folder",
     "open_run",
     "run",
     "safe_budget",
@@ -42,13 +44,15 @@ _HOME = {
     "Prefix": "kvlab.engine.prefix",
     "UserError": "kvlab.core.errors",
     "attach": "kvlab.core.cache.factory",
-    "compare": "kvlab.engine",
+    "compare": "kvlab.notebook",
     "compose": "kvlab.core.methods.composition.composed",
     "detach": "kvlab.core.cache.factory",
+    "evaluate": "kvlab.notebook",
     "list_methods": "kvlab.core.methods.catalogue",
     "load_model": "kvlab.models.load",
     "make_cache": "kvlab.core.cache.factory",
-    "open_run": "kvlab.trace",
+    "open_folder": "kvlab.notebook",
+    "open_run": "kvlab.notebook",
     "run": "kvlab.engine",
     "safe_budget": "kvlab.results.risk.safe_budget",
 }

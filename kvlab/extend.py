@@ -98,8 +98,8 @@ if TYPE_CHECKING:
     from kvlab.core.stores.kivi import PerChannel, PerToken
     from kvlab.core.stores.store import STORES, Store
     from kvlab.core.stores.turbo import Rotated
-    from kvlab.evaluate.scoring.metrics import METRICS, register_metric
-    from kvlab.evaluate.scoring.metrics import score as score_answer
+    from kvlab.evaluation.scoring.metrics import METRICS, register_metric
+    from kvlab.evaluation.scoring.metrics import score as score_answer
     from kvlab.tasks.draft import Draft, Task
     from kvlab.tasks.loaders import register_loader
     from kvlab.tasks.loaders.plain_text import load_plain_text
@@ -194,7 +194,7 @@ _HOME = {
         "kvlab.core.stores.store": "STORES Store",
         "kvlab.core.stores.turbo": "Rotated",
         # Tasks, files and metrics.
-        "kvlab.evaluate.scoring.metrics": "METRICS register_metric score_answer:score",
+        "kvlab.evaluation.scoring.metrics": "METRICS register_metric score_answer:score",
         "kvlab.tasks.draft": "Draft Task",
         "kvlab.tasks.loaders": "register_loader",
         "kvlab.tasks.loaders.plain_text": "load_plain_text",

@@ -248,7 +248,7 @@ def restore(run: Run, span: tuple[int, int]) -> None:
         "tokens kept in every head within the budget. The page **Difference of two runs** then shows the change."
     )
     if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
-        queue_and_open("new_run", lambda: counterfactual(run.record, *span))
+        queue_and_open("compare", lambda: counterfactual(run.record, *span))
 
 
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)

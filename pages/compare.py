@@ -1,4 +1,4 @@
-"""Compare: several methods and budgets over one prompt, side by side."""
+"""Result: several methods and budgets over one prompt, side by side. `?job=` follows a running comparison."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from app.figures.figure import page_file, show
 from app.figures.image_writer import image_writer
 from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
+from app.queue.job_panel import show_job
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from app.session.open_runs import runs_root
+from app.session.url_state import get_param
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import compare as figures
@@ -120,6 +122,10 @@ def main() -> None:
         "What each method answers, and at how many bytes. **KL** is the distance from the full cache's probabilities "
         "over its own continuation.",
     )
+    if job := get_param("job"):
+        show_job(job)
+        link("new_run", "Set up another run", icon=":material/add:")
+        return
     runs = current_comparison()
     if not runs:
         return

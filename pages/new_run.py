@@ -1,4 +1,4 @@
-"""New run: the form of a comparison, on one screen. With `?job=` in the URL it shows the progress of a job."""
+"""New: one question, and the form that answers it: a comparison, an evaluation or a benchmark."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from functools import partial
 
 import streamlit as st
 
-from app.base.links import go, link
+from app.base.links import go
 from app.base.text import plain
+from app.base.widgets import one_of
 from app.evaluation.fit_section import fit_section
+from app.evaluation.quality_form import SAFE_BUDGET, evaluation_form
+from app.evaluation.result_rows import measured_rows
+from app.evaluation.speed_results import speed_form
 from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
 from app.new_run.answer import FullAnswer, answer_section
@@ -18,27 +22,32 @@ from app.new_run.model_section import chat_section, count_section, model_section
 from app.new_run.prompt_library import save_section
 from app.new_run.prompt_source import prompt_section
 from app.new_run.run_bar import length_and_level, recording_section, run_bar
-from app.queue.job_panel import show_job
-from app.session.url_state import get_param, params
+from app.session.url_state import get_param, params, set_param
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
 from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.chat_template import ChatFormat
+from kvlab.results.risk.sentences import fewest_prompts
 
-# What else can be measured: the page, the choice that opens its form, and what is asked.
-OTHER_QUESTIONS = (
-    ("quality", "New evaluation", "Many prompts: scores with intervals"),
-    ("safe_budget", "New evaluation", "A guarantee: how small the cache may be"),
-    ("speed", "New benchmark", "Timing: speed and memory"),
-)
+QUESTIONS = {
+    "One prompt": "What each method answers to it, at how many bytes.",
+    "Many prompts": "Scores with intervals, of compressed caches and the full cache on the same prompts.",
+    "A guarantee": "How small the cache may be so that your prompts keep their answers.",
+    "Timing": "Speed and memory of a decode step, beside the best full cache.",
+}
 
 
 def form() -> None:
     """The form: the prompt on the left, everything about the runs on the right, the buttons in a bar below."""
     st.html(f"<style>{read_static('new-run.css')}</style>")
-    recall()
+    # The model in view and the placement of the last run go into the URL, unless it or the user set them.
+    last = last_form(runs_root())
+    propose_model("model", last.pop("model", ""))
+    for name, value in last.items():
+        if name not in params() and name not in st.session_state:
+            st.session_state[name] = value
     with st.container(key="new-run"):
         left, right = st.columns([6, 5], gap="large")
     with left:
@@ -83,27 +92,23 @@ def form() -> None:
     run_bar(build, question, plan, notes, full.button)
 
 
-def recall() -> None:
-    """Fill in the model in view and the placement of the last run, unless the URL or the user set them.
-
-    They then appear in the URL, so that it means the same elsewhere.
-    """
-    last = last_form(runs_root())
-    propose_model("model", last.pop("model", ""))
-    for name, value in last.items():
-        if name not in params() and name not in st.session_state:
-            st.session_state[name] = value
+def forget_amounts() -> None:
+    """Each question has its own usual budgets and number of prompts."""
+    for name in ("budgets", "samples"):
+        st.session_state.pop(name, None)
+        set_param(name, None)
 
 
-if job := get_param("job"):
-    st.title("Comparison")
-    show_job(job)
-    if st.button("Set up another run", icon=":material/add:"):
-        go("new_run")
-else:
-    st.title("New run")
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="other-questions"):
-        st.caption("One prompt and several methods. Or ask about:", width="content")
-        for name, another, title in OTHER_QUESTIONS:
-            link(name, title, **{f"{name}_view": another})
+if get_param("job"):  # links of before: the form followed its job itself
+    go("compare", **params())
+st.title("New")
+question = one_of("What do you want to know?", list(QUESTIONS), key="ask", on_change=forget_amounts)
+st.caption(plain(f"{QUESTIONS[question]} {fewest_prompts() if question == 'A guarantee' else ''}"))
+if question == "One prompt":
     form()
+elif question == "Many prompts":
+    evaluation_form(measured_rows("evaluations"))
+elif question == "A guarantee":
+    evaluation_form(measured_rows("evaluations"), SAFE_BUDGET)
+else:
+    speed_form()

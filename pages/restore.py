@@ -146,7 +146,7 @@ def further(run: Run, result: RestoreResult, chosen: SearchResult | None) -> Non
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
         if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-restored"):
-            queue_and_open("new_run", lambda: rerun_with_restored(run.record, chosen.returned))
+            queue_and_open("compare", lambda: rerun_with_restored(run.record, chosen.returned))
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()
         if tokens and result.reader is not None:

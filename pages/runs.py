@@ -24,7 +24,7 @@ def main() -> None:
     if more := len(entries.problems[MOST_PROBLEMS:]):
         st.caption(f"{more:,} more folders are not in the list; `kvlab doctor {runs_root().name}` lists them.")
     if entries.table.empty:
-        st.info("There are no results yet. Start a comparison on the page **New run**, or import one.")
+        st.info("There are no results yet. Start a comparison on the page **New**, or import one.")
         bin_and_import()
         return
     query = filters(entries.table)

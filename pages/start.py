@@ -167,7 +167,7 @@ def try_sample() -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    go("new_run", job=job_id)
+    go("compare", job=job_id)
 
 
 def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, outcome: str) -> None:
@@ -223,7 +223,7 @@ def recent(polls: bool) -> None:
             what.caption(plain(job.message or (f"place {job.position} in the queue" if job.position else stage)))
             when.caption(ago(job.created))
             with where:
-                link("new_run", "Progress", job=job.job_id)
+                link("compare", "Progress", job=job.job_id)
     ended = [entry for entry in comparisons if (entry.batch or entry.comparison_id) not in running]
     show(ended, {job.job_id: job for job in listed})
 

@@ -30,7 +30,7 @@ LAYERS = [
     {"analysis", "figures", "views"},  # what is drawn of runs
     {"library", "checking"},  # the folder of runs; checks of methods
     {"engine", "report"},  # comparisons, kept prefixes, restored answers; exports
-    {"evaluate", "live", "watch"},  # scores of many prompts; conversations; caches that were not written here
+    {"evaluation", "live", "watch"},  # scores of many prompts; conversations; caches that were not written here
     {"bench", "results"},  # times; rows, verdicts, safe budgets
     {"jobs", "papers"},  # the queue and its worker; the papers
     {"forms"},  # what was typed, as a request
@@ -44,7 +44,8 @@ SHOWING = [
     "common", "trace", "analysis", "figures", "views", "papers", "results", "jobs", "forms", "planning", "library",
     "report", "models/info", "tasks/documents",
 ]  # fmt: skip
-ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
+# `kvlab.extend`: the one import of plug-ins; `kvlab.notebook`: comparisons and evaluations as objects.
+ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py", "notebook.py"}
 
 
 # Floors of the core, the ground first: each imports only from those before it. Contract and methods are one floor: the

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvlab.cli.compare import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
 from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
-from kvlab.evaluate.results import table as eval_table
+from kvlab.evaluation.results import table as eval_table
 from kvlab.figures import repeats
 from kvlab.papers import paper_tables as paper_table_text
 from kvlab.trace import open_run

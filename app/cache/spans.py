@@ -127,7 +127,7 @@ def comparable(runs: Sequence[Run]) -> list[Run]:
             reason = str(error).removeprefix(run.record.label).strip().rstrip(".")
         reasons += [f"{name} {reason}"] if reason else []
     if reasons:
-        advice = "" if kept else " Record the comparison at level full: on the page New run, or with kvlab compare."
+        advice = "" if kept else " Record the comparison at level full: on the page New, or with kvlab compare."
         st.info(plain(f"Left out: {'; '.join(reasons)}.{advice}"), icon=":material/info:")
     return kept
 

@@ -303,7 +303,7 @@ def edit_pane(place: Place) -> None:
     with act:
         if button_unless("Run it again so", why, icon=":material/replay:", key="wall-rerun"):
             change = Restore.model_validate({"kind": kind, "tokens": tokens, "heads": heads})
-            queue_and_open("new_run", lambda: rerun_with_restored(run.record, change))
+            queue_and_open("compare", lambda: rerun_with_restored(run.record, change))
     texts = page.token_texts_of(run, run.record.prompt_tokens)
     text = "" if token is None or token >= len(texts) else texts[token].strip()
     chosen = f" The chosen token is {token} “{text}”." if token is not None else ""

@@ -1,4 +1,4 @@
-"""The facts of a text, marked by clicking words or typed; stored in the session and, on New run, in the URL."""
+"""The facts of a text, marked by clicking words or typed; stored in the session and, on New, in the URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARAM = "marked"
 
 @dataclass(frozen=True)
 class FactKeys:
-    """Session keys for the facts of one text: that of New run, or of the comparison `name`."""
+    """Session keys for the facts of one text: that of New, or of the comparison `name`."""
 
     name: str = ""
 
@@ -38,7 +38,7 @@ NEW_RUN = FactKeys()
 
 
 def facts_section(text: str, opened: bool = False) -> Spans:
-    """The facts of New run as spans of the text, clicked ones first; raises as `fact_picker`."""
+    """The facts of New as spans of the text, clicked ones first; raises as `fact_picker`."""
     with st.expander("Facts: the words of the text that the answer depends on (optional)", expanded=opened):
         try:
             return fact_picker(text, NEW_RUN)

@@ -62,7 +62,7 @@ def _box(model: str, entry: MethodEntry) -> None:
             st.error(plain(str(error)))
             return
         if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
-            queue_and_open("new_run", lambda: job)
+            queue_and_open("compare", lambda: job)
 
 
 def _options(name: str, method: Fittable) -> dict[str, Any]:

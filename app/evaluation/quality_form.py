@@ -24,8 +24,8 @@ from kvlab.common.formatting import join_words as in_words
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
-from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice
+from kvlab.evaluation.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.chat_template import has_template
@@ -88,8 +88,8 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         left, right = st.columns(2, gap="large")
         with right:
             st.header("Model")
-            propose_model("eval_model")
-            model = st.text_input("Name", "mini", **in_url("eval_model"), help=plain(model_field_help()))
+            propose_model("model")
+            model = st.text_input("Name", "mini", **in_url("model"), help=plain(model_field_help()))
         with left:
             tasks, files, uploaded, notes = tasks_section(listed, purpose)
             options = prompts_section(model, purpose)

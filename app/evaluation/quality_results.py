@@ -22,7 +22,7 @@ from app.session.url_state import drop_stale_option, in_url
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
-from kvlab.evaluate.request import SampleJob
+from kvlab.evaluation.request import SampleJob
 from kvlab.figures import needle_map
 from kvlab.figures import quality as figures
 from kvlab.forms import eval_form
@@ -124,10 +124,10 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     """The rows of the chosen evaluation, model and position of the question."""
     names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     if not names and name is None:
-        st.info("There are no evaluations in this folder of runs yet: start one above, or with `kvlab eval`.")
+        st.info("There are no evaluations here yet: start one on the page **New**, or with `kvlab eval`.")
         return rows
     if name is not None:
-        if name not in names and _is_unscored(name):
+        if name not in names and name in measured_rows("every_evaluation").get("name", pd.Series(dtype=str)).unique():
             st.info("The prompts of this evaluation have no answers, so they have no scores.")
             link(
                 "safe_budget", "Compare their texts with the full cache's", ":material/verified_user:", evaluation=name
@@ -144,11 +144,6 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     rows = _pick(rows, "model", "Model", middle)
     aware = rows["question_aware"].map(quality_tables.WHERE)
     return _pick(rows.assign(question=aware), "question", "Question", right).drop(columns="question")
-
-
-def _is_unscored(name: str) -> bool:
-    every = measured_rows("every_evaluation")
-    return len(every) > 0 and name in set(every["name"])
 
 
 def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator.DeltaGenerator) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The results in the folder of runs, and the page that shows them, a job's progress, or a form."""
+"""The results in the folder of runs, and the page that shows them or a job's progress."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Literal
 import pandas as pd
 import streamlit as st
 
-from app.base.links import go
-from app.base.widgets import one_of
+from app.base.links import go, link
+from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.job_panel import POLL_SECONDS, show_job
+from app.session.url_state import get_param, params
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
-from kvlab.evaluate.request import EvalJob
+from kvlab.core.errors import UserError
+from kvlab.evaluation.request import EvalJob
 from kvlab.results.sources import Sources
 
 
@@ -30,44 +32,46 @@ def _rows(_sources: Sources, kind: str, stamp: tuple[str, ...]) -> pd.DataFrame:
     return getattr(_sources, kind)
 
 
-RESULTS = "Results"
 REDRAWN_SECONDS = 5 * POLL_SECONDS
 
 
 @dataclass(frozen=True)
 class ResultsPage:
-    """A page with the results of evaluations or benchmarks (`what`), and a form for a new one."""
+    """A page with the results of evaluations or benchmarks, whose form is the question `ask` of the page New."""
 
     name: str
-    what: str
+    ask: str
     job: type[EvalJob | BenchJob]
     results: Callable[..., None]  # called with the name of a job's results, or without
 
-    def shows_form(self, by_default: bool) -> bool:
-        """The switch between results and form; whether the form is chosen."""
-        start = self._another if by_default else RESULTS
-        view = one_of("View", [RESULTS, self._another], start, key=f"{self.name}_view", label_visibility="collapsed")
-        return view == self._another
+    def show(self) -> None:
+        """The progress of the job in the URL, else all results; an error is one sentence."""
+        query = params()
+        if query.pop(f"{self.name}_view", "").startswith("New"):  # links of before: the form stood here
+            go("new_run", **query, ask=self.ask)
+        job = get_param("job")
+        try:
+            if job is not None:
+                self.follow(job)
+            else:
+                self._link_to_form()
+                self.results()
+        except UserError as error:
+            st.error(plain(str(error)))
 
     def follow(self, job_id: str) -> None:
         """The progress of a job and its results so far."""
         status = jobs.status(runs_root(), job_id)
         request = jobs.request_of(runs_root(), job_id)
         if not isinstance(request, self.job):
-            go("new_run", job=job_id)
+            go("compare", job=job_id)
             return
         show_job(job_id)
-        if st.button(f"Set up another {self.what}", icon=":material/add:"):
-            go(self.name, **{f"{self.name}_view": self._another})
+        self._link_to_form()
         if status.ended:
             self.results(request.name)
         else:
-            self.redrawn(request.name)
+            st.fragment(self.results, run_every=REDRAWN_SECONDS)(request.name)
 
-    def redrawn(self, name: str | None = None) -> None:
-        """The results, redrawn as they grow."""
-        st.fragment(self.results, run_every=REDRAWN_SECONDS)(name)
-
-    @property
-    def _another(self) -> str:
-        return f"New {self.what}"
+    def _link_to_form(self) -> None:
+        link("new_run", "Measure more", icon=":material/add:", ask=self.ask)

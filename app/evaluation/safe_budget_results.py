@@ -20,7 +20,7 @@ from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.figures import risk as figures
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of

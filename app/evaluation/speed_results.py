@@ -34,11 +34,11 @@ def speed_form() -> None:
         modes = st.multiselect(
             "Measure", list(eval_form.KINDS), FIRST, eval_form.KINDS.__getitem__, **in_url("modes"), wrap=True
         )
-        propose_model("bench_model")
+        propose_model("model")
         model = st.text_input(
             "Model",
             "mini",
-            **in_url("bench_model"),
+            **in_url("model"),
             help=plain(f"{model_field_help()}, or a shape with random weights such as shape:llama3-8b"),
         )
         one, two, three = st.columns(3)
@@ -101,7 +101,7 @@ def results(name: str | None = None) -> None:
         st.info("No results yet: the model is being loaded, or the first part is not finished.")
         return
     if not names:
-        st.info("There are no benchmarks in this folder of runs yet: start one above, or with `kvlab bench`.")
+        st.info("There are no benchmarks here yet: start one on the page **New**, or with `kvlab bench`.")
         return
     if name is not None:
         st.session_state["file"] = name

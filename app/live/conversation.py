@@ -48,7 +48,7 @@ def record_comparison(session: str, request: LiveRequest, transcript: Transcript
     place = place_of(words, head_in_focus(known_heads(session, transcript, lane), words and words[1]))
     for name in place.keys() & {"layer", "head"}:
         remember(name, place[name], url=False)
-    go("new_run", job=job_id, run=runs[lane], **place)
+    go("compare", job=job_id, run=runs[lane], **place)
 
 
 YOURS = " On this server you alone see it."

@@ -89,7 +89,7 @@ def recorded_links(transcript: Transcript, lane: int, words: Words | None, head:
         return
     comparison = transcript.recorded[-1]
     if not any(entry.run_id == run for entry in list_runs(runs_root(), comparison_id=comparison)):
-        link("new_run", "The comparison is being recorded", job=comparison, run=run, **place_of(words, head))
+        link("compare", "The comparison is being recorded", job=comparison, run=run, **place_of(words, head))
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-recorded"):
         st.markdown(f"**{plain(transcript.lanes[lane].label)}**, as recorded:", width="content")

@@ -34,7 +34,7 @@ class Entry:
 
 MENU = (
     Entry("Home", "home", (("start", "Start"), ("runs", "All runs"))),
-    Entry("New", "add_circle", (("new_run", "One prompt"),)),
+    Entry("New", "add_circle", (("new_run", "New"),)),
     Entry("Live", "forum", (("live", "Live"),)),
     Entry("Result", "rule", (("compare", "Result"),)),
     Entry(

@@ -24,7 +24,7 @@ def propose_model(key: str, last: str = "") -> None:
     The value then is in the URL, so that the address means the same elsewhere. `last` is the model of the last such
     form: it comes before a comparison that nobody chose.
     """
-    # New run and Live name their fields alike, and the session has the other page's value until this one is drawn.
+    # New and Live name their fields alike, and the session has the other page's value until this one is drawn.
     is_new = st.session_state.get(PROPOSED_ON) != current_page()
     st.session_state[PROPOSED_ON] = current_page()
     if key not in params() and (is_new or key not in st.session_state) and (model := _model_in_view(last)):

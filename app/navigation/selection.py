@@ -210,9 +210,7 @@ def _pick_comparison() -> ComparisonEntry | None:
         st.error(plain(str(error)))
         return None
     if not comparisons:
-        st.info(
-            "There are no runs yet. Start one on the page **New run**, or with `kvlab compare` on the command line."
-        )
+        st.info("There are no runs yet. Start one on the page **New**, or with `kvlab compare` on the command line.")
         return None
     wanted = wanted_comparison(comparisons) or comparisons[0].comparison_id
     comparisons = _with_joined(comparisons, wanted)

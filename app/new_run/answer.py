@@ -1,4 +1,4 @@
-"""The expected answer and its facts on the form New run, or a needle planted in the user's text."""
+"""The expected answer and its facts on the form of New, or a needle planted in the user's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of New run about the model: its name, its chat format, and the number of tokens it reads."""
+"""The sections of New about the model: its name, its chat format, and the number of tokens it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's saved prompts on the form New run: search, choose, rename, remove with undo, and save."""
+"""The user's saved prompts on the form of New: search, choose, rename, remove with undo, and save."""
 
 from __future__ import annotations
 

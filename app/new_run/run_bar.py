@@ -1,4 +1,4 @@
-"""The bar at the bottom of New run, always in view: what would run, what is wrong with it, and the two buttons."""
+"""The bar at the bottom of New, always in view: what would run, what is wrong with it, and the two buttons."""
 
 from __future__ import annotations
 
@@ -161,4 +161,4 @@ def _submit(request: CompareRequest) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    go("new_run", job=job_id)
+    go("compare", job=job_id)

@@ -15,7 +15,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
@@ -80,7 +80,7 @@ def submit(works: Sequence[Work]) -> None:
         st.error(plain(str(error)))
         return
     first = works[0]
-    go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "new_run", job=ids[0])
+    go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "compare", job=ids[0])
 
 
 def _has_job(measurement: Measurement) -> bool:

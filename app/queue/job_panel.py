@@ -23,7 +23,7 @@ from kvlab.common.formatting import format_duration, hide_paths, model_title, ti
 from kvlab.common.lab_file import lab
 from kvlab.common.users import acting
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.client import busy_words, place_words

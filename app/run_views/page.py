@@ -64,7 +64,7 @@ def explain_level(run: Run, what: str) -> None:
     """One sentence on what this run did not record, and how to record it."""
     st.info(
         f"This run was recorded at level **{run.record.level}**, without {what}. Record it again at level **full**: on "
-        "the page New run, or with `kvlab compare --level full`.",
+        "the page New, or with `kvlab compare --level full`.",
         icon=":material/info:",
     )
 

@@ -333,7 +333,7 @@ def drop_unusable_params() -> None:
 
 
 def warn_of_rejected_params(page: str, requested: Mapping[str, str]) -> None:
-    """After the first run of the form New run: warn of URL parameters that its widgets rejected for their defaults."""
+    """After the first run of the form of New: warn of URL parameters that its widgets rejected for their defaults."""
     if page != "new_run" or st.session_state.get(CHECKED) == page:
         st.session_state[CHECKED] = page
         return

@@ -12,7 +12,7 @@ import typer
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_bytes, format_duration
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.jobs.work import Work
 from kvlab.models.info.names import check_model
 from kvlab.requests.compare import CompareRequest
@@ -95,7 +95,7 @@ def _run_able(work: Work, root: Path, stop: float) -> str:
     try:
         return _run(work, root, stop)
     except UserError:
-        from kvlab.evaluate.harness import without_refused
+        from kvlab.evaluation.harness import without_refused
 
         again: Work = work
         names: tuple[str, ...] = ()

@@ -117,7 +117,7 @@ def _from_preset(
 
 
 def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
-    from kvlab.evaluate.request_parser import parse_numbers
+    from kvlab.evaluation.request_parser import parse_numbers
 
     parsed = {name: parse_numbers(text, f"--{name}", int) for name, text in lists.items()}
     return {name: numbers for name, numbers in parsed.items() if numbers is not None}

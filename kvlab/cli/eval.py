@@ -18,7 +18,7 @@ from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
@@ -43,7 +43,7 @@ class ReadingOptions:
     @property
     def fields(self) -> dict[str, Any]:
         """The request's fields. Raises UserError for an unknown cut or style."""
-        from kvlab.evaluate.request_parser import parse_cut, parse_style
+        from kvlab.evaluation.request_parser import parse_cut, parse_style
 
         return {
             "max_prompt": self.max_prompt,
@@ -106,11 +106,11 @@ def evaluate(
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
     from kvlab.core.methods import spec
-    from kvlab.evaluate import reasoning_preset, request_parser
-    from kvlab.evaluate.data_check import check_tasks
-    from kvlab.evaluate.harness import evaluate as run
-    from kvlab.evaluate.job import shown_progress
-    from kvlab.evaluate.plan import Shard
+    from kvlab.evaluation import reasoning_preset, request_parser
+    from kvlab.evaluation.data_check import check_tasks
+    from kvlab.evaluation.harness import evaluate as run
+    from kvlab.evaluation.job import shown_progress
+    from kvlab.evaluation.plan import Shard
 
     fields: dict[str, Any] = {"samples": samples, "seed": seed, **reading.fields, **loading.fields}
     part = Shard.parse(shard) if shard else None
@@ -167,7 +167,7 @@ def evaluate(
         check_fits(EvalJob(name="request", request=request))
     check_tasks(request)
     if engine == "ray":
-        from kvlab.evaluate.shards import measure_on_ray
+        from kvlab.evaluation.shards import measure_on_ray
 
         parts = options.pop("parts", 8)
         if not isinstance(parts, int) or not 1 <= parts < 1_000_000:

@@ -70,4 +70,4 @@ def fit(
         return
     job_id = jobs.submit(runs, job)
     jobs.ensure_worker(runs)
-    typer.echo(f"job {job_id}: /new_run?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")
+    typer.echo(f"job {job_id}: /compare?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")

@@ -54,9 +54,9 @@ def lm_eval(
     # Hides lm-eval's progress bars, one per task and method; tqdm reads it when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
     from kvlab.core.methods import spec
-    from kvlab.evaluate.job import shown_progress
-    from kvlab.evaluate.lm_eval.request import LmEvalRequest
-    from kvlab.evaluate.lm_eval.run import run_lm_eval
+    from kvlab.evaluation.job import shown_progress
+    from kvlab.evaluation.lm_eval.request import LmEvalRequest
+    from kvlab.evaluation.lm_eval.run import run_lm_eval
 
     try:
         request = LmEvalRequest(

@@ -19,12 +19,12 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
 from kvlab.core.validation import as_option, in_one_sentence
-from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.evaluation.request import EvalJob, EvalRequest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvlab.evaluate.results.outcome import Loaded
+    from kvlab.evaluation.results.outcome import Loaded
     from kvlab.papers.paper_tables import PaperTable
 
 RESULTS = Path("runs/eval")
@@ -112,8 +112,8 @@ def _request(
 
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
     from kvlab.engine.progress import download_reporter
-    from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.job import shown_progress
+    from kvlab.evaluation.harness import evaluate
+    from kvlab.evaluation.job import shown_progress
     from kvlab.models.load import held_model
 
     with shown_progress(errors) as listener:

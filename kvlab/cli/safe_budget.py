@@ -21,7 +21,7 @@ from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
-from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.evaluation.request import EvalJob, EvalRequest
 
 if TYPE_CHECKING:
     from kvlab.results.risk.losses import Measure
@@ -147,7 +147,7 @@ def _request(
     loading: ModelOptions,
     **options: Any,
 ) -> tuple[EvalRequest, list[str]]:
-    from kvlab.evaluate.request_parser import parse_request
+    from kvlab.evaluation.request_parser import parse_request
     from kvlab.results.risk.bounds import least_prompts
 
     if not tasks and not files:
@@ -176,7 +176,7 @@ def _name(request: EvalRequest) -> str:
 
 def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
     """Refuse too few prompts, or prompts without the answers to measure by, before anything is measured."""
-    from kvlab.evaluate.data_check import plan_ahead
+    from kvlab.evaluation.data_check import plan_ahead
     from kvlab.results.risk.losses import lacking
     from kvlab.results.risk.safe_budget import check_enough
     from kvlab.tasks.sample import UNSCORED
@@ -193,9 +193,9 @@ def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
 
 
 def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterion) -> tuple[pd.DataFrame, list[str]]:
-    from kvlab.evaluate.data_check import check_tasks
-    from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.job import shown_progress
+    from kvlab.evaluation.data_check import check_tasks
+    from kvlab.evaluation.harness import evaluate
+    from kvlab.evaluation.job import shown_progress
 
     if not force:
         check_fits(EvalJob(name="request", request=request))
@@ -208,8 +208,8 @@ def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterio
 
 def _existing(folder: Path, model: str, question_aware: str) -> pd.DataFrame:
     """The rows of an evaluation; of several models, or question-aware and not, those that the options name."""
-    from kvlab.evaluate.request_parser import parse_yes_no
-    from kvlab.evaluate.results.store import read_results
+    from kvlab.evaluation.request_parser import parse_yes_no
+    from kvlab.evaluation.results.store import read_results
 
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}: name one that `kvlab eval --out` wrote.")

@@ -34,8 +34,8 @@ def table(
     ] = "scores",
 ) -> None:
     """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
-    from kvlab.evaluate.results.rows import newest
-    from kvlab.evaluate.results.store import read_results
+    from kvlab.evaluation.results.rows import newest
+    from kvlab.evaluation.results.store import read_results
     from kvlab.papers import paper_tables
 
     kind = check_kind(of)

@@ -19,10 +19,10 @@ from kvlab.cli.stored_list import stored_list
 from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
-from kvlab.evaluate.request import EvalRequest, TaskChoice, split_file
+from kvlab.evaluation.request import EvalRequest, TaskChoice, split_file
 
 if TYPE_CHECKING:
-    from kvlab.evaluate.data_check import FileCheck, Lengths
+    from kvlab.evaluation.data_check import FileCheck, Lengths
 
 SHOWN_LINES = 20
 
@@ -113,10 +113,10 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
 
     from kvlab.common.formatting import model_title
     from kvlab.engine.progress import download_reporter
-    from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.job import shown_progress
-    from kvlab.evaluate.plan import measurable_tasks
-    from kvlab.evaluate.request_parser import parse_style
+    from kvlab.evaluation.harness import evaluate
+    from kvlab.evaluation.job import shown_progress
+    from kvlab.evaluation.plan import measurable_tasks
+    from kvlab.evaluation.request_parser import parse_style
     from kvlab.models.load import held_model
     from kvlab.results.informative import LEAST_SCORE, abilities
     from kvlab.tasks.registry import TASKS
@@ -180,7 +180,7 @@ def _as_file_name(title: str) -> str:
 
 def _problem(request: str) -> str:
     """Why a prompt of the evaluation cannot be generated (`kvlab.forms.eval_form`); empty if all can."""
-    from kvlab.evaluate.data_check import check_tasks
+    from kvlab.evaluation.data_check import check_tasks
 
     try:
         check_tasks(EvalRequest.model_validate_json(request))
@@ -200,8 +200,8 @@ def _check(
     as_json: bool,
 ) -> None:
     """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
-    from kvlab.evaluate.data_check import check_file
-    from kvlab.evaluate.request_parser import parse_cut, parse_whole
+    from kvlab.evaluation.data_check import check_file
+    from kvlab.evaluation.request_parser import parse_cut, parse_whole
     from kvlab.models.chat import load_tokenizer
 
     try:

@@ -19,6 +19,10 @@ class UserError(ValueError):
             text = change(text)
         return text
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the sentence, without our frames."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 def rewrite_messages(change: Callable[[str], str]) -> None:
     """Pass every UserError message of this process through `change`, such as to hide the server's paths."""

@@ -17,8 +17,8 @@ from kvlab.common.lab_file import lab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
-from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
-from kvlab.evaluate.request import known_files as evaluated_files
+from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
+from kvlab.evaluation.request import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.size_check import prompt_lengths

@@ -18,7 +18,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.validation import in_one_sentence
-from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
+from kvlab.evaluation.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms import compare_form
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file

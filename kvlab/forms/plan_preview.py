@@ -13,7 +13,7 @@ from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.forms import compare_form, measurement_job
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work

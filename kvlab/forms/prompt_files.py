@@ -19,7 +19,7 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, decode_text
-from kvlab.evaluate.request import FileChoice
+from kvlab.evaluation.request import FileChoice
 from kvlab.jobs.queue_db import FOLDER
 from kvlab.planning.methods import run_command
 from kvlab.tasks import rows

@@ -14,7 +14,7 @@ from kvlab.common.lab_file import lab
 from kvlab.common.users import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file

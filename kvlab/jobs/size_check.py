@@ -11,7 +11,7 @@ from pathlib import Path
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, full_first
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, full_first
 from kvlab.jobs.batch import repeat_request
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import FitJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import TypeAdapter
 
 from kvlab.bench.request import BenchJob
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.models.fitting.request import FitJob
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob

@@ -24,7 +24,7 @@ from kvlab.common.lab_file import lab
 from kvlab.common.liveness import host_id
 from kvlab.common.users import User, acting_for
 from kvlab.core.errors import UserError, rewrite_messages
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.jobs import client, queue_db
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs.access_check import check_disk
@@ -43,8 +43,8 @@ Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
 RESTORE = "kvlab.engine.restore:restore"
 LIVE = "kvlab.live.job:run_live"
-EVALUATE = "kvlab.evaluate.job:run_evaluation"
-SAMPLE = "kvlab.evaluate.job:run_sample"
+EVALUATE = "kvlab.evaluation.job:run_evaluation"
+SAMPLE = "kvlab.evaluation.job:run_sample"
 BENCH = "kvlab.bench.harness:run_bench"
 FIT = "kvlab.models.fitting.fit:run_fit"
 READ_FITS = "kvlab.core.fitted.files:read_fits_in"  # by name: torch is imported with the first job

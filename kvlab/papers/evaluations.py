@@ -17,8 +17,8 @@ from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec, parse_spec
-from kvlab.evaluate.results.rows import canonical_json
-from kvlab.evaluate.scoring.metrics import higher_is_better, packages
+from kvlab.evaluation.results.rows import canonical_json
+from kvlab.evaluation.scoring.metrics import higher_is_better, packages
 from kvlab.models.info.names import context_length
 from kvlab.papers.exhibit import Needs
 from kvlab.requests.measurement import Evaluation, Measurement
@@ -238,8 +238,8 @@ def gap(
     """Mean of arm `first` minus arm `second` over their common prompts and budgets, with its 95 % interval.
 
     `column` may be another numeric column such as `kept`. Arms are named as in the score table; only metrics where
-    higher is better. Averaged over tasks as in `kvlab.evaluate.results.summary.over_tasks`: a prompt at several budgets
-    is one sample. None without common prompts.
+    higher is better. Averaged over tasks as in `kvlab.evaluation.results.summary.over_tasks`: a prompt at several
+    budgets is one sample. None without common prompts.
     """
     higher = with_names(rows[rows["metric"].map(higher_is_better)])
     if budget is not None:

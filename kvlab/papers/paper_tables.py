@@ -24,9 +24,9 @@ from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec, parse_spec
-from kvlab.evaluate.request import FileChoice
-from kvlab.evaluate.results.summary import over_tasks, with_measures
-from kvlab.evaluate.scoring.metrics import is_installed, packages, rescore
+from kvlab.evaluation.request import FileChoice
+from kvlab.evaluation.results.summary import over_tasks, with_measures
+from kvlab.evaluation.scoring.metrics import is_installed, packages, rescore
 from kvlab.results.quality_tables import ranks, scores
 from kvlab.views.base.provenance import PRESET, as_published, settings_of_rows
 

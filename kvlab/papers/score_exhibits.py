@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
-from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.papers.evaluations import (
     ABLE,
     AHEAD,

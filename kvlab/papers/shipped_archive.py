@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
-from kvlab.evaluate.results.rows import newest
+from kvlab.evaluation.results.rows import newest
 from kvlab.papers.evidence import Evidence, kept_rows
 from kvlab.papers.exhibit import RECORDED, Choice, Exhibit, Needs
 from kvlab.papers.gvote import probe

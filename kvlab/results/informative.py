@@ -9,8 +9,8 @@ import pandas as pd
 
 from kvlab.common.formatting import join_words, prompts, range_words
 from kvlab.core.choice import FULL
-from kvlab.evaluate.results.summary import CHUNK, PROMPT, summarize
-from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.evaluation.results.summary import CHUNK, PROMPT, summarize
+from kvlab.evaluation.scoring.metrics import higher_is_better
 
 LEAST_SCORE = 0.5  # of the full cache: it answers half of the prompts
 TASK = ["task", "difficulty", "length"]

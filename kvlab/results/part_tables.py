@@ -1,6 +1,6 @@
 """Tables of a prompt's parts: which rule or question survives which method and budget, by kind, order and position.
 
-A part is one of several rules or questions of a prompt (`kvlab.evaluate.work`). A kind of rule says something
+A part is one of several rules or questions of a prompt (`kvlab.evaluation.work`). A kind of rule says something
 about a cache only if the full cache obeys it, and not without being told.
 """
 
@@ -15,7 +15,7 @@ import pandas as pd
 
 from kvlab.common.intervals import mean_intervals
 from kvlab.core.choice import FULL
-from kvlab.evaluate.scoring.metrics import score, tags_of_rows
+from kvlab.evaluation.scoring.metrics import score, tags_of_rows
 from kvlab.results.informative import LEAST_SCORE
 from kvlab.results.score_tables import NAMES, with_names
 

@@ -1,6 +1,6 @@
 """Tables behind the Quality page, from evaluation rows: scores, ranks with ties, bytes, prompts.
 
-Rows are those of one model, question-aware or not (`kvlab.evaluate.results.rows.ROWS`).
+Rows are those of one model, question-aware or not (`kvlab.evaluation.results.rows.ROWS`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
-from kvlab.evaluate.results.summary import over_tasks, with_measures
-from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.evaluation.results.summary import over_tasks, with_measures
+from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.score_tables import NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
 
 ALL_TASKS = "all tasks"

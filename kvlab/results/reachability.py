@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvlab.core.choice import FULL
-from kvlab.evaluate.results.summary import summarize
+from kvlab.evaluation.results.summary import summarize
 from kvlab.results.score_tables import NAMES, with_names
 
 TASK = ["task", "difficulty", "length", "question_aware", "model"]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvlab.common.intervals import mean_intervals
 from kvlab.core.choice import FULL
-from kvlab.evaluate.results.summary import PROMPT
+from kvlab.evaluation.results.summary import PROMPT
 from kvlab.results.informative import LEAST_SCORE
 from kvlab.results.score_tables import NAMES, with_names
 

@@ -14,8 +14,8 @@ from kvlab.common.intervals import Interval, Kind
 from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
-from kvlab.evaluate.results.summary import mean_over_tasks, over_tasks, summarize, with_measures
-from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.evaluation.results.summary import mean_over_tasks, over_tasks, summarize, with_measures
+from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.views.base.provenance import PAPER, PRESET
 
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]

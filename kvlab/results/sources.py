@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from kvlab.common.users import viewer
 from kvlab.core.errors import UserError
-from kvlab.evaluate.results.rows import ROWS, newest
-from kvlab.evaluate.scoring.metrics import UNSCORED
+from kvlab.evaluation.results.rows import ROWS, newest
+from kvlab.evaluation.scoring.metrics import UNSCORED
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
@@ -158,7 +158,7 @@ class Sources:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Rows of all evaluations (`kvlab.evaluate.results.rows.ROWS` plus `name`), repeated keys dropped.
+        """Rows of all evaluations (`kvlab.evaluation.results.rows.ROWS` plus `name`), repeated keys dropped.
 
         Without those of prompts that have no answer, which have no score.
         """

@@ -56,7 +56,7 @@ class Sample(BaseModel):
     question: str
     answer_start: str = Field(default="", description="first words of the answer; in a chat they open the model's turn")
     answers: list[str]
-    metric: str = Field(description="a name in kvlab.evaluate.scoring.metrics")
+    metric: str = Field(description="a name in kvlab.evaluation.scoring.metrics")
     max_new_tokens: int
     stop: str | None = Field(default="\n", description="the answer ends at this text; None: at EOS")
     temperature: float = Field(default=0.0, description="0: greedy; above: the answer is sampled")

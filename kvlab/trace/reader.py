@@ -39,6 +39,11 @@ class Run:
         self._parts, self.problems = sound_parts(path, record)
         check_consistency(path, record, self._parts, whole=not self.problems)
 
+    def __repr__(self) -> str:
+        record = self.record
+        tokens = f"{record.prompt_tokens:,} + {record.max_new_tokens} tokens of {record.model.name}"
+        return f"<kvlab run {record.label}: {tokens}, level {record.level}, {record.status}, {self.path}>"
+
     @property
     def unchecked(self) -> str | None:
         """Why the run's files have no checksums, as a clause; None if they have."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvlab.core.errors import UserError
 from kvlab.engine.restore.failed_run import Wanted as Rescued
-from kvlab.evaluate.scoring.metrics import whole_match_all
+from kvlab.evaluation.scoring.metrics import whole_match_all
 from kvlab.trace import Run, open_run
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from kvlab.views.frames import board

@@ -10,7 +10,7 @@ import pytest
 
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.cli.compare import StorageOptions
-from kvlab.evaluate.results.summary import with_measures
+from kvlab.evaluation.results.summary import with_measures
 from kvlab.figures import trade_off as figures
 from kvlab.views import memory as cost
 from kvlab.views import memory as cost_figures

@@ -21,7 +21,7 @@ def test_from_the_start_page_to_an_ended_comparison_that_another_session_can_ope
     page = visit("start")  # the first page, by its own name
     page.get_by_text("Try the sample prompt").click()
     assert page.get_by_text("Page not found").count() == 0
-    page.wait_for_url("**/new_run?job=*")
+    page.wait_for_url("**/compare?job=*")
     followed = page.url
     page.wait_for_url("**/compare?comparison=*")  # the result opens by itself where its progress was in sight
     other = visit(followed.removeprefix(f"{address}/"))

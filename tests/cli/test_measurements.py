@@ -20,9 +20,9 @@ from kvlab.cli import commands
 from kvlab.core.assets import asset_path
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate import data_check
-from kvlab.evaluate.harness import without_refused
-from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
+from kvlab.evaluation import data_check
+from kvlab.evaluation.harness import without_refused
+from kvlab.evaluation.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
 from kvlab.papers.exhibit import Choice, Needs
 from kvlab.papers.registry import find, measurements_of
@@ -84,7 +84,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
     monkeypatch.setattr(of_compare, "execute", compare)
     monkeypatch.setattr(data_check, "check_tasks", once)
     monkeypatch.setattr(of_eval, "check_fits", lambda job: made.append(job.request))
-    monkeypatch.setattr("kvlab.evaluate.harness.evaluate", lambda *_, **__: 1 / 0)  # nothing is measured
+    monkeypatch.setattr("kvlab.evaluation.harness.evaluate", lambda *_, **__: 1 / 0)  # nothing is measured
     monkeypatch.setattr(of_bench, "check_fits", lambda *_: None)
     monkeypatch.setattr(of_bench, "_measure_and_show", lambda requests, *_: made.append(requests))
 
@@ -241,7 +241,7 @@ def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch
         ran.append(tuple(choice.method for choice in choices))
 
     monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: run)
-    monkeypatch.setattr("kvlab.evaluate.harness.without_refused", without_less)
+    monkeypatch.setattr("kvlab.evaluation.harness.without_refused", without_less)
     done = CliRunner().invoke(
         commands, ["atlas", "fill", "--only", "zsmerge/tab-2,gvote/fig-4", "--out", str(tmp_path)]
     )

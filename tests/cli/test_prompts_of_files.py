@@ -64,7 +64,7 @@ def test_a_text_with_a_planted_needle_keeps_what_is_said_of_its_file(tmp_path: P
 def test_a_length_that_cannot_hold_its_task_is_said_before_a_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.evaluate.harness.held_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("kvlab.evaluation.harness.held_model", lambda *_: pytest.fail("loaded"))
     asked = ["eval", "--tasks", "needle,key_value", "--lengths", "512,200", "--methods", "h2o", "--out", str(tmp_path)]
     done = CliRunner().invoke(commands, asked)
     assert isinstance(done.exception, UserError)

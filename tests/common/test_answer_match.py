@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvlab.common.answer_match import find_answer
-from kvlab.evaluate.scoring.metrics import string_match_all, whole_match_all
+from kvlab.evaluation.scoring.metrics import string_match_all, whole_match_all
 from kvlab.views.frames.verdict import judge
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kvlab.common.thoughts import answer_of, hide_thinking, is_unfinished, open_tag
 from kvlab.engine.restore.failed_run import Wanted
-from kvlab.evaluate.generate import Stops
-from kvlab.evaluate.scoring.metrics import f1, rescore, score
+from kvlab.evaluation.generate import Stops
+from kvlab.evaluation.scoring.metrics import f1, rescore, score
 from kvlab.views.frames.verdict import answer_tokens, judge
 
 TAGS = [

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from kvlab.engine.prompt import continuation, prompt_pieces
-from kvlab.evaluate.scoring.metrics import whole_match_all
+from kvlab.evaluation.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.token_text import align, restore_texts, split_text

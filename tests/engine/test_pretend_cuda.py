@@ -23,8 +23,8 @@ from kvlab.core.contract.inplace_work import Work
 from kvlab.core.contract.slot_columns import FREE
 from kvlab.core.methods import make_method, registered
 from kvlab.engine import compare
-from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.evaluation.harness import evaluate
+from kvlab.evaluation.request import EvalRequest, TaskChoice
 from kvlab.models.load import load_model, prepare
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run

@@ -11,7 +11,7 @@ import pytest
 from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
 from kvlab.core.methods.spec import parse_choices
 from kvlab.engine.compare import compare
-from kvlab.evaluate.results.summary import with_measures
+from kvlab.evaluation.results.summary import with_measures
 from kvlab.figures.trade_off import caption_quality_against_bytes, quality_against_bytes
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run

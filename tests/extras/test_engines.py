@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
-from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.evaluation.request import EvalRequest, TaskChoice
 from kvlab.extras.engines import comparison
 from kvlab.extras.engines.__main__ import openvino
 from kvlab.extras.engines.cache_types import of_llama

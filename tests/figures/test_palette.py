@@ -8,9 +8,20 @@ import sys
 from itertools import product
 
 import pandas as pd
+import pytest
 
 from kvlab.views import regret
-from kvlab.views.base.palette import HUES, METHODS, STATE_COLOURS, SURFACES, method_style, mix, run_styles, state_scale
+from kvlab.views.base.palette import (
+    HUES,
+    METHODS,
+    STATE_COLOURS,
+    SURFACES,
+    Theme,
+    method_style,
+    mix,
+    run_styles,
+    state_scale,
+)
 
 
 def luminance(colour: str) -> float:
@@ -84,3 +95,15 @@ def test_the_scale_of_states_has_one_step_a_state():
 def test_mixing_colours():
     assert mix("#000000", "#FFFFFF", 0) == "#000000"
     assert mix("#000000", "#FFFFFF", 0.5) == "#808080"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_two_methods_of_a_comparison_share_a_colour(theme: Theme):
+    """Those that share a hue in the palette too, in any order of the runs."""
+    methods = ["kvzip", "exactmerge2", "pyramid-pool", "h2o", "tova", "keepkv", "full", "snapkv"]
+    styles = run_styles([(name, name) for name in methods], theme)
+    assert len({style.colour for style in styles.values()}) == len(methods)
+    assert run_styles([(name, name) for name in reversed(methods)], theme) == styles
+    assert styles["full"] == method_style("full", theme) and styles["h2o"] == method_style("h2o", theme)
+    # More methods than hues: every one still has a style.
+    assert run_styles([(name, name) for name in METHODS], theme).keys() == METHODS.keys()

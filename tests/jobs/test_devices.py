@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.evaluation.request import EvalJob, EvalRequest
 from kvlab.jobs import device_shares
 from kvlab.requests.compare import CompareRequest
 

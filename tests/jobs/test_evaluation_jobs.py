@@ -10,9 +10,9 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, make_request
 from kvlab.bench.rows import read_rows
 from kvlab.core.choice import MethodChoice
-from kvlab.evaluate.job import comparison_of
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.evaluate.results.store import read_results
+from kvlab.evaluation.job import comparison_of
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
+from kvlab.evaluation.results.store import read_results
 from kvlab.jobs.job_reporter import JobReporter
 from kvlab.jobs.work import read_request
 from kvlab.models.load import LoadedModel

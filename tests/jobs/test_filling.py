@@ -8,7 +8,7 @@ import pytest
 
 from kvlab.bench.request import BenchJob
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.forms.measurement_job import FOLDER, FillSize, fill_jobs
 from kvlab.papers.registry import measurements_of
 from kvlab.requests.compare import CompareRequest

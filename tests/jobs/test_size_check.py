@@ -14,8 +14,8 @@ from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.harness import EvalResult
-from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
+from kvlab.evaluation.harness import EvalResult
+from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.forms import plan_preview
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db, worker
@@ -189,7 +189,7 @@ def test_an_evaluation_on_other_machines_is_not_held_to_this_ones_memory(
     tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = EvalResult(pd.DataFrame(), ["measured elsewhere"])
-    monkeypatch.setattr("kvlab.evaluate.shards.measure_on_ray", lambda *_: rows)
+    monkeypatch.setattr("kvlab.evaluation.shards.measure_on_ray", lambda *_: rows)
     monkeypatch.setattr("kvlab.cli.eval.print_summary", lambda *_: None)
     options = ["--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256", "--budgets", "0.2"]
     command = ["eval", "--out", str(tmp_path / "it"), *options]

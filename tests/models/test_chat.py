@@ -12,8 +12,8 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.forward import end_ids
-from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.evaluation.harness import evaluate
+from kvlab.evaluation.request import EvalRequest, TaskChoice
 from kvlab.models.info import token_count
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.load import LoadedModel, load_model

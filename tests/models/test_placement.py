@@ -19,7 +19,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import signature
 from kvlab.engine import compare
-from kvlab.evaluate.harness import model_digest
+from kvlab.evaluation.harness import model_digest
 from kvlab.models import load, placement
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest

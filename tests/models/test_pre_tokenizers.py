@@ -16,8 +16,8 @@ from tokenizers.models import BPE
 
 from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
-from kvlab.evaluate.harness import prepare_evaluation
-from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.evaluation.harness import prepare_evaluation
+from kvlab.evaluation.request import EvalRequest, TaskChoice
 from kvlab.models.load import RULES, load_model, set_pre_tokenizer
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run

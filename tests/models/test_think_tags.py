@@ -12,8 +12,8 @@ from kvlab.common.thoughts import Tags, answer_of, declared_tags, is_unfinished,
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.engine.restore.failed_run import Wanted
-from kvlab.evaluate.generate import Stops
-from kvlab.evaluate.scoring.metrics import rescore, score
+from kvlab.evaluation.generate import Stops
+from kvlab.evaluation.scoring.metrics import rescore, score
 from kvlab.models.chat import Chat, decode_answer, special_tokens, think_tags
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run

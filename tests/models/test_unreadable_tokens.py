@@ -14,9 +14,9 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.compare import compare
 from kvlab.engine.prompt import encode_prompt
-from kvlab.evaluate.plan import PlannedPrompt
-from kvlab.evaluate.prepare import prepare
-from kvlab.evaluate.results.rows import PromptIdentity
+from kvlab.evaluation.plan import PlannedPrompt
+from kvlab.evaluation.prepare import prepare
+from kvlab.evaluation.results.rows import PromptIdentity
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.sample import Sample

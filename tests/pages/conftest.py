@@ -193,7 +193,7 @@ def open_page() -> Open:
 
 @pytest.fixture
 def form(runs_root: Path, open_page: Open) -> AppTest:
-    """The page New run."""
+    """The page New."""
     return open_page("new_run")
 
 

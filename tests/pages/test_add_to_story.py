@@ -55,6 +55,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/new_run/prompt_source.py _chosen_rows": "a form: prompts that are ticked and whose answers are typed",
     "app/navigation/context_bar.py prompt_text": "the prompt, with its own button for a slide",
     "pages/new_run.py form": "styles",
+    "app/run_views/view.py scrubber": "a choice of the step",
     "pages/start.py introduction": "a schematic",
     "pages/story.py view_row": "a small picture of a slide that is in the story",
 }

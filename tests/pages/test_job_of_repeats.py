@@ -28,7 +28,7 @@ def test_a_cancelled_batch_keeps_what_is_done_and_can_go_on(runs_root: Path, ope
             write_synthetic_run(runs_root, method=method, comparison_id=name, level="light", repeat=repeat)
     with queue_db.database(runs_root) as connection:
         queue_db.finish(connection, job_id, "cancelled", "Cancelled; what was saved is kept.")
-    page = open_page("new_run", job=job_id)
+    page = open_page("compare", job=job_id)
     assert not page.exception
     assert "1 has not started." in [element.value for element in page.text]
     labels = [button.label for button in page.button]

@@ -75,19 +75,9 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
         {"methods": "KeepKV", "settings": "true"},
         {"methods": "KeepKV", "settings_of_all": "paper"},
         {"methods": "KeepKV", "keepkv.preset.default": "paper"},
-    ),
-    "quality": (
-        {},
-        {"quality_view": "Results"},
-        {"tasks": "needle"},
-        {"methods": "KeepKV", "settings": "true"},
-        {"methods": "KeepKV", "keepkv.preset.default": "paper"},
-    ),
-    "safe_budget": ({}, {"safe_budget_view": "Results"}),
-    "speed": (
-        {},
-        {"speed_view": "Results"},
-        {"methods": "KeepKV", "settings_of_all": "paper"},
+        {"ask": "Many prompts", "tasks": "needle"},
+        {"ask": "A guarantee"},
+        {"ask": "Timing", "methods": "KeepKV", "settings_of_all": "paper"},
     ),
     "similarity": ({"sets": "threshold"},),
     "merges": ({}, {"scope": "one head"}),
@@ -95,8 +85,7 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "autopsy": ({"words": "the"},),
 }
 STEERING = {
-    "source", "plant", "plant_repeats", "level", "sets", "scope", "words", "methods", "settings_of_all", "tasks",
-    "quality_view", "safe_budget_view", "speed_view",
+    "source", "plant", "plant_repeats", "level", "sets", "scope", "words", "methods", "settings_of_all", "tasks", "ask",
 }  # fmt: skip
 
 

@@ -238,8 +238,11 @@ def test_a_chunk_and_the_generation_config_are_sent(form: AppTest, runs_root: Pa
 
 
 def test_the_forms_of_other_questions_open_from_here(form: AppTest, open_page: Callable[..., AppTest]):
-    links = [one.proto for one in form.get("page_link") if "_view=" in one.proto.query_string]
-    assert len(links) == 3
-    page = open_page("quality", quality_view="New evaluation")
+    page = form.segmented_control(key="ask").set_value("A guarantee").run()
+    assert page.text_input(key="budgets").value.startswith("90%"), "a guarantee asks for a ladder of budgets"
+    page = open_page("quality", quality_view="New evaluation", tasks="needle")  # links of before
     assert not page.exception
+    assert page.segmented_control(key="ask").value == "Many prompts" and page.multiselect(key="tasks").value == [
+        "needle"
+    ]
     assert any("Evaluate" in button.label for button in page.button), "its form, not its results"

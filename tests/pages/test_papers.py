@@ -19,7 +19,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import model_title
 from kvlab.core.assets import asset_path
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.papers import registry
 from kvlab.papers.exhibit import Choice, Exhibit
 from kvlab.papers.registry import EXHIBITS, PAPERS

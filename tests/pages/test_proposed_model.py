@@ -14,12 +14,12 @@ from kvlab.trace.record import read_record, write_record
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
-FIELDS = {
-    "new_run": "model",
-    "live": "model",
-    "quality": "eval_model",
-    "safe_budget": "eval_model",
-    "speed": "bench_model",
+FORMS = {
+    "one": ("new_run", {}),
+    "many": ("new_run", {"ask": "Many prompts"}),
+    "guarantee": ("new_run", {"ask": "A guarantee"}),
+    "timing": ("new_run", {"ask": "Timing"}),
+    "live": ("live", {}),
 }
 OLD, NEW = "some/old", "some/new"  # hub names, which no form looks up
 
@@ -36,20 +36,20 @@ def two_models(runs_root: Path) -> Path:
     return runs_root
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_form_proposes_the_model_in_view(two_models: Path, open_page: Open, name: str):
-    newest, chosen = open_page(name), open_page(name, comparison="a")
+@pytest.mark.parametrize(("page", "query"), FORMS.values(), ids=list(FORMS))
+def test_a_form_proposes_the_model_in_view(two_models: Path, open_page: Open, page: str, query: dict[str, str]):
+    newest, chosen = open_page(page, **query), open_page(page, comparison="a", **query)
     assert not newest.exception and not chosen.exception
-    assert newest.text_input(key=FIELDS[name]).value == NEW
-    assert chosen.text_input(key=FIELDS[name]).value == OLD
-    assert chosen.query_params[FIELDS[name]] == OLD, "the address means the same elsewhere"
+    assert newest.text_input(key="model").value == NEW
+    assert chosen.text_input(key="model").value == OLD
+    assert chosen.query_params["model"] == OLD, "the address means the same elsewhere"
 
 
 def test_the_address_comes_first_then_what_was_typed(two_models: Path, open_page: Open):
-    page = open_page("speed", comparison="a", bench_model="mini")
-    assert page.text_input(key="bench_model").value == "mini"
-    page = page.text_input(key="bench_model").input(NEW).run()
-    assert page.run().text_input(key="bench_model").value == NEW
+    page = open_page("new_run", ask="Timing", comparison="a", model="mini")
+    assert page.text_input(key="model").value == "mini"
+    page = page.text_input(key="model").input(NEW).run()
+    assert page.run().text_input(key="model").value == NEW
 
 
 def test_pages_with_fields_of_one_name_keep_no_model_of_each_other(two_models: Path, open_page: Open):
@@ -70,11 +70,11 @@ def test_a_model_that_is_gone_is_not_proposed(runs_root: Path, open_page: Open):
     path = write_synthetic_run(runs_root, comparison_id="a")
     record = read_record(path)
     write_record(path, record.model_copy(update={"model": record.model.model_copy(update={"name": "/gone/away"})}))
-    assert open_page("speed").text_input(key="bench_model").value == "mini"
+    assert open_page("new_run", ask="Timing").text_input(key="model").value == "mini"
 
 
 def test_the_job_carries_the_model_in_view(two_models: Path, open_page: Open):
-    page = open_page("speed", comparison="a").button(key="measure").click().run()
+    page = open_page("new_run", ask="Timing", comparison="a").button(key="measure").click().run()
     assert not page.exception
     (job,) = jobs.list_jobs(two_models)
     assert {request.model for request in jobs.request_of(two_models, job.job_id).requests} == {OLD}

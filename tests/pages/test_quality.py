@@ -15,8 +15,8 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
+from kvlab.evaluation.results.rows import ROWS
 from kvlab.forms import eval_form
 from kvlab.planning import methods
 from kvlab.results import quality_tables
@@ -115,7 +115,7 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(
     runs_root: Path, open_page: Open, started_workers: list, commands_here: None
 ):
     results(runs_root)
-    page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="0.1,64")
+    page = open_page("new_run", ask="Many prompts", tasks="key_value", methods="H2O", budgets="0.1,64")
     assert not page.exception
     page.number_input(key="key_value.pairs").set_value(16)
     page.number_input(key="samples").set_value(5)
@@ -139,7 +139,7 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(
 def test_a_parameter_that_is_a_word_is_chosen(
     runs_root: Path, open_page: Open, started_workers: list, commands_here: None
 ):
-    page = open_page("quality", quality_view="New evaluation", tasks="instructions", methods="H2O", budgets="0.1")
+    page = open_page("new_run", ask="Many prompts", tasks="instructions", methods="H2O", budgets="0.1")
     page.selectbox(key="instructions.place").set_value("end")
     page = page.run()
     assert not page.exception
@@ -159,7 +159,7 @@ def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     """As is a window that takes up a method's whole budget, once for all lengths where it does."""
     windowed = [entry.model_copy(update={"window": 32}) for entry in registered_methods]
     monkeypatch.setattr(methods, "methods", lambda: windowed)
-    page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="32,64")
+    page = open_page("new_run", ask="Many prompts", tasks="key_value", methods="H2O", budgets="32,64")
     page = page.text_input(key="lengths").set_value("100, 512").run()
     assert "key_value: 100 tokens cannot hold this task: ask for at least " in told(page)
     assert "evaluate" not in {button.key for button in page.button}
@@ -176,7 +176,7 @@ def test_tasks_that_the_model_cannot_do_are_marked_before_they_are_measured(runs
         pa.Table.from_pandas(lost[ROWS.names], schema=ROWS, preserve_index=False),
         runs_root / "eval" / "mine" / "part-000001.parquet",
     )
-    page = open_page("quality", quality_view="New evaluation", tasks="needle,key_value", methods="H2O", budgets="0.1")
+    page = open_page("new_run", ask="Many prompts", tasks="needle,key_value", methods="H2O", budgets="0.1")
     assert not page.exception
     assert [warning.value for warning in page.warning if "Not informative on mini" in warning.value] == [
         plain(
@@ -195,7 +195,7 @@ def test_how_tasks_ask_is_chosen_by_the_model_and_sent(
     runs_root: Path, open_page: Open, started_workers: list, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("app.evaluation.quality_form.has_template", lambda model: model == "mini")
-    page = open_page("quality", quality_view="New evaluation", tasks="needle", methods="H2O", budgets="0.1")
+    page = open_page("new_run", ask="Many prompts", tasks="needle", methods="H2O", budgets="0.1")
     assert page.selectbox(key="style").options[0] == "chosen by the model: chat"
     page = page.selectbox(key="style").set_value("question").run()
     page.button(key="evaluate").click().run()

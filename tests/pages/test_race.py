@@ -86,14 +86,14 @@ def html(page) -> str:
 
 def test_a_running_job_shows_its_texts_and_a_damaged_file_shows_nothing(runs_root: Path, open_page: Open):
     job = running(runs_root)
-    page = open_page("new_run", job=job)
+    page = open_page("compare", job=job)
     assert "kv-race" not in html(page)
     write_live(runs_root, job, LiveTexts(title="2 of 3: a lamp", prompt_end="Which <number>?", texts=(FULL, H2O)))
-    page = open_page("new_run", job=job)
+    page = open_page("compare", job=job)
     assert "It is 48213." in html(page) and "&lt;is&gt;" in html(page)
     assert "**2 of 3: a lamp**: the prompt ends “… Which <number>?”" in shown(page)
     live_path(runs_root, job).write_text('{"texts": [{')
-    page = open_page("new_run", job=job)
+    page = open_page("compare", job=job)
     assert not page.exception and "kv-race" not in html(page)
 
 
@@ -102,7 +102,7 @@ def test_a_waiting_job_says_what_it_waits_for(runs_root: Path, open_page: Open, 
     monkeypatch.setattr(os, "getloadavg", lambda: (3.2, 1.0, 1.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     job = jobs.submit(runs_root, CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),)))
-    told = open_page("new_run", job=job).get("progress")[0].proto.text.replace("\\", "")
+    told = open_page("compare", job=job).get("progress")[0].proto.text.replace("\\", "")
     assert told == "Queued: next in the queue, after the job that runs now · machine busy: load 3 on 2 cores"
 
 
@@ -112,7 +112,7 @@ def test_an_ended_comparison_shows_its_outcome_and_texts_on_the_same_page(runs_r
     paths = [full, *(write_synthetic_run(runs_root, method=name, comparison_id=job) for name in ("h2o", "keepkv"))]
     with queue_db.database(runs_root) as connection:
         connection.execute("UPDATE jobs SET state = 'complete', finished = ?", (time.time(),))
-    page = open_page("new_run", job=job)
+    page = open_page("compare", job=job)
     told = shown(page)
     assert "None of 2 compressed runs generates the expected answer “no such words”." in told
     assert "The full cache does not generate it" in told

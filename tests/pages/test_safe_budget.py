@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob
-from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob
+from kvlab.evaluation.results.rows import ROWS
 from kvlab.figures import risk
 from kvlab.results.risk.safe_budget import safe_budget
 from tests.pages.test_board_page import told
@@ -98,7 +98,7 @@ def test_the_proposed_tolerance_is_the_smallest_that_so_many_prompts_allow(
 def test_the_form_says_before_it_runs_what_so_many_prompts_can_certify(
     runs_root: Path, open_page: Open, samples: int, certifies: str
 ) -> None:
-    page = open_page("safe_budget", methods="H2O", safe_budget_view="New evaluation", samples=str(samples))
+    page = open_page("new_run", ask="A guarantee", methods="H2O", samples=str(samples))
     assert not page.exception
     warned = [box.value for box in page.warning if "they can certify" in box.value]
     assert bool(warned) == bool(certifies)
@@ -138,7 +138,7 @@ def test_nothing_is_certified_while_it_is_measured(runs_root: Path, open_page: O
 def test_the_form_queues_a_ladder_and_kl_where_it_is_asked_for(
     runs_root: Path, open_page: Open, started_workers: list
 ) -> None:
-    page = open_page("safe_budget", methods="H2O", safe_budget_view="New evaluation")
+    page = open_page("new_run", ask="A guarantee", methods="H2O")
     assert not page.exception
     page.text_input(key="eval_name").set_value("ladder")
     page = page.toggle(key="eval_forced").set_value(True).run()

@@ -17,9 +17,9 @@ from kvlab import jobs
 from kvlab.cli.options.part_tables import Kind, as_table, frame_of
 from kvlab.core.assets import project_root
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import SampleJob
-from kvlab.evaluate.results.store import ResultStore, read_results
-from kvlab.evaluate.scoring.metrics import rescore
+from kvlab.evaluation.request import SampleJob
+from kvlab.evaluation.results.store import ResultStore, read_results
+from kvlab.evaluation.scoring.metrics import rescore
 from kvlab.results import quality_tables
 from kvlab.results.risk.losses import losses, measurable
 from kvlab.results.sources import Sources

@@ -15,7 +15,7 @@ from kvlab.bench.request import BenchJob
 from kvlab.bench.rows import SCHEMA
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.forms.measurement_job import job_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, RecordedComparison
@@ -46,7 +46,7 @@ def test_results_say_on_what_they_were_measured(measured: Path, open_page: Open)
 
 
 def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, started_workers: list):
-    page = open_page("speed", speed_view="New benchmark", methods="H2O")
+    page = open_page("new_run", ask="Timing", methods="H2O")
     page.text_input(key="contexts").set_value("256, 512")
     page.text_input(key="bench_name").set_value("tonight")
     page = page.run()

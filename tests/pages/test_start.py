@@ -47,13 +47,13 @@ def test_the_sample_prompt_is_queued_and_its_progress_is_shown(
     assert request.prompt in [sample.text for sample in shipped_samples()]
     assert [choice.method for choice in request.choices] == ["full", "h2o", "keepkv"]
     assert page.query_params["job"] == [job.job_id] or page.query_params["job"] == job.job_id
-    assert page.title[0].value == "Comparison"
+    assert page.title[0].value == "Result"
     assert runs_root in started_workers
 
 
 def test_my_own_prompt_is_pasted(runs_root: Path, open_page: Open):
     page = press(open_page("start"), "Use my own prompt")
-    assert not page.exception and page.title[0].value == "New run"
+    assert not page.exception and page.title[0].value == "New"
     assert page.segmented_control(key="source").value == "Paste"
     assert page.text_area(key="pasted").value == ""
 

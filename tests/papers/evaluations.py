@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.core.methods import make_method
-from kvlab.evaluate.request_parser import parse_request
-from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.evaluation.request_parser import parse_request
+from kvlab.evaluation.results.rows import ROWS, canonical_json
 from kvlab.papers.evaluations import Arm, Experiment
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from kvlab.core.methods import make_method
-from kvlab.evaluate.request_parser import parse_request
-from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluation.request_parser import parse_request
+from kvlab.evaluation.results.rows import canonical_json
 from kvlab.papers.beyond import recordings
 from kvlab.papers.evaluations import Arm
 from kvlab.papers.paper_tables import paper_values

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kvlab.bench.rows import Row, to_table
 from kvlab.cli import commands
 from kvlab.core.methods import make_method
-from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.evaluation.results.rows import ROWS, canonical_json
 from kvlab.papers.benchmarks import PRESET, memory_shares, paper_share
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.paper_tables import paper_values
@@ -142,7 +142,7 @@ def test_the_stated_command_is_one_that_eval_takes(slug: str, tmp_path: Path, mo
         asked.append((request, out))
         raise SystemExit(0)
 
-    monkeypatch.setattr("kvlab.evaluate.harness.evaluate", record)
+    monkeypatch.setattr("kvlab.evaluation.harness.evaluate", record)
     needs = find("kvmerger", slug).draw(Sources(tmp_path), Choice(), "light")
     assert isinstance(needs, Needs)
     outcome = CliRunner().invoke(commands, shlex.split(command_line(needs.measurement))[1:])

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluation.results.rows import canonical_json
 from kvlab.papers import scorecard as cards
 from kvlab.papers.disk_cache import FOLDER, DiskCache
 from kvlab.papers.evaluations import Arm

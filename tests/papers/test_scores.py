@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvlab.common.intervals import Interval
-from kvlab.evaluate.request_parser import parse_request
-from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.evaluation.request_parser import parse_request
+from kvlab.evaluation.results.rows import ROWS, canonical_json
 from kvlab.papers.evaluations import Experiment, arms, contest, gap
 from kvlab.papers.exhibit import Needs
 from kvlab.papers.paper_tables import COLUMNS, grey_table, paper_values

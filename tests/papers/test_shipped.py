@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluation.results.rows import canonical_json
 from kvlab.papers import shipped_archive
 from kvlab.papers.evaluations import Arm
 from kvlab.papers.evidence import Evidence, gather

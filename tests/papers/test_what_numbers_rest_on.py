@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvlab.bench.rows import Row, to_table
-from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.evaluation.results.rows import ROWS, canonical_json
 from kvlab.papers.evaluations import Experiment
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.gvote import scores as gvote

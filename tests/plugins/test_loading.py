@@ -22,7 +22,7 @@ from kvlab.core.plugins import load
 from kvlab.core.plugins.load import load_plugins, stamps
 from kvlab.core.plugins.origin import Origin, registering
 from kvlab.core.plugins.registry import Registry
-from kvlab.evaluate.scoring.metrics import METRICS
+from kvlab.evaluation.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 

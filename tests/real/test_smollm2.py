@@ -15,8 +15,8 @@ from kvlab.core.cache import make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
 from kvlab.engine.compare import compare
-from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.evaluation.harness import evaluate
+from kvlab.evaluation.request import EvalRequest, TaskChoice
 from kvlab.models.info.packaged_models import PACKAGED, packaged_file
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluation.results.rows import ROWS
 from tests.papers.test_scores import row
 
 BUDGETS = (0.9, 0.5, 0.2)

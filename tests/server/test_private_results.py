@@ -14,7 +14,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
+from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.forms import measurement_job
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.reruns import counterfactual

@@ -19,7 +19,7 @@ from kvlab.core.fitted import files
 from kvlab.core.fitted.feature_maps import MAPS
 from kvlab.core.fitted.profiles import PROFILES
 from kvlab.core.fitted.score_heads import SCORE_HEADS
-from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
+from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice, TaskChoice
 from kvlab.forms import eval_form, prompt_files
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluation.request import EvalJob
 from kvlab.jobs.batch import load_batch
 from kvlab.library import archive
 from kvlab.library import recycle_bin as rubbish

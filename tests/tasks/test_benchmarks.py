@@ -7,9 +7,9 @@ import json
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import FileChoice, split_file
-from kvlab.evaluate.scoring import metrics
-from kvlab.evaluate.scoring import metrics as boxed_answer
+from kvlab.evaluation.request import FileChoice, split_file
+from kvlab.evaluation.scoring import metrics
+from kvlab.evaluation.scoring import metrics as boxed_answer
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.core.errors import UserError
-from kvlab.evaluate.scoring.metrics import METRICS
+from kvlab.evaluation.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.loaders.longbench import FIRST_LINE_TASKS, LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import split_question

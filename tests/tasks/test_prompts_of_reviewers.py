@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.evaluate.scoring.metrics import score
+from kvlab.evaluation.scoring.metrics import score
 from kvlab.models.mini.phrasing import split_query
 from kvlab.tasks.instructions import REFUSAL
 from kvlab.tasks.paraphrases import PARAPHRASES, SUBJECTS

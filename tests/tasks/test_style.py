@@ -9,10 +9,10 @@ import pytest
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.harness import evaluate, prepare_evaluation
-from kvlab.evaluate.prepare import prepare
-from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.evaluate.request_parser import parse_style
+from kvlab.evaluation.harness import evaluate, prepare_evaluation
+from kvlab.evaluation.prepare import prepare
+from kvlab.evaluation.request import EvalRequest, TaskChoice
+from kvlab.evaluation.request_parser import parse_style
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.tasks.registry import TASKS

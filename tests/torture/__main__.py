@@ -94,7 +94,7 @@ def _part(name: str) -> Any:
 
 def _model(folder: Path) -> None:
     import kvlab.engine
-    import kvlab.evaluate.harness
+    import kvlab.evaluation.harness
     import kvlab.models.load  # noqa: F401  # forks need not import it again
     from tests.families import tiny_folder
 

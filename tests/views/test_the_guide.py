@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.figures.add_slide import slide_of
+from kvlab.core.plugins import load
 from kvlab.core.plugins.load import FILES
 from kvlab.core.plugins.origin import Registrations, undo
 from kvlab.report.deck import deck
@@ -35,6 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     origin = VIEWS.origin(NAME)
     assert origin.name == NAME and Registrations.every
     undo(origin)
+    for key in [key for key, plugin in load._loaded.items() if plugin.origin.name == NAME]:
+        del load._loaded[key]
 
 
 def draw_page() -> None:

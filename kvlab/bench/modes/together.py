@@ -20,7 +20,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine.compare import compare
-from kvlab.evaluate.generate import Stops, generate_together
+from kvlab.evaluation.generate import Stops, generate_together
 from kvlab.models.load import LoadedModel, load_tokenizer
 from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.tasks.registry import get_task

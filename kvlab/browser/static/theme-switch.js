@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/access.js src/components/theme-switch.js src/plotly-charts.js src/theme.js
-// SHA-256 of the sources: a6c7db6cae70b267b749124c49700e5d16fcb03f0b1832d1528f74fdd0f96c9a
-// SHA-256 of the code: a989fe6c544618e1386b06c7546bee7c6ece24e7a469dce6c033f601277d27a8
+// SHA-256 of the sources: e5dbc552f68b64ecdfafb887d93c4ff051551d72a276f309b75f54ee8f261d23
+// SHA-256 of the code: 05c47213d8e62e77047b9c176e4d96fdb6dec6f10e070dfb877a5e6940d3ee73
 // src/plotly-charts.js
 var SETTLE_MS = 100;
 function watchPage(callback) {
@@ -24,6 +24,7 @@ function watchPage(callback) {
 // src/access.js
 var ICON = '[data-testid="stIconMaterial"]:not([aria-hidden])';
 var ICONS = `:is(a, button):has([data-testid="stMarkdownContainer"]) ${ICON}, [data-testid="stSidebarNavLink"] ${ICON}`;
+var CHART_TOOLS = '.modebar-btn:not([tabindex="-1"])';
 var SCROLLED = '[data-testid="stVerticalBlock"][overflow="auto"]:not([tabindex])';
 var isWatching = false;
 function watchAccess() {
@@ -32,6 +33,7 @@ function watchAccess() {
   watchPage(() => {
     document.querySelectorAll(ICONS).forEach((icon) => icon.setAttribute("aria-hidden", "true"));
     document.querySelectorAll(SCROLLED).forEach((box) => box.setAttribute("tabindex", "0"));
+    document.querySelectorAll(CHART_TOOLS).forEach((tool) => tool.setAttribute("tabindex", "-1"));
   });
 }
 

@@ -46,7 +46,7 @@ class PrefixOptions:
             raise UserError("--prefix NAME and --questions FILE belong together: give both.")
         if self.prefix is None or self.questions is None:
             return {}
-        from kvlab.evaluate.request import FileChoice
+        from kvlab.evaluation.request import FileChoice
         from kvlab.library.prefixes import find_prefix, loaded_as, read_texts
 
         files = [find_prefix(self.runs, name) for name in split_list(self.prefix)]

@@ -90,8 +90,8 @@ def print_summary(
     rows: pd.DataFrame, notes: list[str], out: Path | None, as_json: bool, by_depth: bool = False
 ) -> None:
     """Print an evaluation's summary by task, difficulty and length, as a table or as JSON."""
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
+    from kvlab.evaluation.results.summary import summarize
+    from kvlab.evaluation.results.table import summary_json, summary_table
 
     summary = summarize(rows, ["task", "difficulty", "length", *["depth"] * by_depth])
     if as_json:

@@ -27,6 +27,7 @@ MOVED = {
     "kvlab.models.families": "kvlab.core.families",
     "kvlab.figures.base": "kvlab.views.base",
     "kvlab.analysis.comparison.verdict": "kvlab.views.frames.verdict",
+    "kvlab.evaluate": "kvlab.evaluation",
     "kvlab.prefix": "kvlab.engine.prefix",
     "kvlab.documents": "kvlab.tasks.documents",
 }

@@ -39,8 +39,8 @@ def openvino(
     """
     if not python.is_file():
         raise UserError(f"{python} is missing: install OpenVINO with `make openvino`, or name its --python.")
-    from kvlab.evaluate.job import shown_progress
-    from kvlab.evaluate.request_parser import parse_request
+    from kvlab.evaluation.job import shown_progress
+    from kvlab.evaluation.request_parser import parse_request
     from kvlab.extras.engines.comparison import Answer, Comparison, compare_engines, compare_full_caches, time_engines
     from kvlab.extras.engines.modes import METHODS, kept_tokens
     from kvlab.extras.engines.table import markdown, write_engine_table

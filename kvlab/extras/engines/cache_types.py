@@ -19,7 +19,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
-from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluation.request_parser import parse_request
 from kvlab.extras.engines.comparison import prepared_prompts
 from kvlab.models.info.model_faults import gguf_file
 from kvlab.models.info.offered_models import place_of

@@ -20,12 +20,12 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.core.validation import read_json
-from kvlab.evaluate.generate import Stops
-from kvlab.evaluate.harness import Listener, evaluate, prepare_evaluation
-from kvlab.evaluate.prepare import PreparedPrompt, prepare
-from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.results.outcome import Loaded
-from kvlab.evaluate.scoring.metrics import score
+from kvlab.evaluation.generate import Stops
+from kvlab.evaluation.harness import Listener, evaluate, prepare_evaluation
+from kvlab.evaluation.prepare import PreparedPrompt, prepare
+from kvlab.evaluation.request import EvalRequest
+from kvlab.evaluation.results.outcome import Loaded
+from kvlab.evaluation.scoring.metrics import score
 from kvlab.extras.engines.modes import MODES, Mode
 from kvlab.models.chat import decode_answer
 from kvlab.models.info.model_faults import gguf_file

@@ -73,7 +73,9 @@ def check_model(name: str) -> str:
         description_folder(file, name)
         return name if name in PACKAGED else str(_path(name).absolute())
     if (folder := model_folder(name)) is not None:
-        return _check_folder(folder)
+        if why := fault(folder):
+            raise UserError(why)
+        return str(folder.absolute())
     if why := fault(_path(name), name):
         raise UserError(why)
     if not HUB_NAME.fullmatch(name):
@@ -112,9 +114,3 @@ def _path(name: str) -> Path:
         return Path(name).expanduser()
     except RuntimeError:  # an unknown home
         return Path(name)
-
-
-def _check_folder(folder: Path) -> str:
-    if why := fault(folder):
-        raise UserError(why)
-    return str(folder.absolute())

@@ -13,9 +13,9 @@ from plotly.subplots import make_subplots
 from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import LEVEL, Interval
 from kvlab.core.choice import FULL
-from kvlab.evaluate.results.rows import canonical_json
-from kvlab.evaluate.results.summary import with_measures
-from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.evaluation.results.rows import canonical_json
+from kvlab.evaluation.results.summary import with_measures
+from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.papers.evaluations import (
     ABLE,
     OWN_TASKS,

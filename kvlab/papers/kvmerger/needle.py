@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.core.choice import FULL, MethodChoice
-from kvlab.evaluate.results.summary import over_tasks
+from kvlab.evaluation.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.papers.evaluations import Arm, Experiment, origin_of
 from kvlab.papers.evidence import interval_of, mean_text

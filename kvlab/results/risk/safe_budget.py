@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.core.errors import UserError
-from kvlab.evaluate.results.store import read_results
+from kvlab.evaluation.results.store import read_results
 from kvlab.results.risk import bounds
 from kvlab.results.risk.bounds import Simulation, Step, certify_ladder, drops, simulate
 from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, loss_table, losses
@@ -235,10 +235,10 @@ def safe_budget(
 ) -> SafeBudgets:
     """The smallest budget of each method that changes at most a share `tolerance` of prompts, from an evaluation.
 
-    `source` is an evaluation's folder or its rows (`kvlab.evaluate.harness.evaluate`), measured at a ladder of budgets
-    and under the full cache. The guarantee holds with `confidence` for future prompts that are drawn like these, if
-    tolerance, methods and ladder were chosen before the results were seen. Raises UserError as `find_safe_budgets` and
-    `Criterion`.
+    `source` is an evaluation's folder or its rows (`kvlab.evaluation.harness.evaluate`), measured at a ladder of
+    budgets and under the full cache. The guarantee holds with `confidence` for future prompts that are drawn like
+    these, if tolerance, methods and ladder were chosen before the results were seen. Raises UserError as
+    `find_safe_budgets` and `Criterion`.
     """
     criterion = Criterion(by, tolerance, confidence, kl_above, by_group)
     rows = source if isinstance(source, pd.DataFrame) else read_results(Path(source))

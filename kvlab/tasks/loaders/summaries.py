@@ -31,7 +31,7 @@ def load_helm(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bo
     whole (H2O's script then loses its last character). These codes sample at the file's temperature, 0.3; here the
     answer is greedy unless the option `temperature=0.3` is given. The prompt is to be continued, so no chat template is
     used. Scored by ROUGE-L; ROUGE-1 and ROUGE-2 can be computed from the rows
-    (`kvlab.evaluate.scoring.metrics.rescore`). Raises UserError naming the first malformed line.
+    (`kvlab.evaluation.scoring.metrics.rescore`). Raises UserError naming the first malformed line.
     """
     records, skipped = read_records(path, HelmRecord, skip_malformed)
     samples = []

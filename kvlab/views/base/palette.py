@@ -69,20 +69,38 @@ def method_hue(method: str) -> str:
     return (METHODS.get(method) or _fallback(method))[0]
 
 
-def method_style(method: str, theme: Theme = "light", rank: int = 0) -> Style:
-    """Style of a method; `rank` counts its further budgets: same hue, another dash, nearer to the text's colour."""
-    hue, marker, dash = METHODS.get(method) or _fallback(method)
-    colour = mix(pick(HUES[hue], theme), pick(HUES["ink"], theme), min(0.5, 0.25 * rank))
+def method_style(method: str, theme: Theme = "light", rank: int = 0, hue: str = "") -> Style:
+    """Style of a method; `rank` counts its further budgets: same hue, another dash, nearer to the text's colour.
+
+    `hue` replaces the method's own one.
+    """
+    usual, marker, dash = METHODS.get(method) or _fallback(method)
+    colour = mix(pick(HUES[hue or usual], theme), pick(HUES["ink"], theme), min(0.5, 0.25 * rank))
     return Style(colour, marker, DASHES[(DASHES.index(dash) + rank) % len(DASHES)])
 
 
 def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[str, Style]:
-    """Style of every run, by label, from (label, method) pairs in display order."""
+    """Style of every run, by label, from (label, method) pairs in display order.
+
+    Of methods with one hue the first of the palette has it, the others take free ones while there are any: no two
+    methods of a comparison share one; the order of the runs does not matter.
+    """
+    runs = list(runs)
+    methods = {method for _, method in runs}
+    ordered = [*(method for method in METHODS if method in methods), *sorted(methods - METHODS.keys())]
+    hues: dict[str, str] = {}
+    for method in ordered:
+        if method_hue(method) not in hues.values():
+            hues[method] = method_hue(method)
+    free = [name for name in HUES if name not in ("ink", "grey", *hues.values())]
+    for method in ordered:
+        if method not in hues:
+            hues[method] = free.pop(0) if free else method_hue(method)
     styles: dict[str, Style] = {}
     ranks: dict[str, int] = {}
     for label, method in runs:
         if label not in styles:
-            styles[label] = method_style(method, theme, ranks.get(method, 0))
+            styles[label] = method_style(method, theme, ranks.get(method, 0), hues[method])
             ranks[method] = ranks.get(method, 0) + 1
     return styles
 

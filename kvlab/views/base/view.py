@@ -18,6 +18,7 @@ caption may take `run`, `runs` or `rows` too.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -65,6 +66,18 @@ class Drawn:
     def alt(self) -> str:
         """What the figure shows, for those who do not see it."""
         return f"{self.title}. {both_of(self.caption)}"
+
+    def __repr__(self) -> str:
+        return f"<kvlab view {self.name}: {self.caption}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """For notebooks: plotly's live chart, and a picture that stays when there is no kernel (needs Chromium)."""
+        bundle = dict(self.figure._repr_mimebundle_(include, exclude) or {}) | {"text/plain": repr(self)}
+        try:
+            bundle["image/png"] = b64encode(self.to("png")).decode()
+        except UserError:
+            bundle.pop("image/png", None)
+        return bundle
 
     def to(self, kind: str) -> bytes:
         """The view as a file of one of `FORMATS`; pictures need Chromium.

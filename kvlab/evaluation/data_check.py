@@ -1,0 +1,152 @@
+"""Check a data file before an evaluation: its benchmark, lines, prompt lengths, and what would be cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.core.errors import UserError
+from kvlab.evaluation.plan import Plan, fit_to_window, make_plan
+from kvlab.evaluation.request import EvalRequest
+from kvlab.evaluation.scoring.metrics import check_metric
+from kvlab.models.chat import chat_of, load_tokenizer
+from kvlab.tasks.draft import DEFAULT_LENGTHS
+from kvlab.tasks.loaders import LOADERS, load_file
+from kvlab.tasks.recognition import recognise
+from kvlab.tasks.sample import Sample
+from kvlab.tasks.tokens import Cut, count_tokens
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Token lengths of the prompts of a file: median, 95th percentile, maximum."""
+
+    median: float
+    p95: float
+    longest: int
+
+    @classmethod
+    def from_tokens(cls, tokens: list[int]) -> Lengths:
+        """Median, 95th percentile and maximum of `tokens`."""
+        return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """Contents of a file; `malformed` has a sentence per bad line, `notes` per problem that would stop a run."""
+
+    path: Path
+    form: str
+    benchmark: str
+    tasks: dict[str, int]
+    prompts: Lengths
+    answers: Lengths
+    new_tokens: int
+    metrics: tuple[str, ...]
+    window: int
+    most: int  # tokens allowed per prompt
+    cut: Cut
+    shortened: tuple[int, ...]  # original lengths of the prompts that are cut
+    lost: int  # tokens cut in total
+    malformed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(self.tasks.values())
+
+
+def check_file(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    window: int,
+    form: str = "",
+    max_prompt: int | None = None,
+    cut: Cut = "middle",
+    options: dict[str, Any] | None = None,
+) -> FileCheck:
+    """Read the whole file as an evaluation would, without its malformed lines.
+
+    `form` names the loader; by default it is recognised from the records' fields. Raises UserError if the file cannot
+    be read, is not recognised, or has no usable line.
+    """
+    if form and form not in LOADERS:
+        raise LOADERS.unknown(form)
+    recognised = None if form else recognise(path)
+    form = recognised.form if recognised else form
+    settings = dict(options or {})
+    if form == "text":
+        settings.setdefault("length", min(DEFAULT_LENGTHS[0], window))
+    loaded = load_file(form, path, tokenizer, True, **settings)
+    samples = loaded.samples
+    notes = [*loaded.notes]
+    short: list[Sample] = []
+    try:
+        short = [fit_to_window(sample, tokenizer, window, max_prompt, cut) for sample in samples]
+    except UserError as error:
+        notes.append(str(error))
+    for metric in sorted({sample.metric for sample in samples}):
+        try:
+            check_metric(metric)
+        except UserError as error:
+            notes.append(str(error))
+    cuts = [
+        (int(str(sample.meta["shortened_from"])), sample.length) for sample in short if "shortened_from" in sample.meta
+    ]
+    tasks: dict[str, int] = {}
+    for sample in samples:
+        tasks[sample.task] = tasks.get(sample.task, 0) + 1
+    answers = [max((count_tokens(tokenizer, answer) for answer in sample.answers), default=0) for sample in samples]
+    longest_answer = max(sample.max_new_tokens for sample in samples)
+    return FileCheck(
+        path=path,
+        form=form,
+        benchmark=recognised.benchmark if recognised else f"read as {form}, as requested",
+        tasks=tasks,
+        prompts=Lengths.from_tokens([sample.length for sample in samples]),
+        answers=Lengths.from_tokens(answers),
+        new_tokens=longest_answer,
+        metrics=tuple(sorted({sample.metric for sample in samples})),
+        window=window,
+        most=max(0, min(max_prompt or window, window - longest_answer)),
+        cut=cut,
+        shortened=tuple(before for before, _ in cuts),
+        lost=sum(before - after for before, after in cuts),
+        malformed=tuple(loaded.skipped),
+        notes=tuple(notes),
+    )
+
+
+TRIED = 4  # prompts per task, length and depth: names and numbers differ, and with them the tokens needed
+
+
+def check_tasks(request: EvalRequest) -> None:
+    """Generate the first prompts of every task. Files and models without a loadable tokenizer are not checked here.
+
+    Raises UserError for a length too short for its task or too long for the model, or an unknown task or difficulty.
+    """
+    if not request.tasks:
+        return
+    few = request.model_copy(update={"files": (), "samples": min(request.samples, TRIED)})
+    plan = plan_ahead(few)
+    if plan is None:
+        return
+    for _, cell in groupby(plan.prompts, lambda prompt: (prompt.identity.task, prompt.identity.length)):
+        for prompt in islice(cell, TRIED):
+            prompt.make()
+
+
+def plan_ahead(request: EvalRequest) -> Plan | None:
+    """The request's plan before its model is loaded; None if its tokenizer cannot be. Raises as `make_plan`."""
+    try:
+        tokenizer, window = load_tokenizer(request.model, request.revision, request.cache_dir)
+    except UserError:
+        return None
+    chat = chat_of(request, tokenizer)
+    turn = 0 if chat is None else sum(map(len, chat.around()))
+    return make_plan(request, tokenizer, window - turn, chat is not None)

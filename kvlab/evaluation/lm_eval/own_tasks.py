@@ -1,0 +1,115 @@
+"""Export kvlab's own prompts as lm-eval tasks: a folder of JSON lines and YAML that works without a network.
+
+`kvlab_few_shot` and `kvlab_needle` are multiple choice. In `kvlab_few_shot_text` the model generates the labels of the
+same prompts, which with `--set hold_back=1` equals `kvlab eval --tasks few_shot`. Run as
+`python -m kvlab.evaluation.lm_eval.own_tasks FOLDER --model mini --length 256 --samples 40`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.tasks.registry import get_task
+from kvlab.tasks.sample import Sample, sample_random
+
+NEEDLE_CHOICES = 4  # numbers to choose from, one of which is in the story
+
+_HEAD = """\
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+doc_to_text: text
+num_fewshot: 0
+"""
+_CHOOSE = """\
+output_type: multiple_choice
+doc_to_choice: choices
+doc_to_target: label
+metric_list:
+  - metric: acc
+"""
+_WRITE = """\
+output_type: generate_until
+doc_to_target: answer
+generation_kwargs:
+  until: ["\\n"]
+  max_gen_toks: 16
+  do_sample: false
+filter_list:
+  - name: stripped
+    filter:
+      - function: remove_whitespace
+      - function: take_first
+metric_list:
+  - metric: exact_match
+    ignore_case: true
+    ignore_punctuation: true
+"""
+
+
+def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, samples: int, seed: int = 0) -> None:
+    """Write the tasks with the prompts that `kvlab eval` uses for this length (in tokens) and seed.
+
+    Raises UserError for a length that is too short for a task.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, options in (("few_shot", _labels), ("needle", _numbers)):
+        prompts = [get_task(name).generate(tokenizer, length, seed, index) for index in range(samples)]
+        data = folder / f"kvlab_{name}.jsonl"
+        lines = [json.dumps(_document(prompt, options(prompt))) + "\n" for prompt in prompts]
+        data.write_text("".join(lines), encoding="utf-8")
+        _write_yaml(folder, f"kvlab_{name}", data, _CHOOSE)
+        if name == "few_shot":
+            _write_yaml(folder, f"kvlab_{name}_text", data, _WRITE)
+
+
+def _document(sample: Sample, options: Sequence[str]) -> dict[str, object]:
+    answer = sample.answers[0]
+    # lm-eval puts a space before each choice; a second one would be a token of its own.
+    text = sample.context + sample.question
+    return {"text": text, "choices": list(options), "label": options.index(answer), "answer": answer}
+
+
+def _labels(sample: Sample) -> list[str]:
+    """All labels of the examples, sorted."""
+    return sorted(set(re.findall(r"-> (\S+)", str(sample.meta["block"]))))
+
+
+def _numbers(sample: Sample) -> list[str]:
+    """The correct number among others with as many digits."""
+    answer = sample.answers[0]
+    random = sample_random("needle", sample.length, sample.seed, sample.index)
+    options = {answer}
+    while len(options) < NEEDLE_CHOICES:
+        options.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
+    return sorted(options)
+
+
+def _write_yaml(folder: Path, name: str, data: Path, body: str) -> None:
+    (folder / f"{name}.yaml").write_text(_HEAD.format(name=name, data=data.resolve()) + body, encoding="utf-8")
+
+
+def main() -> None:
+    """Run the command line."""
+    from kvlab.models.load import load_model
+
+    parser = argparse.ArgumentParser(description="Export kvlab's own prompts as lm-eval tasks.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="mini", help="model whose tokenizer measures the length")
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--samples", type=int, default=40)
+    options = parser.parse_args()
+    write_tasks(options.folder, load_model(options.model, device="cpu").tokenizer, options.length, options.samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Measure prompts of one shape with many choices: generated answers, or likelihoods against the full cache."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvlab.core.cache import CompressedCache
+from kvlab.core.choice import FULL, MethodChoice
+from kvlab.evaluation.generate import Sampling, Stops, generate_together
+from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt, can_keep
+from kvlab.evaluation.results.outcome import CacheMaker, Loaded, Outcome
+from kvlab.evaluation.results.rows import PromptIdentity
+from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together, scored_bytes
+from kvlab.evaluation.scoring.order import loop_tokens
+from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
+from kvlab.evaluation.several_questions import Answers, Questions, ask_each
+from kvlab.evaluation.shared_prompt import Check, nothing
+from kvlab.models.placement import input_device
+
+
+class Measurer:
+    """Run prompts of one shape with many choices in shared passes."""
+
+    def __init__(
+        self, loaded: Loaded, make_cache: CacheMaker, question_aware: bool, prefill_chunk: int | None = None
+    ) -> None:
+        self.loaded = loaded
+        self.make_cache = make_cache
+        self.question_aware = question_aware
+        self.prefill_chunk = prefill_chunk
+        self.kept: KeptContexts | None = None  # where compressed contexts are opened, and kept once read
+        self.check: Check = nothing  # called between layers and steps; may raise to stop
+
+    def measure(
+        self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]
+    ) -> list[list[Outcome] | Exception]:
+        """For each choice one outcome per prompt, or the error of its method; all prompts must have one shape."""
+        first = prompts[0]
+        if first.is_forced:
+            return self._force(first, choices)
+        if self.kept is not None and can_keep(prompts, self.question_aware):
+            return self._ask_kept(first, choices, self.kept)
+        caches = [self.make_cache(choice) for choice in choices]
+        for cache in caches:
+            cache.limit_second_pass(len(first.context))
+        trackers = [_track(prompts, cache, self.loaded) for cache in caches]
+        if first.further:
+            return self._ask_each(first, caches, trackers)
+        survived: dict[tuple[int, int], Survival] = {}
+
+        def leave(number: int, gone: dict[int, int], stay: list[int]) -> None:
+            tracker = trackers[number]
+            if tracker is not None:
+                found = tracker.survival(caches[number])
+                survived.update({(number, prompt): found[row] for row, prompt in gone.items()})
+                tracker.keep_rows(stay)
+
+        results = generate_together(
+            self.loaded,
+            [prompt.context + prompt.question for prompt in prompts],
+            caches,
+            first.in_sight(self.question_aware),
+            first.sample.max_new_tokens,
+            _stops(first),
+            self.prefill_chunk,
+            Sampling(first.sample.temperature, _seed(first.identity)) if first.sample.temperature else None,
+            self.check,
+            leave,
+        )
+        return [
+            outcomes
+            if isinstance(outcomes, Exception)
+            else [replace(outcome, survival=survived.get((number, row))) for row, outcome in enumerate(outcomes)]
+            for number, outcomes in enumerate(results)
+        ]
+
+    def _ask_kept(
+        self, prompt: PreparedPrompt, choices: Sequence[MethodChoice], kept: KeptContexts
+    ) -> list[list[Outcome] | Exception]:
+        """Ask the prompt's questions of caches that are kept; those that are not yet read the context, and are kept.
+
+        There is no survival: a kept cache does not tell what was merged into what.
+        """
+        opened = [kept.open(prompt, choice) for choice in choices]
+        caches = [cache or self.make_cache(choice) for cache, choice in zip(opened, choices, strict=True)]
+        results = ask_each(self.loaded, self._questions(prompt), caches, self.prefill_chunk, self.check)
+        for choice, cache, answers in zip(choices, opened, results, strict=True):
+            if cache is None and isinstance(answers, Answers):
+                kept.keep(prompt, choice, answers.context, answers.prompt_seconds)
+        return [one if isinstance(one, Exception) else [_outcome(one)] for one in results]
+
+    def _questions(self, prompt: PreparedPrompt) -> Questions:
+        sample = prompt.sample
+        return Questions(
+            prompt.context,
+            [prompt.question, *prompt.further],
+            sample.max_new_tokens,
+            _stops(prompt),
+            sample.keeps_answers,
+            first_in_sight=prompt.in_sight(self.question_aware) > len(prompt.context),
+        )
+
+    def _ask_each(
+        self, prompt: PreparedPrompt, caches: Sequence[CompressedCache], trackers: Sequence[HiddenTokenTracker | None]
+    ) -> list[list[Outcome] | Exception]:
+        """Ask all questions of the prompt; its survival is that after the last answer."""
+        results = ask_each(self.loaded, self._questions(prompt), caches, self.prefill_chunk, self.check)
+        return [
+            one
+            if isinstance(one, Exception)
+            else [_outcome(one, tracker.survival(one.cache)[0] if tracker is not None else None)]
+            for one, tracker in zip(results, trackers, strict=True)
+        ]
+
+    def _force(self, prompt: PreparedPrompt, choices: Sequence[MethodChoice]) -> list[list[Outcome] | Exception]:
+        """Score the forced text with every choice, and with the full cache for comparison.
+
+        Without a given text, the full cache chooses it as it goes.
+        """
+        full = next((number for number, choice in enumerate(choices) if choice.method == FULL.method), len(choices))
+        caches = [self.make_cache(choice) for choice in (*choices, *([FULL] if full == len(choices) else []))]
+        text = list(prompt.continuation)
+        leader = None
+        if not text:
+            leader = Leader(self.loaded, full, _stops(prompt), prompt.sample.max_new_tokens)
+            for cache in caches:
+                cache.limit_second_pass(len(prompt.context))
+        in_sight = prompt.in_sight(self.question_aware) if leader else len(prompt.context)
+        prefix = prompt.context + prompt.question
+        found = forced_together(self.loaded, prefix, text, caches, in_sight, self.prefill_chunk, self.check, leader)
+        reference = found[full]
+        text_bytes = scored_bytes(self.loaded, text)
+        if isinstance(reference, Exception):
+            raise reference
+        compared = [
+            one if isinstance(one, Exception) else compare(*one, reference[1], text, text_bytes)
+            for one in found[: len(choices)]
+        ]
+        written = leader.text if leader else ""
+        return [one if isinstance(one, Exception) else [replace(one, prediction=written)] for one in compared]
+
+
+def _stops(prompt: PreparedPrompt) -> Stops:
+    return Stops((prompt.sample.stop,) if prompt.sample.stop else (), open_tag=prompt.open_tag, tags=prompt.tags)
+
+
+def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:
+    """All answers of a prompt as one; several are lines."""
+    texts = answers.texts
+    return Outcome(
+        texts[0] if len(texts) == 1 else "\n".join(" ".join(text.split()) for text in texts),
+        answers.memory,
+        answers.seconds,
+        answers.prompt_seconds,
+        survival=survival,
+        answer_tokens=sum(map(len, answers.ids)),
+        loop_tokens=max(map(loop_tokens, answers.ids)),
+    )
+
+
+def _seed(identity: PromptIdentity) -> int:
+    """Seed for sampling a prompt's answer: the same for every method, so that only the cache differs."""
+    return zlib.crc32(f"{identity.seed}/{identity.task}/{identity.index}/{identity.content}".encode())
+
+
+def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Loaded) -> HiddenTokenTracker | None:
+    """Attach an observer of the prompts' hidden tokens to the cache; None if nothing is hidden."""
+    if not prompts[0].hidden:
+        return None
+    device = input_device(loaded.model)
+    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], device, [prompt.parts for prompt in prompts])
+    cache.settings.observer = tracker
+    return tracker

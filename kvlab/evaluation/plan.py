@@ -1,0 +1,294 @@
+"""Expand a request into prompts: every task, length, depth and index, and every usable line of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from pydantic import JsonValue
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.core.errors import UserError
+from kvlab.core.validation import quote_value
+from kvlab.evaluation.request import EvalRequest, FileChoice, TaskChoice
+from kvlab.evaluation.results.outcome import Loaded
+from kvlab.evaluation.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
+from kvlab.evaluation.scoring.metrics import LIKELIHOOD_METRICS, check_metric
+from kvlab.models.chat import chat_of, window_of
+from kvlab.tasks.draft import DEFAULT_LENGTHS, Task
+from kvlab.tasks.loaders import load_file
+from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
+from kvlab.tasks.registry import get_task
+from kvlab.tasks.sample import Sample, Style, apply_style, choose_style, with_style
+from kvlab.tasks.tokens import Cut, shorten
+
+FORCED = "forced"  # in a row's difficulty: the full cache's continuation was forced
+BLOCK = 32  # prompts per block: four default batches of a GPU
+_FREE_SHARE = 8  # default lengths leave an eighth of the window for the answer
+
+
+@dataclass(frozen=True)
+class PlannedPrompt:
+    """A prompt that `make` generates when needed."""
+
+    identity: PromptIdentity
+    make: Callable[[], Sample]
+    chat: bool = True  # may be put into a chat template
+    context_alone: bool = False  # no question is in sight at compression, whatever the request says
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All prompts of a request, and a sentence per omitted part of a file."""
+
+    prompts: list[PlannedPrompt]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part `number` (from 1) of `count` parts of an evaluation, as `3/8`."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read `3/8`. Raises UserError for anything else."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise UserError(f"--shard takes a part of how many, such as 3/8, not {quote_value(text)}.")
+        return cls(int(found[1]), int(found[2]))
+
+    @classmethod
+    def all_of(cls, count: int) -> list[Shard]:
+        return [cls(number, count) for number in range(1, count + 1)]
+
+
+def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool = False) -> Plan:
+    """Return the plan for a model with a context window of `window` tokens; `has_chat`: prompts are put into a chat.
+
+    The first sample of every cell is generated immediately, so that an impossible length or difficulty raises UserError
+    before the first forward pass.
+    """
+    if not request.tasks and not request.files:
+        raise UserError("Nothing to evaluate: name tasks with --tasks or files with --data.")
+    style = choose_style(request.style, has_chat)
+    prompts = [
+        prompt for choice in request.tasks for prompt in _task_prompts(request, choice, tokenizer, window, style)
+    ]
+    notes: list[str] = []
+    for file in request.files:
+        file_prompts, file_notes = _file_prompts(request, file, tokenizer, window)
+        prompts += file_prompts
+        notes += file_notes
+    return Plan(prompts, notes)
+
+
+def blocks(prompts: Sequence[PromptIdentity], size: int = BLOCK) -> list[tuple[int, int]]:
+    """Split consecutive prompts of one task and length into blocks (start, end) of at most `size`.
+
+    Prompts of files count as one task. Batches never cross a block's border.
+    """
+    parts: list[tuple[int, int]] = []
+    for _, cell in groupby(range(len(prompts)), lambda at: _cell(prompts[at])):
+        numbers = list(cell)
+        parts += [(part[0], part[-1] + 1) for start in range(0, len(numbers), size) if (part := numbers[start:][:size])]
+    return parts
+
+
+def _cell(prompt: PromptIdentity) -> tuple[str, str, int]:
+    return "" if prompt.content else prompt.task, prompt.difficulty, prompt.length
+
+
+def _file_prompts(
+    request: EvalRequest, file: FileChoice, tokenizer: PreTrainedTokenizerBase, window: int
+) -> tuple[list[PlannedPrompt], list[str]]:
+    """The prompts of a file, and a sentence per omitted line or part."""
+    loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **_options(request, file, window))
+    taken = loaded.samples[: request.samples]
+    available = len(loaded.samples)
+    for metric in {sample.metric for sample in taken}:
+        check_metric(metric)
+    short = [fit_to_window(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
+    notes = [*loaded.skipped, *loaded.notes, *filter(None, [cut_note(str(file.path), short, request.cut)])]
+    if available > len(taken):
+        notes.append(f"{file.path}: {len(taken)} of its {available} prompts are used: raise --samples for more.")
+    return [_file_prompt(request, file, sample) for sample in short], notes
+
+
+def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, Any]:
+    """A file's options, with --lengths and --depths for the formats that build prompts from a text."""
+    lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
+    if file.form == "text":
+        return {"length": lengths[0], **file.options}
+    if file.form == "haystack":
+        lengths = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
+        return {"lengths": lengths, **({"depths": request.depths} if request.depths else {}), **file.options}
+    return dict(file.options)
+
+
+def _task_prompts(
+    request: EvalRequest, choice: TaskChoice, tokenizer: PreTrainedTokenizerBase, window: int, style: Style
+) -> Iterator[PlannedPrompt]:
+    task = get_task(choice.task)
+    difficulty = task.resolve(choice.difficulty)
+    recorded = with_style(difficulty, style) | _measured_as(request)
+    for length in request.lengths or default_lengths(task, window):
+        if length > window:  # before a haystack of that length is built
+            raise UserError(
+                f"{task.name}: {quote_value(length)} tokens do not fit the model's context window of {window}."
+            )
+        for depth in (request.depths or (None,)) if task.uses_depth else (None,):
+            for index in range(request.samples):
+                identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
+                make = _maker(task, tokenizer, identity, difficulty, style)
+                prompt = PlannedPrompt(identity, partial(_as_measured, request, make), context_alone=task.context_alone)
+                if index == 0:
+                    _check_window(prompt.make(), window)
+                yield prompt
+
+
+def default_lengths(task: Task, window: int) -> tuple[int, ...]:
+    """The task's default lengths, limited by the model's context window."""
+    return tuple(dict.fromkeys(min(length, window - window // _FREE_SHARE) for length in task.lengths))
+
+
+def _maker(
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    identity: PromptIdentity,
+    difficulty: dict[str, object],
+    style: Style,
+) -> Callable[[], Sample]:
+    place = {"depth": identity.depth} if task.uses_depth else {}
+
+    def make() -> Sample:
+        sample = task.generate(tokenizer, identity.length, identity.seed, identity.index, **place, **difficulty)
+        return apply_style(sample, style)
+
+    return make
+
+
+def _check_window(sample: Sample, window: int) -> None:
+    new = sample.new_tokens
+    if sample.length + new > window:
+        most = window - new
+        raise UserError(
+            f"{sample.task}: {sample.length} tokens and {new} for the answer do not fit the model's "
+            f"context window of {window}: use lengths of at most {most}."
+        )
+
+
+def fit_to_window(
+    sample: Sample, tokenizer: PreTrainedTokenizerBase, window: int, max_prompt: int | None, cut: Cut
+) -> Sample:
+    """Cut the sample to `max_prompt` tokens and to what its answer leaves of the context window.
+
+    Raises UserError if the answer alone fills the window, or the question the rest.
+    """
+    room = window - sample.new_tokens
+    if room < 1:
+        raise UserError(
+            f"{sample.task}: {sample.new_tokens:,} tokens for the answer do not fit the model's context window "
+            f"of {window:,}: set the file's option max_new_tokens, such as FILE:max_new_tokens={max(window // 2, 1)}."
+        )
+    return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
+
+
+def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
+    """A sentence about prompts that were cut; empty if none was."""
+    lost = [int(str(sample.meta["shortened_from"])) for sample in samples if "shortened_from" in sample.meta]
+    if not lost:
+        return ""
+    most = max(sample.length for sample in samples if "shortened_from" in sample.meta)
+    return (
+        f"{path}: {len(lost)} of {len(samples)} prompts were longer than allowed and lost the {cut} of their context: "
+        f"the longest had {max(lost):,} tokens, at most {most:,} were kept."
+    )
+
+
+def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> PlannedPrompt:
+    later = [one.question for one in sample.further]
+    content = "\0".join([sample.context, sample.question, *sample.answers, *later])
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    cut: dict[str, JsonValue] = (
+        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
+    )
+    placed = sample.depth is not None  # a text with a hidden needle, at the requested length
+    seed = request.seed if sample.temperature else 0
+    identity = PromptIdentity(
+        sample.task,
+        canonical_json(file.named | cut | _measured_as(request)),
+        sample.length if placed else ANY_LENGTH,
+        sample.depth,
+        sample.index,
+        seed,
+        digest,
+    )
+    return PlannedPrompt(identity, partial(_as_measured, request, lambda: sample), sample.chat)
+
+
+def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
+    """Fields that rows record with the difficulty; empty for the default, so that keys of older rows stay."""
+    return {FORCED: True} if request.forced else {}
+
+
+def _as_measured(request: EvalRequest, make: Callable[[], Sample]) -> Sample:
+    """The sample, without its answers if the full cache's continuation is forced; a given text stays."""
+    sample = make()
+    if not request.forced or sample.metric in LIKELIHOOD_METRICS:
+        return sample
+    return sample.model_copy(update={"metric": "kl", "answers": []})
+
+
+@dataclass
+class Measurable:
+    """A request's tasks by the length at which they are measured (None: their own defaults), and why others are not."""
+
+    window: int
+    tasks: dict[int | None, list[TaskChoice]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # by task
+
+
+def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
+    """The request's tasks at their default lengths, or at the longest that the window holds with the answer.
+
+    Every prompt is generated once, nothing is computed.
+    """
+    chat = chat_of(request, loaded.tokenizer)
+    room = window_of(loaded.model.config) - (0 if chat is None else sum(map(len, chat.around())))
+    found = Measurable(room)
+    for choice in request.tasks:
+        one = request.model_copy(update={"tasks": (choice,)})
+        try:
+            length = _length(one, loaded.tokenizer, room, chat is not None)
+        except UserError as error:
+            found.reasons[choice.task] = str(error).removeprefix(f"{choice.task}: ")
+        else:
+            found.tasks.setdefault(length, []).append(choice)
+    return found
+
+
+def _length(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool) -> int | None:
+    """None if the default lengths hold the request's only task, else the longest; raises UserError if none does."""
+
+    def answer_tokens(requested: EvalRequest, room: int) -> int:
+        return max(prompt.make().new_tokens for prompt in make_plan(requested, tokenizer, room, has_chat).prompts)
+
+    try:
+        answer_tokens(request, window)
+    except UserError:
+        whole = request.model_copy(update={"lengths": (window,)})
+        length = window - answer_tokens(whole, 2 * window)  # raises if even the whole window is too short
+        answer_tokens(request.model_copy(update={"lengths": (length,)}), window)
+        return length
+    return None

@@ -1,0 +1,123 @@
+"""The outcome of one prompt with one cache: answer, memory and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache import CacheMemory
+from kvlab.core.cache.settings import synchronize
+from kvlab.core.choice import MethodChoice
+from kvlab.evaluation.scoring.survival import Survival
+
+
+class Loaded(Protocol):
+    """The part of `kvlab.load_model`'s result that evaluation needs."""
+
+    @property
+    def model(self) -> PreTrainedModel: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+CacheMaker = Callable[[MethodChoice], CompressedCache]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A cache's footprint after its prompts, per prompt."""
+
+    slots: float
+    logical_tokens: int
+    live_bytes: int
+    allocated_bytes: int
+    bytes_read: int  # by a decode step, mean over the steps
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One prompt with one cache; likelihoods are None for generating tasks, `survival` without hidden tokens."""
+
+    prediction: str
+    memory: Memory
+    seconds: float
+    prompt_seconds: float | None = None  # of these, to read, read again and compress the prompt alone
+    bits_per_byte: float | None = None
+    kl: float | None = None
+    top1_agreement: float | None = None
+    survival: Survival | None = None
+    answer_tokens: int | None = None  # generated, the one that ends an answer included
+    loop_tokens: int | None = None  # of these, at the end, one piece again and again
+
+
+def read_memory(cache: Any, prompts: int) -> list[Memory]:
+    """The footprint of each of the `prompts` of a cache, which have equally many rows (beams) one after another."""
+    rows = cache.memory_by_row()
+    beams = len(rows) // prompts
+    return [_together(rows[first : first + beams]) for first in range(0, len(rows), beams)]
+
+
+def _together(rows: list[CacheMemory]) -> Memory:
+    """The footprint of a prompt's rows; bytes of layers that are not compressed included."""
+    slots = sum(row.live_slots for row in rows) / len(rows)
+    tokens = rows[0].logical_tokens
+    held, allocated, read = (
+        sum(getattr(row, name) + row.sliding_bytes for row in rows)
+        for name in ("live_bytes", "allocated_bytes", "bytes_read")
+    )
+    return Memory(slots, tokens, held, allocated, read)
+
+
+class Stopwatch:
+    """Measure seconds of work, synchronising the device at both ends."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds = 0.0
+
+    @contextmanager
+    def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:
+        """Yield a list that receives the seconds of each of the model's first `passes` forward passes.
+
+        Work of the cache at the end of a pass, such as a second reading, is included.
+        """
+        took: list[float] = []
+        begun = 0.0
+
+        def begin(*_: object) -> None:
+            nonlocal begun
+            if len(took) < passes:
+                synchronize(self.device)
+                begun = time.perf_counter()
+
+        def end(*_: object) -> None:
+            if len(took) < passes:
+                synchronize(self.device)
+                took.append(time.perf_counter() - begun)
+
+        hooks = [model.register_forward_pre_hook(begin), model.register_forward_hook(end)]
+        try:
+            yield took
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Add the time spent inside to `seconds`."""
+        synchronize(self.device)
+        start = time.perf_counter()
+        yield
+        synchronize(self.device)
+        self.seconds += time.perf_counter() - start

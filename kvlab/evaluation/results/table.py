@@ -1,0 +1,135 @@
+"""Format the summary as a terminal table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import zip_longest
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from kvlab.common.formatting import ONE_PROMPT, in_range, model_title
+from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
+from kvlab.evaluation.results.rows import ANY_LENGTH
+from kvlab.evaluation.scoring.metrics import higher_is_better, packages
+
+
+def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
+    """The summary for a terminal: one section per task, length and depth, the full cache first in each.
+
+    `devices` are those its rows were measured on.
+    """
+    timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
+    counted = "joules" in summary and bool(summary["joules"].notna().any())
+    scores = [
+        "score (95 %)",
+        "minus full (95 %)",
+        *(["prompt s"] if timed else []),
+        *(["J", "J/token"] if counted else []),
+    ]
+    table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
+    on = ", ".join(dict.fromkeys(devices))
+    table.caption = _caption(summary, timed, counted) + (f"; on {on}" if on else "")
+    by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
+    for _, group in summary.groupby(by, sort=False, dropna=False):
+        heads = _heads(group.iloc[0])
+        for head, line in zip_longest(heads, (line for _, line in group.iterrows())):
+            table.add_row(head or "", *(_cells(line, timed, counted) if line is not None else ()))
+        table.add_section()
+    return table
+
+
+def _heads(line: pd.Series) -> list[str]:
+    metric = str(line["metric"])
+    depth = line.get("depth")
+    difficulty = str(line["difficulty"])
+    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
+    return [
+        str(line["task"]),
+        *([f"  {', '.join(values)}"] if values else []),
+        f"  {line['length']} tokens" if line["length"] != ANY_LENGTH else "  own lengths",
+        *([f"  depth {depth:g}"] if pd.notna(depth) else []),
+        f"  {metric}" + ("" if higher_is_better(metric) else ", lower is better"),
+    ]
+
+
+def _cells(line: pd.Series, timed: bool, counted: bool) -> tuple[str, ...]:
+    gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
+    scores = _interval(line, "score", ".3f"), gap
+    size = "" if pd.isna(line["bytes"]) else f"{100 * line['bytes']:.0f} %"
+    times = [_prompt_seconds(line)] if timed else []
+    energy = _joules(line) if counted else ()
+    return choice_label(line), _kept(line), size, str(line["samples"]), *scores, *times, *energy
+
+
+def _joules(line: pd.Series) -> tuple[str, str]:
+    """Joules of a prompt with its answer, and of one generated token; empty where not counted."""
+    joules = line["joules"]
+    tokens = line.get("answer_tokens")
+    if pd.isna(joules):
+        return "", ""
+    return f"{joules:.3g}", "" if pd.isna(tokens) or not tokens else f"{joules / tokens:.3g}"
+
+
+def _prompt_seconds(line: pd.Series) -> str:
+    """Seconds until a prompt was compressed; empty if not measured."""
+    seconds = line.get("prompt_seconds")
+    return "" if seconds is None or pd.isna(seconds) else f"{seconds:.2g}"
+
+
+def choice_label(line: pd.Series) -> str:
+    """The label of a summary line: method, settings and budget."""
+    if line["method"] == "full":
+        return "full"
+    budget = Budget.from_number(line["budget"], line["budget_unit"])
+    return MethodChoice(
+        method=line["method"], budget=budget.amount, hyper_parameters=json.loads(line["hyper_parameters"])
+    ).label
+
+
+def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: str = "samples") -> str:
+    """A mean with its interval, and n if it differs from the line's; one prompt has no interval."""
+    mean, low, high = (line[f"{name}{bound}"] for bound in ("", "_low", "_high"))
+    if pd.isna(mean):
+        return ""
+    if line[count] == 1:
+        return f"{mean:{sign}{digits}}, {ONE_PROMPT}"
+    of_fewer = f", n {line[count]}" if line[count] != line["samples"] else ""
+    middle, least, most = in_range(mean, low, high, lambda value: f"{value:{sign}{digits}}")
+    return f"{middle} [{least}, {most}]{of_fewer}"
+
+
+def _kept(line: pd.Series) -> str:
+    """The share of tokens kept, with its interval if that differs after rounding."""
+    bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
+    mean, low, high = in_range(*bounds, "{:.0f}".format)
+    return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
+
+
+def _caption(summary: pd.DataFrame, timed: bool, counted: bool) -> str:
+    aware = {True: "compressed with the question visible", False: "compressed without the question"}
+    modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
+    chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
+    scored = packages(summary["metric"])
+    models = ", ".join(map(model_title, summary["model"].unique()))
+    about = "; ".join([models, modes, *chunks, *([scored] if scored else [])])
+    also = "; prompt s: time to read and compress the prompt, including a second reading" if timed else ""
+    if counted:
+        also += (
+            "; J: energy of the whole device by its counter, shared among the caches of a pass by their seconds; "
+            "J/token: over the answer's tokens, the prompt's reading included"
+        )
+    kept = "kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %"
+    return f"{about}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
+
+
+def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:
+    """The summary as one JSON object: `out`, `notes`, and `summary` with one object per line."""
+    lines = json.loads(summary.to_json(orient="records", double_precision=15))
+    for line in lines:
+        line["difficulty"] = json.loads(line["difficulty"])
+        line["hyper_parameters"] = json.loads(line["hyper_parameters"])
+    return json.dumps({"out": out, "notes": notes, "summary": lines}, indent=2, ensure_ascii=False)

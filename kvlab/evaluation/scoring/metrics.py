@@ -1,0 +1,399 @@
+"""Metrics: scores in [0, 1] of a prediction against the right answers.
+
+RULER's string matches, LongBench's metrics and similar ones. Each takes (prediction, answers, classes) and returns a
+float; of several right answers the best match counts (LongBench's rule).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import pandas as pd
+from rapidfuzz import fuzz
+from rouge_score import rouge_scorer
+
+from kvlab.common.answer_match import find_answer
+from kvlab.common.formatting import shared_prefix
+from kvlab.common.thoughts import Tags, answer_of, declared_tags
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.registry import Registry
+from kvlab.core.validation import read_json
+from kvlab.evaluation.scoring.order import each_line, last_line, line_results, no_loop, walk
+from kvlab.tasks.rules import all_obeyed, share_obeyed
+from kvlab.tasks.sample import UNSCORED
+
+
+def _followed(prediction: str, answers: Sequence[str], loosely: bool) -> list[bool]:
+    """Whether each instruction is followed; `answers` are instructions as `kvlab.tasks.loaders.ifeval` writes them."""
+    from lm_eval.tasks.ifeval import utils
+
+    asked: list[dict[str, Any]] = [read_json(answer) for answer in answers]
+    given = utils.InputExample(
+        key=0,
+        instruction_id_list=[one["id"] for one in asked],
+        prompt=asked[0]["prompt"],
+        kwargs=[one["kwargs"] for one in asked],
+    )
+    check = utils.test_instruction_following_loose if loosely else utils.test_instruction_following_strict
+    return list(check(given, prediction).follow_instruction_list)
+
+
+def share_followed(
+    prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False
+) -> float:
+    """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level)."""
+    found = _followed(prediction, answers, loosely)
+    return sum(found) / len(found)
+
+
+def all_followed(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False) -> float:
+    """1 if the prediction follows every instruction (IFEval's prompt level)."""
+    return float(all(_followed(prediction, answers, loosely)))
+
+
+share_followed_loosely = partial(share_followed, loosely=True)
+all_followed_loosely = partial(all_followed, loosely=True)
+
+
+BOX = "\\boxed"
+SECONDS = 5
+
+
+def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the content of the prediction's last box is one of the answers; 0 without a box."""
+    held = last_box(prediction)
+    return float(held is not None and any(_equal(answer, held) for answer in answers))
+
+
+def last_box(text: str) -> str | None:
+    """Content of the last outermost \\boxed{...}, with matched braces, nested boxes opened; None without one."""
+    place = 0
+    found = None
+    while (start := text.find(f"{BOX}{{", place)) >= 0:
+        begun = start + len(BOX) + 1
+        end = _closing(text, begun)
+        if end is None:
+            break
+        found = text[begun:end]
+        place = end
+    if found is None:
+        return None
+    return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
+
+
+def _closing(text: str, begun: int) -> int | None:
+    """Index of the brace that closes the one open at `begun`."""
+    depth = 1
+    place = begun
+    while place < len(text):
+        if text[place] == "\\":
+            place += 2
+            continue
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+        place += 1
+    return None
+
+
+def _equal(answer: str, held: str) -> bool:
+    """Whether two LaTeX texts are equal. Outside the main thread math-verify cannot set its alarm: no timeout."""
+    from math_verify import parse, verify
+
+    if _bare(answer) == _bare(held):
+        return True
+    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
+    gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
+    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split()).strip("$")
+
+
+Metric = Callable[[str, Sequence[str], Sequence[str]], float]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def string_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answers that occur in the prediction, ignoring case (RULER, all tasks but QA)."""
+    return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
+
+
+def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if any answer occurs in the prediction, ignoring case (RULER, QA)."""
+    return float(any(answer.lower() in prediction.lower() for answer in answers))
+
+
+def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answers that the prediction contains, by the rule of `kvlab.common.answer_match`.
+
+    Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 3 in 3.14, and finds 48213 in 48,213.
+    """
+    return sum(find_answer(prediction, answer) is not None for answer in answers) / len(answers)
+
+
+def normalize(text: str) -> str:
+    """The text in lower case without punctuation, articles or doubled spaces (SQuAD's rule)."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the normalized prediction is one of the normalized answers."""
+    return float(normalize(prediction) in {normalize(answer) for answer in answers})
+
+
+def word_prefix(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answer's words that the prediction repeats before its first mistake (copying).
+
+    A full stop at a word's end does not count: an answer may end with one that the passage lacks.
+    """
+    words = _bare_words(prediction)
+    wanted = map(_bare_words, answers)
+    return max(shared_prefix(words, expected) / max(len(expected), 1) for expected in wanted)
+
+
+def _bare_words(text: str) -> list[str]:
+    return [word.rstrip(".") for word in text.split()]
+
+
+def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The F1 of normalized words (SQuAD; LongBench's question answering)."""
+    return max(_bag_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers)
+
+
+def _bag_f1(words: list[str], expected: list[str]) -> float:
+    common = sum((Counter(words) & Counter(expected)).values())
+    return 2 * common / (len(words) + len(expected)) if common else 0.0
+
+
+@cache
+def _rouge_scorer(kind: str) -> rouge_scorer.RougeScorer:
+    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
+
+
+def _rouge(kind: str) -> Metric:
+    """A ROUGE F measure from rouge-score, no stemming, best over the answers."""
+
+    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+        return max(_rouge_scorer(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
+
+    return score
+
+
+@cache
+def _rouge_package_scorer(kind: str) -> Any:
+    from rouge import Rouge
+
+    return Rouge(metrics=[kind], stats=["f"])
+
+
+def _rouge_package(kind: str) -> Metric:
+    """A ROUGE F measure from the package `rouge`, best over the answers, as LongBench, H2O, LESS and CaM use it.
+
+    The package splits sentences at every full stop and does not normalise words, so its values differ from
+    rouge-score's. An empty prediction, or one with a sentence too long for its recursion, scores 0, as in LongBench.
+    """
+
+    def f_measure(prediction: str, answer: str) -> float:
+        try:
+            return float(_rouge_package_scorer(kind).get_scores(prediction, answer)[0][kind]["f"])
+        except (ValueError, RecursionError):
+            return 0.0
+
+    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+        return max(f_measure(prediction, answer) for answer in answers)
+
+    return score
+
+
+def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The indel similarity of the first line of code and the answer (LongBench's code tasks; rapidfuzz)."""
+    lines = prediction.lstrip("\n").split("\n")
+    code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
+    return max(fuzz.ratio(code, answer) for answer in answers) / 100
+
+
+def count(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the prediction's numbers that are the right one (LongBench's passage count)."""
+    return max(_share_of_numbers(prediction, answer) for answer in answers)
+
+
+def retrieval(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the prediction's numbers that name the right paragraph (LongBench's retrieval)."""
+    numbers = [match.group() for answer in answers if (match := re.search(r"\d+", answer))]
+    return max((_share_of_numbers(prediction, number) for number in numbers), default=0.0)
+
+
+def _share_of_numbers(prediction: str, right: str) -> float:
+    numbers = re.findall(r"\d+", prediction)
+    return numbers.count(right) / len(numbers) if numbers else 0.0
+
+
+def classification(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1/n where the right class is among the n classes named by the prediction, else 0 (LongBench).
+
+    A class that is only part of the right class's name does not count as named.
+    """
+    return max(_class_score(prediction, answer, classes) for answer in answers)
+
+
+def _class_score(prediction: str, answer: str, classes: Sequence[str]) -> float:
+    named = [name for name in classes or (answer,) if name in prediction]
+    named = [name for name in named if name == answer or name not in answer]
+    return 1 / len(named) if answer in named else 0.0
+
+
+_LETTERS = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))
+
+
+def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the letter after "The correct answer is", in brackets or else without, is right (LongBench v2).
+
+    Asterisks are left out first, as its scorer does.
+    """
+    text = prediction.replace("*", "")
+    found = next((match.group(1) for pattern in _LETTERS if (match := pattern.search(text))), None)
+    return float(found in answers)
+
+
+def final_number(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
+    found = _result(prediction)
+    return float(found is not None and found in {_result(answer) for answer in answers})
+
+
+def _result(text: str) -> float | None:
+    marked = text.split("####")[-1] if "####" in text else text
+    numbers = _NUMBER.findall(marked)
+    if not numbers:
+        return None
+    return float((numbers[0] if "####" in text else numbers[-1]).replace(",", ""))
+
+
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    {
+        "string_match_all": string_match_all,
+        "string_match_part": string_match_part,
+        "whole_match_all": whole_match_all,
+        "each_line": each_line,
+        "line_results": line_results,
+        "walk": walk,
+        "last_line": last_line,
+        "no_loop": no_loop,
+        "rules": share_obeyed,
+        "all_rules": all_obeyed,
+        "ifeval": share_followed,
+        "ifeval_all": all_followed,
+        "ifeval_loose": share_followed_loosely,
+        "ifeval_all_loose": all_followed_loosely,
+        "exact_match": exact_match,
+        "word_prefix": word_prefix,
+        "f1": f1,
+        "rouge_1": _rouge("rouge1"),
+        "rouge_2": _rouge("rouge2"),
+        "rouge_l": _rouge("rougeL"),
+        "rouge_1_longbench": _rouge_package("rouge-1"),
+        "rouge_2_longbench": _rouge_package("rouge-2"),
+        "rouge_l_longbench": _rouge_package("rouge-l"),
+        "letter_choice": letter_choice,
+        "boxed": boxed,
+        "edit_similarity": edit_similarity,
+        "count": count,
+        "retrieval": retrieval,
+        "classification": classification,
+        "final_number": final_number,
+    },
+)
+
+# Function decorator: registers a metric of (prediction, answers, classes) that samples may name.
+register_metric = METRICS.registering
+
+OF_LINES = ("each_line", "no_loop")  # metrics of answers to several questions, which are lines
+
+# Measured on logits, not on text (kvlab.evaluation.scoring.likelihood); lower is better.
+LIKELIHOOD_METRICS = ("bits_per_byte", "kl")
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether a larger value of this metric means a better cache."""
+    return metric not in LIKELIHOOD_METRICS
+
+
+# The package that computes a metric, and the extra of kvlab that installs it; no extra: always installed.
+PACKAGES: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge-score", "")),
+    **dict.fromkeys(("rouge_1_longbench", "rouge_2_longbench", "rouge_l_longbench"), ("rouge", "rouge")),
+    "edit_similarity": ("rapidfuzz", ""),
+    "boxed": ("math-verify", "math"),
+    **dict.fromkeys(("ifeval", "ifeval_all", "ifeval_loose", "ifeval_all_loose"), ("lm-eval", "lm-eval")),
+}
+
+
+def packages(metrics: Iterable[str]) -> str:
+    """Which package computes each metric that has one, such as `rouge_l by rouge-score`."""
+    return ", ".join(f"{metric} by {PACKAGES[metric][0]}" for metric in dict.fromkeys(metrics) if metric in PACKAGES)
+
+
+def is_installed(metric: str) -> bool:
+    """Whether the package that a metric needs is installed."""
+    return metric not in PACKAGES or find_spec(PACKAGES[metric][0].replace("-", "_")) is not None
+
+
+def check_metric(metric: str) -> str:
+    """The name; raises UserError for an unknown metric or a missing package."""
+    if metric not in METRICS and metric not in (*LIKELIHOOD_METRICS, UNSCORED):
+        raise METRICS.unknown(metric)
+    if not is_installed(metric):
+        package, extra = PACKAGES[metric]
+        raise UserError(f"The metric '{metric}' needs the package {package}: pip install 'kvlab[{extra}]'.")
+    return metric
+
+
+def score(
+    metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = (), tags: Tags | None = None
+) -> float:
+    """Score a prediction with a metric, without the thinking in it (`kvlab.common.thoughts`).
+
+    `tags`: those of thinking that only the chat template declares. Raises UserError for an unknown metric or a missing
+    package.
+    """
+    lines = prediction.split("\n")
+    each_alone = metric in OF_LINES and len(lines) == len(answers)  # a line answers a question, and may begin anew
+    answer = "\n".join(answer_of(one, tags=tags) for one in (lines if each_alone else [prediction]))
+    return METRICS[check_metric(metric)](answer, answers, classes)
+
+
+def tags_of_rows(rows: pd.DataFrame) -> list[Tags | None]:
+    """Each row's tags of thinking that only its chat template declares."""
+    chats = rows["chat"] if "chat" in rows else [None] * len(rows)
+    return [declared_tags(read_json(chat)) if isinstance(chat, str) else None for chat in chats]
+
+
+def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The rows with `metric` and its score in place of theirs, from `prediction` and `answer`.
+
+    Raises UserError for an unknown metric, and for rows without a generated answer.
+    """
+    check_metric(metric)
+    if metric in LIKELIHOOD_METRICS or rows["metric"].isin([*LIKELIHOOD_METRICS, UNSCORED]).any():
+        raise UserError(
+            f"{metric} cannot be computed from these rows: only generated answers with right ones can be scored again."
+        )
+    if rows[["prediction", "answer"]].isna().any(axis=None):
+        raise UserError("Some of these rows were shipped without their texts: evaluate them again to score them anew.")
+    texts = zip(rows["prediction"], rows["answer"], tags_of_rows(rows), strict=True)
+    scores = [score(metric, prediction, json.loads(answers), tags=tags) for prediction, answers, tags in texts]
+    return rows.assign(metric=metric, score=scores)

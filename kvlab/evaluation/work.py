@@ -1,0 +1,303 @@
+"""Units of work (a prompt and its missing choices), batched by shape and turned into result rows."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError, is_out_of_memory
+from kvlab.engine.energy import Energy, Meter, NoCounter, describe_energy
+from kvlab.engine.out_of_memory import drop_frames, release_memory
+from kvlab.evaluation.measure import Measurer
+from kvlab.evaluation.plan import PlannedPrompt
+from kvlab.evaluation.prepare import PreparedPrompt, prepare
+from kvlab.evaluation.results.outcome import Loaded, Outcome
+from kvlab.evaluation.results.rows import budget_unit, canonical_json
+from kvlab.evaluation.scoring.metrics import check_metric, score
+from kvlab.evaluation.scoring.order import of_each
+from kvlab.evaluation.scoring.survival import Survival
+from kvlab.models.chat import Chat
+from kvlab.models.placement import input_device
+from kvlab.tasks.sample import UNSCORED
+
+
+class Sized(Protocol):
+    """Anything with a prompt length."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+Prompt = TypeVar("Prompt", bound=Sized)
+Result = TypeVar("Result")
+Measure = Callable[[Sequence[Prompt], Sequence[MethodChoice]], list[list[Result] | Exception]]
+
+
+class Backoff(Generic[Prompt, Result]):
+    """Batch prompts and choices; the largest number of rows that fits is remembered for the rest of the evaluation.
+
+    Every prompt is a row of the batch for every choice.
+    """
+
+    def __init__(self, loaded: Loaded, measure: Measure[Prompt, Result]) -> None:
+        self.loaded = loaded
+        self.measure = measure
+        self.most: int | None = None
+
+    def outcomes(
+        self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]
+    ) -> list[list[tuple[Result, int]] | Exception]:
+        """For each choice each prompt's outcome and the rows that ran together, or the error of its method.
+
+        All prompts must have one shape. Raises UserError if a single row does not fit; other errors pass through.
+        """
+        found: dict[tuple[int, int], tuple[Result, int]] = {}
+        errors: dict[int, Exception] = {}
+        waiting = [(range(len(prompts)), range(len(choices)))]
+        while waiting:
+            part, numbers = waiting.pop(0)
+            rows = len(part) * len(numbers)
+            if self.most is not None and rows > self.most:
+                waiting = [*_halves(part, numbers), *waiting]
+                continue
+            outcomes = self._try([prompts[row] for row in part], [choices[number] for number in numbers])
+            if outcomes is None:
+                if rows == 1:
+                    raise UserError(self._message(prompts[part[0]], choices[numbers[0]]))
+                self.most = rows // 2
+                waiting.insert(0, (part, numbers))
+                continue
+            for number, own in zip(numbers, outcomes, strict=True):
+                if isinstance(own, Exception):
+                    errors[number] = own
+                else:
+                    found |= {(number, row): (one, rows) for row, one in zip(part, own, strict=True)}
+        every = range(len(prompts))
+        return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
+
+    @property
+    def notes_text(self) -> str:
+        """A sentence if the batch size had to be reduced; else empty."""
+        together = "one row" if self.most == 1 else f"{self.most} rows"
+        return f"The batch size was reduced to {together} because memory ran out." if self.most else ""
+
+    def _try(self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]) -> list[list[Result] | Exception] | None:
+        try:
+            return self.measure(prompts, choices)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            drop_frames(error)
+        gc.collect()
+        release_memory(input_device(self.loaded.model))
+        return None
+
+    def _message(self, prompt: Prompt, choice: MethodChoice) -> str:
+        device = input_device(self.loaded.model).type
+        return (
+            f"{device} ran out of memory on one prompt of {prompt.prompt_tokens:,} tokens ({choice.label}): use "
+            "shorter --lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured "
+            "rows are kept."
+        )
+
+
+def _halves(part: range, numbers: range) -> list[tuple[range, range]]:
+    """The batch in halves: of its prompts, so that each is still read once, or of its choices."""
+    if len(part) > 1:
+        middle = len(part) // 2
+        return [(part[:middle], numbers), (part[middle:], numbers)]
+    middle = len(numbers) // 2
+    return [(part, numbers[:middle]), (part, numbers[middle:])]
+
+
+OF_PARTS = {
+    "all_rules": "rules",
+    "ifeval_all": "ifeval",
+    "ifeval_all_loose": "ifeval_loose",
+}  # the metric of parts, for a metric that is no mean over them
+
+
+def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
+    """One object per part of the sample, as JSON; None if it has none.
+
+    Each has kind, order (1 is the first in the prompt's text, of questions the first asked), position (index of its
+    first token; null without a statement), tokens, answer, score, and of its tokens own, merged, unreachable and
+    consensus (`Survival`; null without a statement).
+    """
+    sample = prompt.sample
+    if not sample.parts:
+        return None
+    metric = OF_PARTS.get(sample.metric, sample.metric)
+    scores = of_each(lambda answers: score(metric, outcome.prediction, answers, tags=prompt.tags), sample.answers)
+    lines = []
+    for index, part in enumerate(sample.parts):
+        place = prompt.parts[index]
+        lines.append(
+            {
+                "kind": part.kind,
+                "order": index + 1,
+                "position": place[0] if place else None,
+                "tokens": len(place),
+                "answer": sample.answers[index],
+                "score": scores[index],
+                **_left(outcome.survival.parts[index] if outcome.survival and place else None),
+            }
+        )
+    return json.dumps(lines, ensure_ascii=False)
+
+
+def _left(found: Survival | None) -> dict[str, float | None]:
+    names = ("own", "merged", "unreachable", "consensus")
+    return {name: getattr(found, name) if found else None for name in names}
+
+
+NO_COUNTER = NoCounter("no counter was asked for")
+LONGEST_ERROR = 300  # characters
+_LOOK_AHEAD = 4  # batches of prompts generated at once, to find some of equal length
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A prompt with its missing row keys by choice index."""
+
+    prompt: PlannedPrompt
+    keys: dict[int, str]
+
+
+@dataclass(frozen=True)
+class PreparedUnit:
+    """A tokenised prompt, and the row keys of the choices still to be measured on it."""
+
+    prompt: PreparedPrompt
+    keys: dict[int, str]
+
+
+def batches(units: Sequence[Unit], loaded: Loaded, rows: int, chat: Chat | None = None) -> Iterator[list[PreparedUnit]]:
+    """Yield batches of at most `rows` units of one shape, nearly in order; prompts are generated as needed."""
+    waiting = iter(units)
+    while ahead := list(islice(waiting, 1 if rows == 1 else rows * _LOOK_AHEAD)):
+        shapes: dict[tuple[object, ...], list[PreparedUnit]] = {}
+        for unit in ahead:
+            prepared = PreparedUnit(prepare(unit.prompt, loaded, chat), unit.keys)
+            shapes.setdefault(prepared.prompt.shape, []).append(prepared)
+        for alike in shapes.values():
+            yield from (alike[start : start + rows] for start in range(0, len(alike), rows))
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Run batches and build their result rows."""
+
+    measurer: Measurer
+    choices: Sequence[MethodChoice]
+    settings: Sequence[Mapping[str, object]]  # every hyper-parameter of each choice
+    model_digest: str
+    environment: Mapping[str, str]  # the columns device and versions
+    chat: str | None = None  # JSON
+    energy: Energy = NO_COUNTER
+    errors: dict[int, Exception] = field(default_factory=dict)  # of methods that raised, by choice index
+
+    @cached_property
+    def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
+        """Runs the largest batches that fit."""
+        return Backoff(self.measurer.loaded, self.measurer.measure)
+
+    def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
+        """Yield each choice with the batch's missing rows; a choice whose method raised is left out from then on."""
+        by_missing: dict[tuple[int, ...], list[PreparedUnit]] = {}
+        for unit in batch:
+            numbers = tuple(number for number in unit.keys if number not in self.errors)
+            by_missing.setdefault(numbers, []).append(unit)
+        for numbers, units in by_missing.items():
+            choices = [self.choices[number] for number in numbers]
+            meter = Meter(self.energy)
+            measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
+            joules = meter.joules()
+            seconds = _seconds(measured)
+            for number, outcomes in zip(numbers, measured, strict=True):
+                if isinstance(outcomes, Exception):
+                    self.errors[number] = outcomes
+                    continue
+                rows = zip(units, outcomes, strict=True)
+                made = [self._row(unit, number, *outcome) for unit, outcome in rows]
+                if joules is not None and seconds > 0:
+                    made = [
+                        row | {"joules": joules * outcome.seconds / seconds}
+                        for row, (outcome, _) in zip(made, outcomes, strict=True)
+                    ]
+                yield self.choices[number], made
+
+    def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
+        prompt = unit.prompt
+        choice = self.choices[number]
+        value, error = _score(prompt, outcome)
+        return {
+            "key": unit.keys[number],
+            **vars(prompt.identity),
+            "prompt_tokens": prompt.prompt_tokens,
+            "tokens_in_sight": prompt.in_sight(self.measurer.question_aware),
+            "method": choice.method,
+            "variant": str(self.settings[number].get("variant", "")),
+            "hyper_parameters": canonical_json(choice.hyper_parameters),
+            "settings": canonical_json(self.settings[number]),
+            "budget": Budget(choice.budget).number,
+            "budget_unit": budget_unit(choice),
+            "question_aware": self.measurer.question_aware and not prompt.sample.compresses_context_alone,
+            "prefill_chunk": self.measurer.prefill_chunk,
+            "model": self.measurer.loaded.name,
+            "model_digest": self.model_digest,
+            "chat": self.chat if prompt.is_in_chat else None,
+            "metric": prompt.sample.metric,
+            "score": value,
+            "error": error,
+            "answer": canonical_json(prompt.sample.answers),
+            "prediction": outcome.prediction,
+            **vars(outcome.memory),
+            "seconds": outcome.seconds,
+            "prompt_seconds": outcome.prompt_seconds,
+            "batch_rows": batch_rows,
+            "bits_per_byte": outcome.bits_per_byte,
+            "kl": outcome.kl,
+            "top1_agreement": outcome.top1_agreement,
+            "hidden_own": outcome.survival.own if outcome.survival else None,
+            "hidden_merged": outcome.survival.merged if outcome.survival else None,
+            "unreachable": outcome.survival.unreachable if outcome.survival else None,
+            "consensus": outcome.survival.consensus if outcome.survival else None,
+            "answer_tokens": outcome.answer_tokens,
+            "loop_tokens": outcome.loop_tokens,
+            "parts": parts_json(prompt, outcome),
+            "energy": describe_energy(self.energy),
+            **self.environment,
+        }
+
+
+def _seconds(measured: Sequence[Sequence[tuple[Outcome, int]] | Exception]) -> float:
+    """Seconds of all outcomes, each as if alone."""
+    return sum(one.seconds for outcomes in measured if not isinstance(outcomes, Exception) for one, _ in outcomes)
+
+
+def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]:
+    """The metric's value, and why there is none: an error on one prompt does not end the evaluation of the others.
+
+    A likelihood metric is named like the outcome's field; prompts without answers have no score.
+    """
+    metric = prompt.sample.metric
+    if prompt.is_forced:
+        return float(getattr(outcome, metric)), None
+    if metric == UNSCORED:
+        return math.nan, None
+    classes = prompt.sample.meta.get("classes")
+    names = [str(name) for name in classes] if isinstance(classes, list) else []
+    check_metric(metric)
+    try:
+        return float(score(metric, outcome.prediction, prompt.sample.answers, names, prompt.tags)), None
+    except Exception as error:
+        return math.nan, f"{metric}: {type(error).__name__}: {error}"[:LONGEST_ERROR]

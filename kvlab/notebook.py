@@ -1,0 +1,438 @@
+"""The lab from Python and notebooks: comparisons, evaluations and folders of runs as objects that show themselves.
+
+    result = kvlab.compare(text, methods=["snapkv", "keepkv:rule=votes"], budgets=[0.1, 0.2], answer="48213")
+    result.frame
+    result["snapkv", 0.1].view("wall")
+    kvlab.evaluate(["needle"], methods=["snapkv"], budgets=[0.2], samples=30).frame
+
+docs/python.md has the columns of every frame with their units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+from uuid import uuid4
+
+import pandas as pd
+from pydantic import ValidationError
+from tqdm.auto import tqdm
+
+from kvlab.core.errors import UserError
+from kvlab.core.validation import in_one_sentence
+from kvlab.requests.compare import CompareRequest, RecordLevel
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.reader import Run
+from kvlab.trace.record import read_record
+from kvlab.trace.user_labels import Labels, load_labels
+from kvlab.views.base.view import Drawn, all_views, find_view
+from kvlab.views.frames.board import check_answer, expected_answer, verdicts
+from kvlab.views.frames.compare import headline
+
+if TYPE_CHECKING:  # reading a run needs no model stack
+    from kvlab.models.load import LoadedModel
+
+Budgets = Sequence[float | int | str]
+# What a table shows of a frame: column -> (heading, format).
+SHOWN = {
+    "label": ("run", "{}"),
+    "verdict": ("answer", "{}"),
+    "wrote": ("wrote", "{:.40}"),
+    "live_bytes": ("live KiB", "{:,.0f}"),
+    "live_ratio": ("of full", "{:.0%}"),
+    "mean_kl": ("KL to full, nats/token", "{:.4f}"),
+    "top1_agreement": ("top-1 agreement", "{:.0%}"),
+    "tokens_per_second": ("tokens/s", "{:.1f}"),
+    "status": ("status", "{}"),
+    "task": ("task", "{}"),
+    "length": ("tokens", "{:,.0f}"),
+    "method": ("method", "{}"),
+    "budget": ("budget", "{}"),
+    "samples": ("n", "{}"),
+    "metric": ("metric", "{}"),
+    "score": ("score", "{:.3f}"),
+    "score_low": ("low", "{:.3f}"),
+    "score_high": ("high", "{:.3f}"),
+    "bytes": ("of full bytes", "{:.0%}"),
+    "title": ("title", "{:.60}"),
+    "model": ("model", "{}"),
+    "created": ("created", "{:.19}"),
+    "runs": ("runs", "{}"),
+}
+
+
+class RecordedRun(Run):
+    """A recorded run that draws views of itself: `run.view("wall")`, `run.view("timeline", layer=3, head=1)`."""
+
+    @property
+    def views(self) -> list[str]:
+        """Names of the views that its level of recording can give."""
+        return [name for name, view in sorted(all_views().items()) if view.kind == "run" and _can_show(view, self)]
+
+    def view(self, name: str, **place: Any) -> Drawn:
+        """Draw a view of the run; `place` is what the view takes, such as `layer`, `head`, `step` and `token`.
+
+        Raises UserError for an unknown view, or one that needs a higher level of recording.
+        """
+        return find_view(name).draw(self, **place)
+
+    def _repr_html_(self) -> str:
+        title = f"<p><b>{self.record.label}</b>: {self!r}".replace("<kvlab", "kvlab").removesuffix(">")
+        return f"{title}<br>Views: <code>run.view(NAME)</code> with {', '.join(self.views) or 'none'}</p>"
+
+
+class _Table:
+    """An object whose text and HTML form is a table of its frame, of the columns `COLUMNS`."""
+
+    COLUMNS: Sequence[str]
+    about: str  # one line above the table
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        raise NotImplementedError
+
+    def _shown(self) -> pd.DataFrame:
+        frame = self.frame
+        shown = {}
+        for name in (name for name in self.COLUMNS if name in frame):
+            heading, form = SHOWN[name]
+            scale = 1024 if name == "live_bytes" else 1
+            cells = (value if scale == 1 or pd.isna(value) else value / scale for value in frame[name])
+            shown[heading] = ["–" if pd.isna(value) else form.format(value) for value in cells]
+        return pd.DataFrame(shown)
+
+    def __repr__(self) -> str:
+        return f"{self.about}\n{self._shown().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.about}</p>{self._shown().to_html(index=False, border=0)}"
+
+
+class Comparison(_Table):
+    """The runs of one comparison, the full cache first.
+
+    `result[SPEC, BUDGET]` is a run, as is `result["full"]`, `result[0]` and `result[RUN_ID]`; iterating gives all.
+
+    Attributes:
+        runs: the runs that are complete, in the order of the request.
+        request: what was asked; None if it was opened from a folder.
+    """
+
+    COLUMNS = ("label", "verdict", "wrote", "live_bytes", "live_ratio", "mean_kl", "top1_agreement", "status")
+
+    def __init__(self, folder: Path, comparison_id: str, request: CompareRequest | None = None) -> None:
+        entries = sorted(list_runs(folder, comparison_id=comparison_id), key=lambda entry: entry.run_id)
+        if not entries:
+            raise UserError(f"There is no comparison {comparison_id!r} in {folder}: kvlab.open_folder lists all.")
+        self.folder = folder
+        self.comparison_id = comparison_id
+        self.request = request
+        paths = [folder / entry.run_id for entry in entries if entry.status == "complete"]
+        self.runs = [RecordedRun(path, read_record(path)) for path in paths]
+        missing = len(entries) - len(self.runs)
+        if request is not None:
+            missing = len(request.runs) - len(self.runs)
+        first = self.runs[0].record if self.runs else read_record(folder / entries[0].run_id)
+        self.about = (
+            f"Comparison {comparison_id}: {first.prompt_tokens:,} tokens of prompt, {first.max_new_tokens} new, "
+            f"model {first.model.name}, one prompt"
+        )
+        if missing:
+            self.about += f"; {missing} of its runs are not complete: result.resume() goes on"
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row a run: `kvlab.views.frames.compare.headline`, and with an expected answer its verdicts."""
+        labels = load_labels(self.folder, self.comparison_id) if self.folder.is_dir() else Labels()
+        expected = expected_answer(self.runs, labels)
+        return headline(self.runs) if expected is None else verdicts(self.runs, check_answer(self.runs, expected))
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[RecordedRun]:
+        return iter(self.runs)
+
+    def __getitem__(self, key: int | str | tuple[str, float | int | str]) -> RecordedRun:
+        if isinstance(key, int):
+            return self.runs[key]
+        from kvlab.core.choice import FULL
+        from kvlab.core.contract.method import make_method
+        from kvlab.core.methods.spec import parse_choices
+
+        spec, budget = (key, None) if isinstance(key, str) else key
+        found = [run for run in self.runs if run.record.run_id == spec]
+        if not found:
+            (choice,) = parse_choices(spec, str(FULL.budget if budget is None else budget))
+            settings = make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
+            records = [run for run in self.runs if run.record.method == choice.method]
+            found = [run for run in records if run.record.hyper_parameters == settings]
+            if budget is not None:
+                found = [run for run in found if run.record.budget == choice.budget]
+        if len(found) != 1:
+            labels = ", ".join(str(run.record.label) for run in self.runs)
+            count = "no run" if not found else f"{len(found)} runs"
+            raise UserError(f"{key!r} names {count}: give a method and a budget of one of these: {labels}.")
+        return found[0]
+
+    def view(self, name: str, **place: Any) -> Drawn:
+        """Draw a view of the comparison, or raise UserError: views of one run are `result[SPEC, BUDGET].view(NAME)`."""
+        return find_view(name).draw(self.runs, **place)
+
+    def resume(self) -> Comparison:
+        """Run what was stopped, and return the whole comparison; raises UserError if nothing is missing."""
+        if self.request is None or len(self.runs) == len(self.request.runs):
+            raise UserError(f"Comparison {self.comparison_id} has nothing to resume.")
+        return _run(self.request, self.folder, self.comparison_id, None, resume=True)
+
+
+class Scores(_Table):
+    """Scores of methods on tasks: means over prompts with 95 % intervals.
+
+    Attributes:
+        rows: one row a prompt and method, as `kvlab eval` stores them.
+        notes: sentences on what was left out.
+    """
+
+    COLUMNS = ("task", "length", "method", "budget", "metric", "samples", "score", "score_low", "score_high", "bytes")
+
+    def __init__(self, rows: pd.DataFrame, notes: Sequence[str], folder: Path) -> None:
+        self.rows = rows
+        self.notes = list(notes)
+        self.folder = folder
+        self.about = f"{len(rows):,} rows of {folder}. {' '.join(notes)}".strip()
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row a task, length, method and budget (`kvlab.evaluation.results.summary.summarize`)."""
+        from kvlab.evaluation.results.summary import summarize
+
+        return summarize(self.rows)
+
+    def view(self, name: str, **place: Any) -> Drawn:
+        """Draw a view of evaluations; raises UserError for an unknown view, or one of another kind."""
+        return find_view(name).draw(self.rows, **place)
+
+
+class Folder(_Table):
+    """A folder of runs: `folder[COMPARISON_ID]` is a comparison, `folder[RUN_ID]` a run."""
+
+    COLUMNS = ("title", "model", "created", "runs", "status")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        entries = list_runs(path)
+        if not entries:
+            raise UserError(f"There are no runs in {path}: record some with kvlab.compare(..., out={str(path)!r}).")
+        self.runs = pd.DataFrame([entry.model_dump() for entry in entries])
+        self.about = f"{len(entries):,} runs of {self.runs['comparison_id'].nunique():,} comparisons in {path}"
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row a comparison, newest first; index: its id."""
+        grouped = self.runs.groupby("comparison_id", sort=False)
+        frame = grouped.agg(title=("title", "first"), model=("model", "first"), created=("created", "min"))
+        excerpts = grouped["excerpt"].first()
+        return frame.assign(
+            title=frame["title"].where(frame["title"] != "", excerpts),
+            runs=grouped.size(),
+            status=grouped["status"].agg(lambda states: ", ".join(sorted(set(states)))),
+        )
+
+    def _shown(self) -> pd.DataFrame:
+        shown = super()._shown()
+        shown.insert(0, "comparison", self.frame.index)
+        return shown
+
+    def __getitem__(self, name: str) -> Comparison | RecordedRun:
+        if name in set(self.runs["run_id"]):
+            return RecordedRun(self.path / name, read_record(self.path / name))
+        return Comparison(self.path, name)
+
+
+def open_folder(path: Path | str = "runs") -> Folder:
+    """What a folder of runs holds; raises UserError for a folder without runs."""
+    return Folder(Path(path))
+
+
+def open_run(path: Path | str) -> RecordedRun:
+    """The run in a folder, which draws views of itself; raises UserError if it is no run folder or is damaged."""
+    return RecordedRun(Path(path), read_record(Path(path)))
+
+
+@overload
+def compare(prompt: CompareRequest, root: Path | str = "runs", **options: Any) -> list[Path]: ...
+
+
+@overload
+def compare(
+    prompt: str,
+    *,
+    methods: str | Sequence[str],
+    budgets: Budgets = (0.2,),
+    model: str | LoadedModel = "mini",
+    answer: str | None = None,
+    facts: Sequence[str] = (),
+    new_tokens: int = 64,
+    level: RecordLevel = "full",
+    title: str = "",
+    seed: int = 0,
+    out: Path | str = "runs",
+    **fields: Any,
+) -> Comparison: ...
+
+
+def compare(
+    prompt: str | CompareRequest,
+    root: Path | str = "runs",
+    *,
+    methods: str | Sequence[str] = (),
+    budgets: Budgets = (0.2,),
+    model: str | LoadedModel = "mini",
+    answer: str | None = None,
+    facts: Sequence[str] = (),
+    new_tokens: int = 64,
+    level: RecordLevel = "full",
+    title: str = "",
+    seed: int = 0,
+    out: Path | str = "",
+    **fields: Any,
+) -> Comparison | list[Path]:
+    """Compare methods at budgets with the full cache on one prompt, in one pass.
+
+    Args:
+        prompt: the text; or a `CompareRequest`, for which the paths of its runs are returned and `fields` are options
+            of `kvlab.engine.compare`.
+        methods: specs such as "snapkv" or "keepkv:rule=votes".
+        budgets: shares of the tokens (0.2), slots a head (64) or bytes ("20%B", "64MiB").
+        model: a name, or a model loaded by `kvlab.load_model`, which is kept.
+        answer: words that a right continuation contains; `facts`: spans of the prompt that it needs.
+        level: what is recorded, off, light or full.
+        out: the folder of runs.
+        fields: other fields of `kvlab.requests.compare.CompareRequest`.
+
+    The stop button and Ctrl-C keep the runs that are complete: `result.resume()` goes on.
+    Raises UserError for bad input, before anything runs.
+    """
+    from kvlab.core.methods.spec import parse_choices
+    from kvlab.engine.compare import compare as run_request
+
+    if isinstance(prompt, CompareRequest):
+        return run_request(prompt, root, **fields)
+    loaded = None if isinstance(model, str) else model
+    try:
+        request = CompareRequest(
+            prompt=prompt,
+            choices=parse_choices(_joined(methods), _joined(budgets)),
+            model=model if isinstance(model, str) else model.name,
+            answer=answer,
+            facts=tuple(facts),  # given as text: the first match counts
+            max_new_tokens=new_tokens,
+            level=level,
+            title=title,
+            seed=seed,
+            **fields,
+        )
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda name: name)) from None
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid4().hex[:6]}"
+    return _run(request, Path(out or root), name, loaded)
+
+
+def _run(
+    request: CompareRequest, folder: Path, name: str, loaded: LoadedModel | None, resume: bool = False
+) -> Comparison:
+    from kvlab.engine.compare import compare as run_request
+
+    with _progress_bar() as report:
+        try:
+            run_request(request, folder, comparison_id=name, progress=report, loaded=loaded, resume=resume)
+        except KeyboardInterrupt:
+            if not any(entry.status == "complete" for entry in list_runs(folder, comparison_id=name)):
+                raise
+    return Comparison(folder, name, request)
+
+
+def evaluate(
+    tasks: str | Sequence[str],
+    *,
+    methods: str | Sequence[str],
+    budgets: Budgets = (0.2,),
+    samples: int = 20,
+    model: str | LoadedModel = "mini",
+    lengths: Sequence[int] | None = None,
+    question_aware: bool = True,
+    files: Sequence[str] = (),
+    seed: int = 0,
+    out: Path | str = "runs/eval/notebook",
+    **fields: Any,
+) -> Scores:
+    """Score methods at budgets and the full cache on the same prompts.
+
+    Args:
+        tasks: such as "needle" or "key_value:pairs=64"; `files`: such as "ruler=niah.jsonl".
+        methods, budgets, model: as `compare` takes them.
+        samples: prompts of each task and length.
+        lengths: tokens of a prompt; None: those of each task.
+        question_aware: whether a cache is compressed with the question in sight.
+        out: the folder of rows; prompts that stand there are not measured again.
+        fields: other fields of `kvlab.evaluation.request.EvalRequest`.
+
+    The stop button and Ctrl-C keep what is measured, and return it: the same call goes on.
+    Raises UserError for bad input, before anything runs.
+    """
+    from kvlab.evaluation.harness import evaluate as run_evaluation
+    from kvlab.evaluation.request_parser import parse_request
+
+    request = parse_request(
+        tasks=_joined(tasks),
+        files=files,
+        methods=_joined(methods),
+        budgets=_joined(budgets),
+        lengths=None if lengths is None else _joined(lengths),
+        depths=None,
+        question_aware="yes" if question_aware else "no",
+        samples=samples,
+        seed=seed,
+        model=model if isinstance(model, str) else model.name,
+        **fields,
+    )
+    loaded = None if isinstance(model, str) else model
+    folder = Path(out)
+    notes: list[str] = []
+    with _progress_bar() as report:
+        try:
+            measured = run_evaluation(request, folder, loaded, on_progress=report)
+        except KeyboardInterrupt:
+            measured = run_evaluation(request, folder, loaded, cancelled=lambda: True)
+            notes.append("Stopped: the same call goes on.")
+    return Scores(measured.rows, [*measured.notes, *notes], folder)
+
+
+def _joined(given: str | Sequence[object]) -> str:
+    return given if isinstance(given, str) else ",".join(map(str, given))
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[Any], None]]:
+    """A bar of tqdm, a notebook's in a notebook, and what takes reports of progress (`stage`, `done`, `total`)."""
+    with tqdm(total=1, leave=False) as bar:
+
+        def report(progress: Any) -> None:
+            bar.total = progress.total
+            bar.set_description_str(str(getattr(progress, "stage", "")), refresh=False)
+            bar.update(progress.done - bar.n)
+
+        yield report
+
+
+def _can_show(view: Any, run: Run) -> bool:
+    try:
+        view.check(run)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""Comparisons, evaluations and folders as objects; examples and notebooks run as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import kvlab
+from kvlab import notebook
+from kvlab.core.errors import UserError
+from kvlab.requests.compare import CompareRequest
+from kvlab.views.base import export
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+TEXT = "The access code of the lab is 48213. " + "Nobody had been there, and the door was heavy. " * 6
+ASKED = TEXT + "The access code of the lab is"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> notebook.Comparison:
+    return kvlab.compare(
+        ASKED,
+        methods=["snapkv", "keepkv:rule=votes"],
+        budgets=[0.2, 64],
+        answer="48213",
+        new_tokens=3,
+        out=tmp_path_factory.mktemp("notebook") / "runs",
+    )
+
+
+def test_a_comparison_has_a_row_and_a_run_for_each_choice(result: notebook.Comparison):
+    assert [run.record.method for run in result] == ["full", "snapkv", "snapkv", "keepkv", "keepkv"] and len(
+        result
+    ) == 5
+    assert result["keepkv:rule=votes", 64].record.budget == 64 and result["snapkv", 0.2].record.budget == 0.2
+    assert result["full"] is result[0] is result[result[0].record.run_id]
+    frame = result.frame
+    assert set(frame["verdict"]) <= {"right", "nearly", "wrong", "unfinished"}
+    last = result[1].memory.query("step == step.max()")
+    assert frame["live_bytes"][1] == last["live_bytes"].sum()
+
+
+def test_objects_say_what_they_are(result: notebook.Comparison):
+    assert "5 runs of 1 comparisons" in repr(kvlab.open_folder(result.folder))
+    assert f"Comparison {result.comparison_id}" in repr(result) and "KL to full, nats/token" in repr(result)
+    assert result._repr_html_().count("<tr") == 6
+    assert repr(result[1]).startswith("<kvlab run snapkv 20 %") and "wall" in result[1]._repr_html_()
+    again = kvlab.open_folder(result.folder)[result.comparison_id]
+    assert isinstance(again, notebook.Comparison)
+    pd.testing.assert_frame_equal(again.frame, result.frame)
+
+
+def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Comparison, tmp_path: Path):
+    run = result["snapkv", 0.2]
+    assert {"wall", "timeline"} <= set(run.views)
+    drawn = run.view("timeline", layer=1, head=0)
+    assert drawn.save(tmp_path / "timeline.csv").read_bytes() == drawn.to("csv")
+    bundle = drawn._repr_mimebundle_()
+    assert drawn.caption in bundle["text/plain"]
+    try:
+        drawn.to("png")
+    except UserError:
+        pytest.skip("pictures need Chromium")
+    assert len(bundle["image/png"]) > 1000
+
+
+def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.Comparison, tmp_path: Path):
+    def message(act: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            act()
+        assert caught.value._render_traceback_() == [f"UserError: {caught.value}"]
+        return str(caught.value)
+
+    assert "There is no view called 'wal'" in message(lambda: result[1].view("wal"))
+    assert "is of one run" in message(lambda: result.view("wall"))
+    assert "names 2 runs" in message(lambda: result["snapkv"])
+    assert "names no run" in message(lambda: result["snapkv", 0.9])
+    assert "There are no runs" in message(lambda: kvlab.open_folder(tmp_path))
+    assert "nothing to resume" in message(result.resume)
+    assert "budget" in message(lambda: kvlab.compare(ASKED, methods=["snapkv"], budgets=[-1], out=tmp_path))
+    assert "at least one method" in message(lambda: kvlab.compare(ASKED, methods=[], out=tmp_path))
+    light = kvlab.compare(ASKED, methods="snapkv", new_tokens=2, level="light", out=tmp_path)
+    assert "--level full" in message(lambda: light["snapkv"].view("wall")) and not light["snapkv"].views
+    assert "window" in message(lambda: kvlab.compare("word " * 20_000, methods="snapkv", out=tmp_path))
+
+
+def test_a_request_gives_the_paths_of_its_runs_as_before(tmp_path: Path):
+    choices = ({"method": "snapkv", "budget": 0.5},)
+    request = CompareRequest.model_validate({"prompt": TEXT, "choices": choices, "max_new_tokens": 2, "level": "off"})
+    (path,) = kvlab.compare(request, tmp_path)
+    assert kvlab.open_run(path).record.method == "snapkv"
+
+
+def test_scores_have_n_and_an_interval_and_a_stop_keeps_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: dict[str, Any] = {"methods": ["snapkv"], "budgets": [0.5], "lengths": [128], "out": tmp_path / "eval"}
+    bar = notebook._progress_bar
+
+    class Stops:
+        def __enter__(self) -> Any:
+            def report(progress: Any) -> None:
+                if progress.done >= 2:
+                    raise KeyboardInterrupt
+
+            return report
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    monkeypatch.setattr(notebook, "_progress_bar", Stops)
+    stopped = kvlab.evaluate(["needle"], samples=4, **asked)
+    assert 0 < len(stopped.rows) < 8 and "the same call goes on" in stopped.about
+    monkeypatch.setattr(notebook, "_progress_bar", bar)
+    scores = kvlab.evaluate(["needle"], samples=4, **asked)
+    assert len(scores.rows) == 8 and set(stopped.rows["key"]) <= set(scores.rows["key"])
+    line = scores.frame.set_index("method").loc["snapkv"]
+    assert line["samples"] == 4 and line["score_low"] <= line["score"] <= line["score_high"]
+    assert line["score"] == scores.rows.query("method == 'snapkv'")["score"].mean()
+    assert "score" in repr(scores) and "<table" in scores._repr_html_()
+
+
+def test_reading_runs_loads_no_model_stack(result: notebook.Comparison):
+    code = f"import sys, kvlab; print(kvlab.open_run({str(result[1].path)!r}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """In a process of its own, where it registers something."""
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 40
+    arguments = [str(ROOT / "assets" / "mini")] if name == "generate.py" else []
+    if name == "write_a_method.py":
+        command = [sys.executable, str(EXAMPLES / name)]
+        done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
+        assert done.returncode == 0 and b"long-values" in done.stdout, done.stderr.decode()
+        return
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert len(capsys.readouterr().out) > 100
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.ipynb")))
+def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(export, "ImageWriter", _NoPictures)  # drawn in other tests
+    cells = json.loads((EXAMPLES / name).read_text())["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            exec("".join(cell["source"]), names)
+    assert any(isinstance(value, notebook.Comparison | notebook.Scores) for value in names.values())
+
+
+class _NoPictures:
+    def __init__(self) -> None:
+        raise UserError("no Chromium")
