@@ -63,7 +63,7 @@ def decide(
     if layer.buckets[0].table.columns.counts is not None:
         _note_queries(layer, passes, completes_prompt)
     if all(compressed):
-        _restart_clocks(layer, moment.due)
+        layer.waiting = 0
         return
     if completes_prompt:
         note_statistic(layer, passes[0])
@@ -167,22 +167,18 @@ def conclude(
             _close_turn(layer, passes, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
-    _restart_clocks(layer, moment.due)
-
-
-def _restart_clocks(layer: LayerState, due: Sequence[bool]) -> None:
-    """Tokens begin to wait anew in the buckets that were decided about."""
-    if all(due):  # of the only bucket, the decision may have made several
+    if all(moment.due):  # of the only bucket, the decision may have made several
         layer.waiting = 0
         for bucket in layer.buckets:
             if bucket.ahead:
                 bucket.ahead = 0
-    elif any(due):
-        waiting = [
-            0 if was_due else layer.waiting + bucket.ahead for bucket, was_due in zip(layer.buckets, due, strict=True)
+    elif any(moment.due):
+        clocks = [
+            0 if is_due else layer.waiting + bucket.ahead
+            for bucket, is_due in zip(layer.buckets, moment.due, strict=True)
         ]
-        layer.waiting = waiting[0]
-        for bucket, tokens in zip(layer.buckets, waiting, strict=True):
+        layer.waiting = clocks[0]
+        for bucket, tokens in zip(layer.buckets, clocks, strict=True):
             bucket.ahead = tokens - layer.waiting
 
 
