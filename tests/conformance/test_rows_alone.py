@@ -59,6 +59,9 @@ def talk(compressed: CompressedCache, rows: list[int], turn: tuple[int, ...] = T
     passes = [LENGTHS, *[every] * steps, turn, *[every] * steps]
     mask, found = torch.zeros(len(rows), 0, dtype=torch.int64), []
     for seed, lengths in enumerate(passes):
+        if not any(lengths[row] for row in rows):  # a row alone does not have this turn
+            found.append(found[-1])
+            continue
         ids, new = padded(rows, lengths, seed)
         mask = torch.cat([mask, new], 1)
         position = (mask.cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
@@ -122,6 +125,35 @@ def test_padding_of_a_later_turn_is_no_query(variant: Variant) -> None:
     both = talk(together, [0, 1, 2], turn, steps)
     alone = torch.cat([talk(own, [row], turn, steps) for row, own in enumerate(rows)])
     assert (both - alone).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("snapkv", {"preset": "decode", "buffer": 8}),
+        ("rkv", {"buffer": 8}),
+        ("rkv", {"buffer": 8, "store": "int8"}),
+        ("triattention", {"buffer": 8, "queries": "untrained"}),
+        ("lazyeviction", {"buffer": 8}),
+        ("scissorhands", {"preset": "paper", "buffer": 8}),
+        ("asymkv", {"preset": "code", "buffer": 8}),
+        ("kvslimmer", {"preset": "code", "buffer": 8}),
+        ("keepkv", {"compress_every": 6}),
+    ],
+)
+@pytest.mark.parametrize("turn", [(9, 0, 4), (0, 0, 7)])
+def test_a_row_without_a_token_in_a_turn_is_as_if_it_had_none(
+    method: str, settings: dict[str, Any], turn: tuple[int, ...]
+) -> None:
+    """Tokens that wait for a decision go on waiting, so that later decisions of the rows come at different steps."""
+    steps = 11
+    together, *rows = (make_cache(model(), method, 0.4, **settings) for _ in range(4))
+    both = talk(together, [0, 1, 2], turn, steps)
+    alone = torch.cat([talk(own, [row], turn, steps) for row, own in enumerate(rows)])
+    difference = (both - alone).abs()
+    difference[[not count for count in turn], steps + 1] = 0  # no query, no logits
+    assert difference.max() < 1e-3
+    assert together.memory().live_bytes == sum(own.memory().live_bytes for own in rows)
 
 
 def test_a_decode_step_without_a_token_in_a_row_is_refused() -> None:

@@ -48,7 +48,8 @@ def kind_of_next(cache: CompressedCache) -> Hashable:
     None if the work also depends on a host count, as before the first decision or when integers are widened.
     """
     layers = cache.compressed_layers()
-    if any(not layer.prompt_settled or bucket.table.is_dense for layer in layers for bucket in layer.buckets):
+    buckets = [bucket for layer in layers for bucket in layer.buckets]
+    if any(not layer.prompt_settled for layer in layers) or any(one.table.is_dense or one.ahead for one in buckets):
         return None
     if not all(table.fits_integers(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
         return None

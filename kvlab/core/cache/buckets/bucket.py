@@ -37,6 +37,10 @@ class Decision:
 class Bucket:
     """Part of a layer: one until the prompt is settled, and after that too if all heads keep equally many slots."""
 
+    # Tokens that wait for a decision in these rows beyond those in the layer: rows without a token in a turn are not
+    # decided about at its end. States in files have it only where it is not zero.
+    ahead: int = 0
+
     def __init__(self, table: SlotTable) -> None:
         self.table = table
         self.quota: Quota | None = None  # None before the prompt is complete
@@ -122,6 +126,8 @@ class Bucket:
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
         part.quota = self.quota and self.quota.part(take(self.quota.slots))
         part.started = self.started
+        if self.ahead:
+            part.ahead = self.ahead
         part.evicted_votes, part.guard_activations = take(self.evicted_votes), take(self.guard_activations)
         return part
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -153,9 +154,10 @@ class CompressedLayer(LayerState, UnboundedLayer):
             self.settings.check_model(call.module, query.shape[1] // key.shape[1])
         completes_prompt = self.quota is None and not incomplete
         row_valid = None
+        idle: Sequence[bool] = ()
         if call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
-            self._mark_padding(row_valid)
+            idle = self._mark_padding(row_valid)
         elif call.padding is not None:
             padding = call.padding
             # A row without a token; not looked at on a GPU, which would have to wait.
@@ -213,7 +215,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 self.settings.part_observer.attended_part(self.layer_idx, passes[0])
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], passes[0]))
         else:
-            decide(self, passes, visible, self._report(passes, visible, query, output), completes_prompt)
+            decide(self, passes, visible, self._report(passes, visible, query, output), completes_prompt, idle)
         return output
 
     def _alibis(self, slopes: Tensor | None, rows: int, row_valid: Tensor | None) -> list[Alibi] | list[None]:
@@ -291,17 +293,31 @@ class CompressedLayer(LayerState, UnboundedLayer):
         for table, new in zip(self.tables, arrived, strict=True):
             table.append_many(new)
 
-    def _mark_padding(self, row_valid: Tensor) -> None:
-        """Exclude padding among the newest tokens from slots and from tokens seen."""
-        before = self.tokens_seen - row_valid.shape[1]
+    def _mark_padding(self, row_valid: Tensor) -> list[bool]:
+        """Exclude padding among the newest tokens from slots and from tokens seen.
+
+        Returns for each bucket whether this pass gives it no token while others wait for a decision: it is not
+        decided about.
+        """
+        columns = row_valid.shape[1]
+        before = self.tokens_seen - columns
         position = before[:, None] + row_valid.cumsum(-1) - 1
+        self.tokens_seen = before + row_valid.sum(-1)
+        lengths = self.tokens_seen.tolist()
+        counts = [now - then + columns for now, then in zip(lengths, self.lengths, strict=True)]
+        self.lengths = lengths
+        waits = self.prompt_settled and self.settings.pipeline.decode and self.settings.period > 1
         if self.prompt_settled and self.settings.store.packs:
-            self.streams, self.buckets = part_rows(self.streams, self.buckets, row_valid.sum(-1).tolist())
+            self.streams, self.buckets = part_rows(self.streams, self.buckets, counts)
+        elif waits:
+            self.streams, self.buckets = part_rows(self.streams, self.buckets, [min(count, 1) for count in counts])
         parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
         for table, valid, place in parts:
             table.mark_padding(valid, place)
-        self.tokens_seen = before + row_valid.sum(-1)
-        self.lengths = self.tokens_seen.tolist()
+        idle = [waits and counts[self.streams.row(members[0])] == 0 for members in self.streams.members]
+        for bucket in compress(self.buckets, idle):
+            bucket.ahead -= columns
+        return idle
 
     def _leave_inference_mode(self) -> None:
         """Copy what a pass in inference mode left, if that mode has ended: its tensors cannot change outside of it."""

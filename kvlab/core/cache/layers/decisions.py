@@ -23,9 +23,9 @@ from kvlab.core.stores.store import QUERY_SQUARES
 
 @dataclass(frozen=True)
 class Moment:
-    """Whether a decision is due after this pass, whether it is the prompt's, and whether the pass was one new token."""
+    """When this pass is: `due` has for each bucket whether a decision follows."""
 
-    due: bool
+    due: list[bool]
     is_prompt: bool
     is_decode_step: bool
 
@@ -41,22 +41,24 @@ def decide(
     visible: Sequence[Slots],
     reported: PassView | None,
     completes_prompt: bool,
+    idle: Sequence[bool] = (),
 ) -> None:
     """Score the slots and compress the layer if due; `completes_prompt`: this pass completes the prompt.
 
-    `visible`: the visible slots of each table, with log mass.
+    `visible`: the visible slots of each table, with log mass; `idle`: buckets that this pass gives no token.
     """
     pipeline = layer.settings.pipeline
-    moment = _moment(layer, passes[0].num_new, completes_prompt)
+    moment = _moment(layer, passes[0].num_new, completes_prompt, idle)
     compressed = _run_kernels(layer, passes, moment)
-    for table, slots, part, whole in zip(layer.tables, visible, passes, compressed, strict=True):
+    parts = zip(layer.tables, visible, passes, moment.due, compressed, strict=True)
+    for table, slots, part, due, whole in parts:
         if whole:
             continue
         if completes_prompt or part.num_new > 1 or not pipeline.notes:
             table.store(_updated(layer, slots, part, completes_prompt))
         else:
             pipeline.note(slots, part)
-        if pipeline.rescores and layer.settings.compresses and moment.due and not moment.is_prompt:
+        if pipeline.rescores and layer.settings.compresses and due and not moment.is_prompt:
             table.store(pipeline.rescore(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
         _note_queries(layer, passes, completes_prompt)
@@ -68,7 +70,7 @@ def decide(
     if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
         _defer(layer, passes[0], reported)
     else:
-        conclude(layer, passes, visible, reported, completes_prompt, compressed)
+        conclude(layer, passes, visible, reported, completes_prompt, compressed, idle)
 
 
 def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool) -> Mapping[str, Tensor]:
@@ -137,17 +139,19 @@ def conclude(
     reported: PassView | None,
     completes_prompt: bool,
     compressed: Sequence[bool] = (),
+    idle: Sequence[bool] = (),
 ) -> None:
     """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
     settings = layer.settings
-    moment = _moment(layer, passes[0].num_new, completes_prompt)
+    moment = _moment(layer, passes[0].num_new, completes_prompt, idle)
     if moment.is_prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
         _note_query_squares(layer, passes[0])
         layer.quota.allocate_heads(settings, _views(layer, passes, moment, _rated(layer, visible))[0])
-    due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
-    over = moment.due and any(due)
+    known = zip_longest(layer.buckets, moment.due, compressed)
+    due = [is_due and bucket.is_over and not whole for bucket, is_due, whole in known]
+    over = any(due)
     if over:
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, passes, moment, _rated(layer, visible)), due, reported, moment)
@@ -163,8 +167,19 @@ def conclude(
             _close_turn(layer, passes, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
-    if moment.due:
+    if all(moment.due):  # of the only bucket, the decision may have made several
         layer.waiting = 0
+        for bucket in layer.buckets:
+            if bucket.ahead:
+                bucket.ahead = 0
+    elif any(moment.due):
+        clocks = [
+            0 if is_due else layer.waiting + bucket.ahead
+            for bucket, is_due in zip(layer.buckets, moment.due, strict=True)
+        ]
+        layer.waiting = clocks[0]
+        for bucket, tokens in zip(layer.buckets, clocks, strict=True):
+            bucket.ahead = tokens - layer.waiting
 
 
 def _close_turn(layer: LayerState, passes: Sequence[PassView], decided: Sequence[bool]) -> None:
@@ -199,7 +214,7 @@ def _run_kernels(layer: LayerState, passes: Sequence[PassView], moment: Moment) 
         or settings.pipeline.in_place is None
         or settings.observer is not None
         or settings.store.packs
-        or not (moment.is_decode_step and moment.due and layer.waiting == 1)
+        or not (moment.is_decode_step and all(moment.due) and layer.waiting == 1)
     ):
         return none
     parts = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
@@ -216,12 +231,15 @@ def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
     return [table.add_scores(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
-def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
-    pipeline = layer.settings.pipeline
+def _moment(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[bool]) -> Moment:
     is_prompt = not layer.prompt_settled
     is_decode_step = new == 1 and not is_prompt
-    waited = not is_decode_step or layer.waiting >= layer.settings.period
-    due = is_prompt or (pipeline.decode and not completes_prompt and waited)
+    decides = layer.settings.pipeline.decode and not completes_prompt
+    period = layer.settings.period
+    due = [
+        is_prompt or (decides and (layer.waiting + bucket.ahead >= period if is_decode_step else not is_idle))
+        for bucket, is_idle in zip(layer.buckets, idle or [False] * len(layer.buckets), strict=True)
+    ]
     return Moment(due, is_prompt, is_decode_step)
 
 
@@ -233,7 +251,7 @@ def _views(layer: LayerState, passes: Sequence[PassView], moment: Moment, slots:
         table = bucket.table
         quota = bucket.quota
         assert quota is not None
-        excess = layer.waiting if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
+        excess = layer.waiting + bucket.ahead if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
         view = View(
             slots=own,
             layer_pass=part,
