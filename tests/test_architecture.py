@@ -27,7 +27,7 @@ LAYERS = [
     {"models", "browser"},  # models and what is known of them; scripts for browsers
     {"trace", "tasks"},  # run folders; prompts with their answers
     {"planning"},  # what can be chosen, and what it would hold
-    {"analysis", "figures", "views"},  # what is drawn of runs
+    {"figures", "views"},  # what is drawn of runs
     {"library", "checking"},  # the folder of runs; checks of methods
     {"engine", "report"},  # comparisons, kept prefixes, restored answers; exports
     {"evaluation", "live", "watch"},  # scores of many prompts; conversations; caches that were not written here
@@ -38,10 +38,10 @@ LAYERS = [
     {"pages", "extras"},  # one script a page; other engines
 ]
 # Their modules move into `views`, one by one, and until then each uses the other.
-MOVING = {"analysis", "figures", "views"}
+MOVING = {"figures", "views"}
 # What pages are made of, free of the model stack.
 SHOWING = [
-    "common", "trace", "analysis", "figures", "views", "papers", "results", "jobs", "forms", "planning", "library",
+    "common", "trace", "figures", "views", "papers", "results", "jobs", "forms", "planning", "library",
     "report", "models/info", "tasks/documents",
 ]  # fmt: skip
 # `kvlab.extend`: the one import of plug-ins; `kvlab.notebook`: comparisons and evaluations as objects.
@@ -195,13 +195,11 @@ def test_streamlit_stays_in_the_web_rooms() -> None:
 
 
 def test_plotting_stays_out_of_analysis() -> None:
-    for path in files("kvlab/analysis", "kvlab/views/frames", "kvlab/trace"):
+    for path in files("kvlab/views/frames", "kvlab/trace"):
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize(
-    "folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/views", "kvlab/papers", "app", "pages"]
-)
+@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/figures", "kvlab/views", "kvlab/papers", "app", "pages"])
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}

@@ -64,6 +64,9 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
     assert {"wall", "timeline"} <= set(run.views)
     drawn = run.view("timeline", layer=1, head=0)
     assert drawn.save(tmp_path / "timeline.csv").read_bytes() == drawn.to("csv")
+    quality = result.view("quality")
+    assert quality.frame["live_bytes"].tolist() == result.frame["live_bytes"].tolist()
+    assert len(quality.frame) == len(result)
     bundle = drawn._repr_mimebundle_()
     assert drawn.caption in bundle["text/plain"]
     try:

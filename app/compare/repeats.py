@@ -17,7 +17,6 @@ from app.compare.home import budget_slider, home_view
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.session.open_runs import runs_root
-from kvlab.analysis.comparison.trade_off import at_budget, batch_points
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.figures import repeats as figures
@@ -32,6 +31,7 @@ from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import byte_size, plural
 from kvlab.views.frames import repeats as analysis
+from kvlab.views.frames.trade_off import at_budget, batch_points
 from kvlab.views.frames.verdict import NO_REFERENCE
 from kvlab.views.lost_heads import caption_lost_heads, count_lost_heads, failed_runs, lost_heads
 

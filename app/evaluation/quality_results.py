@@ -19,7 +19,6 @@ from app.figures.figure import show, slug
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
-from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.evaluation.request import SampleJob
@@ -35,6 +34,7 @@ from kvlab.trace.user_labels import load_labels
 from kvlab.views import scores
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import plural
+from kvlab.views.frames.trade_off import HELD
 
 RANKS = "quality-ranks"
 COLUMNS = {

@@ -22,9 +22,8 @@ import kvlab.figures
 import kvlab.papers
 import kvlab.views
 from kvlab.figures import board as boards
-from kvlab.figures import trade_off
 from kvlab.figures.simple import attention, comparison, scores
-from kvlab.views import autopsy, regret, restore, serving
+from kvlab.views import autopsy, regret, restore, serving, trade_off
 from kvlab.views.base import amounts, export
 from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
 from tests.figures.generated_frames import CASES, NAMES, cases

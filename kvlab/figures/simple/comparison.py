@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.comparison.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
 from kvlab.views.base.amounts import (
     EXACT,
     comparison_words,
@@ -19,6 +18,7 @@ from kvlab.views.base.amounts import (
 )
 from kvlab.views.base.words import byte_size
 from kvlab.views.frames.repeats import Batch
+from kvlab.views.frames.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
 
 SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that are told as equal
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.views.base.amounts import (
     NOT_RECORDED,
     contrast,
@@ -15,6 +14,7 @@ from kvlab.views.base.amounts import (
     some_of,
 )
 from kvlab.views.base.arm_names import arm_text
+from kvlab.views.frames.trade_off import HELD
 
 
 def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:

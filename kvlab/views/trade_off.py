@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -9,25 +10,30 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.trade_off import (
+from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
+from kvlab.figures.compare import FLOOR
+from kvlab.figures.simple import comparison as simple
+from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
+from kvlab.views.base.point_labels import POINT, place_labels
+from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
+from kvlab.views.base.view import view
+from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
+from kvlab.views.frames.board import OWN_BUDGET, check_answer, expected_answer, places, verdicts
+from kvlab.views.frames.compare import headline
+from kvlab.views.frames.trade_off import (
     HELD,
     UNEQUAL,
     at_budget,
     best_first,
     best_points,
     measures_kl,
+    run_points,
     unequal_bytes,
     with_axis,
 )
-from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
-from kvlab.figures.compare import FLOOR
-from kvlab.figures.simple import comparison as simple
-from kvlab.views.base.caption import with_simple
-from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
-from kvlab.views.base.point_labels import POINT, place_labels
-from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
-from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
-from kvlab.views.frames.board import OWN_BUDGET
 from kvlab.views.frames.verdict import KINDS
 
 PLOT = (520.0, 290.0)  # pixels of the plot on a narrow page, for its labels
@@ -35,6 +41,15 @@ MOST_LABELS = 16
 SIGNS = {kind: VERDICTS[kind][0] for kind in KINDS[:3]}
 
 
+@view("quality", title="Quality against bytes", page="result")
+def quality(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a run (`run_points`), with its verdict where the comparison has an expected answer."""
+    expected = expected_answer(runs, Labels())
+    table = headline(runs) if expected is None else verdicts(runs, check_answer(runs, expected))
+    return run_points(table, places(runs))
+
+
+@quality.figure
 def quality_against_bytes(
     points: pd.DataFrame, theme: Theme = "light", budget: str = "", axis: str = HELD
 ) -> go.Figure:
@@ -229,6 +244,7 @@ def _label_points(
 
 
 @with_simple(simple.quality_against_bytes)
+@quality.caption
 def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
     """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
     points = with_axis(points, axis)
