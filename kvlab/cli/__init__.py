@@ -98,13 +98,24 @@ class CommandGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; raises UserError for a replaced command or option, with what to use now."""
+        """Run the command; raises UserError for a replaced command or option, with what to use now.
+
+        An option that is a setting now is taken as one, with that sentence on standard error.
+        """
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if now := replacement(error):
+            now = replacement(error)
+            if not now:
+                raise
+            option = getattr(error, "option_name", "")
+            if not now.startswith(f"{option} is now `--set ") or option not in sys.argv[:-1]:
                 raise UserError(now) from None
-            raise
+            place = sys.argv.index(option)
+            setting = f"{option.removeprefix('--')}={sys.argv[place + 1]}"
+            print(f"kvlab: {now}", file=sys.stderr)
+        sys.argv[place : place + 2] = ["--set", setting]
+        return self.main(sys.argv[1:], standalone_mode=False)
 
     def _add(self, point: EntryPoint) -> None:
         if point in self.added:

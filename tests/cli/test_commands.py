@@ -44,7 +44,6 @@ def test_every_command_has_help() -> None:
     [
         (["run", "h2o"], "kvlab run is now `kvlab compare --methods METHOD --budgets BUDGET`."),
         (["runs", "star", "it"], "kvlab runs star is now `kvlab runs label ID --star` or `--no-star`."),
-        (["compare", "--chat", "no"], "--chat is now `--set chat=VALUE`."),
         (["compare", "--score", "h2o"], "--score is now `--methods compose:"),
         (["compare", "--set", "chat"], "--set takes NAME=VALUE, not 'chat'; the names are field, "),
         (["compare", "--set", "moon=full"], "the names are field, "),
@@ -54,6 +53,13 @@ def test_every_command_has_help() -> None:
 def test_what_went_names_what_to_use_now_and_settings_are_checked(arguments, sentence, capsys, monkeypatch) -> None:
     told = complaint(capsys, monkeypatch, *arguments)
     assert sentence in told and told.count("\n") == 1
+
+
+def test_an_option_that_became_a_setting_is_still_taken(capsys, monkeypatch) -> None:
+    told = complaint(capsys, monkeypatch, "compare", "--chat", "no", "--depth", "deep")
+    assert "--chat is now `--set chat=VALUE`." in told and "--depth is now `--set depth=VALUE`." in told
+    assert "--set depth cannot be 'deep': input should be a valid number" in told
+    assert sys.argv[1:] == ["compare", "--set", "chat=no", "--set", "depth=deep"]
 
 
 def test_every_replaced_name_is_gone() -> None:
