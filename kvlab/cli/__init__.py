@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from kvlab.cli.options.signature import with_plugins
-from kvlab.cli.replacements import BecameSetting, replacement
+from kvlab.cli.replacements import replacement
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 
@@ -98,13 +98,24 @@ class CommandGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; raises UserError for a replaced command or option, with what to use now."""
+        """Run the command; raises UserError for a replaced command or option, with what to use now.
+
+        An option that is a setting now is taken as one, with that sentence on standard error.
+        """
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if now := replacement(error):
+            now = replacement(error)
+            if not now:
+                raise
+            option = getattr(error, "option_name", "")
+            if not now.startswith(f"{option} is now `--set ") or option not in sys.argv[:-1]:
                 raise UserError(now) from None
-            raise
+            place = sys.argv.index(option)
+            setting = f"{option.removeprefix('--')}={sys.argv[place + 1]}"
+            print(f"kvlab: {now}", file=sys.stderr)
+        sys.argv[place : place + 2] = ["--set", setting]
+        return self.main(sys.argv[1:], standalone_mode=False)
 
     def _add(self, point: EntryPoint) -> None:
         if point in self.added:
@@ -157,13 +168,7 @@ def run(application: typer.Typer) -> None:
     try:
         for word in sys.argv[1:]:
             check_text(word, "An argument")
-        while True:
-            try:
-                application()
-                return
-            except BecameSetting as moved:  # before anything ran
-                print(f"kvlab: {moved}", file=sys.stderr)
-                sys.argv[1:] = moved.rewritten(sys.argv[1:])
+        application()
     except UserError as error:
         print(f"kvlab: {error}", file=sys.stderr)
         sys.exit(2)

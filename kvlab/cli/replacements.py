@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from kvlab.cli.options.signature import SET
-from kvlab.core.errors import UserError
 
 COMMANDS = {
     "run": "`kvlab compare --methods METHOD --budgets BUDGET`",
@@ -50,37 +49,15 @@ OPTIONS = {
 }
 
 
-class BecameSetting(UserError):
-    """An option that is a setting now: its value is taken as `--set NAME=VALUE`, so that older commands go on."""
-
-    def __init__(self, option: str, name: str) -> None:
-        super().__init__(f"{option} is now `--set {name}=VALUE`.")
-        self.option = option
-        self.name = name
-
-    def rewritten(self, words: list[str]) -> list[str]:
-        """The words of a command with the setting in place of the option."""
-        place = next(place for place, word in enumerate(words) if word.partition("=")[0] == self.option)
-        _, has_value, value = words[place].partition("=")
-        rest = words[place + 1 :]
-        if not has_value:
-            value = "yes" if not rest or rest[0].startswith("--") else rest.pop(0)
-        return [*words[:place], "--set", f"{self.name}={value}", *rest]
-
-
 def replacement(error: Exception) -> str:
-    """What to use instead of the command or option that the parser did not know; empty if it never was.
-
-    Raises BecameSetting for an option that is a setting of the same command.
-    """
+    """What to use instead of the command or option that the parser did not know; empty if it never was."""
     option = getattr(error, "option_name", "")
     context = getattr(error, "ctx", None)
     if option and type(error).__name__ == "NoSuchOption":
         name = option.removeprefix("--").replace("-", "_")
         helps = [parameter.help for parameter in context.command.params if parameter.name == SET] if context else []
-        if any(f" {name}: " in text for text in helps):
-            raise BecameSetting(option, name) from None
-        now = OPTIONS.get(option, "")
+        is_setting = any(f" {name}: " in text for text in helps)
+        now = f"`--set {name}=VALUE`" if is_setting else OPTIONS.get(option, "")
         return now and f"{option} is now {now}."
     unknown = re.search(r"No such command '([^']*)'", getattr(error, "message", ""))
     if unknown is None or context is None:

@@ -55,22 +55,11 @@ def test_what_went_names_what_to_use_now_and_settings_are_checked(arguments, sen
     assert sentence in told and told.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "now"),
-    [
-        (["compare", "--chat", "no", "--seed", "1"], ["compare", "--set", "chat=no", "--seed", "1"]),
-        (["compare", "--seed", "1", "--chat=no"], ["compare", "--seed", "1", "--set", "chat=no"]),
-        (["compare", "--chat", "--seed", "1"], ["compare", "--set", "chat=yes", "--seed", "1"]),
-        (["compare", "--chat"], ["compare", "--set", "chat=yes"]),
-    ],
-)
-def test_an_option_that_became_a_setting_is_taken_as_one(words: list[str], now: list[str]) -> None:
-    assert replacements.BecameSetting("--chat", "chat").rewritten(words) == now
-
-
-def test_a_command_with_such_an_option_goes_on(capsys, monkeypatch) -> None:
-    told = complaint(capsys, monkeypatch, "compare", "--prompt", PROMPT, "--methods", "full", "--chat", "perhaps")
-    assert told.startswith("kvlab: --chat is now `--set chat=VALUE`.\nkvlab: --set chat")
+def test_an_option_that_became_a_setting_is_still_taken(capsys, monkeypatch) -> None:
+    told = complaint(capsys, monkeypatch, "compare", "--chat", "no", "--depth", "deep")
+    assert "--chat is now `--set chat=VALUE`." in told and "--depth is now `--set depth=VALUE`." in told
+    assert "--set depth cannot be 'deep': input should be a valid number" in told
+    assert sys.argv[1:] == ["compare", "--set", "chat=no", "--set", "depth=deep"]
 
 
 def test_every_replaced_name_is_gone() -> None:
