@@ -18,6 +18,7 @@ from kvlab import notebook
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.views.base import export
+from kvlab.views.base.view import all_views
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -71,6 +72,7 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
     except UserError:
         pytest.skip("pictures need Chromium")
     assert len(bundle["image/png"]) > 1000
+    assert ('src="data:image/png;base64,iVBOR' in result._repr_html_()) == ("quality" in all_views())
 
 
 def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.Comparison, tmp_path: Path):
