@@ -10,10 +10,12 @@ docs/python.md has the columns of every frame with their units.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from uuid import uuid4
@@ -30,6 +32,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.record import read_record
 from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views.base.view import Drawn, all_views, find_view
+from kvlab.views.base.words import plural
 from kvlab.views.frames.board import check_answer, expected_answer, verdicts
 from kvlab.views.frames.compare import headline
 
@@ -71,7 +74,12 @@ class RecordedRun(Run):
     @property
     def views(self) -> list[str]:
         """Names of the views that its level of recording can give."""
-        return [name for name, view in sorted(all_views().items()) if view.kind == "run" and _can_show(view, self)]
+        names = []
+        for name, view in sorted(all_views().items()):
+            with suppress(UserError):
+                view.check(self)
+                names.append(name)
+        return names
 
     def view(self, name: str, **place: Any) -> Drawn:
         """Draw a view of the run; `place` is what the view takes, such as `layer`, `head`, `step` and `token`.
@@ -151,6 +159,15 @@ class Comparison(_Table):
         expected = expected_answer(self.runs, labels)
         return headline(self.runs) if expected is None else verdicts(self.runs, check_answer(self.runs, expected))
 
+    def _repr_html_(self) -> str:
+        """The table, and below it quality against bytes as a picture, where there is Chromium to draw it."""
+        table = super()._repr_html_()
+        with suppress(UserError):
+            drawn = self.view("quality")
+            source = f"data:image/png;base64,{b64encode(drawn.to('png')).decode()}"
+            return f'{table}<img style="max-width: 48em" alt="{escape(drawn.alt)}" src="{source}">'
+        return table
+
     def __len__(self) -> int:
         return len(self.runs)
 
@@ -229,7 +246,9 @@ class Folder(_Table):
         if not entries:
             raise UserError(f"There are no runs in {path}: record some with kvlab.compare(..., out={str(path)!r}).")
         self.runs = pd.DataFrame([entry.model_dump() for entry in entries])
-        self.about = f"{len(entries):,} runs of {self.runs['comparison_id'].nunique():,} comparisons in {path}"
+        self.about = (
+            f"{plural(len(entries), 'run')} of {plural(self.runs['comparison_id'].nunique(), 'comparison')} in {path}"
+        )
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -428,11 +447,3 @@ def _progress_bar() -> Iterator[Callable[[Any], None]]:
             bar.update(progress.done - bar.n)
 
         yield report
-
-
-def _can_show(view: Any, run: Run) -> bool:
-    try:
-        view.check(run)
-    except UserError:
-        return False
-    return True

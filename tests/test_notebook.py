@@ -18,6 +18,7 @@ from kvlab import notebook
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.views.base import export
+from kvlab.views.base.view import all_views
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -50,7 +51,7 @@ def test_a_comparison_has_a_row_and_a_run_for_each_choice(result: notebook.Compa
 
 
 def test_objects_say_what_they_are(result: notebook.Comparison):
-    assert "5 runs of 1 comparisons" in repr(kvlab.open_folder(result.folder))
+    assert "5 runs of 1 comparison in" in repr(kvlab.open_folder(result.folder))
     assert f"Comparison {result.comparison_id}" in repr(result) and "KL to full, nats/token" in repr(result)
     assert result._repr_html_().count("<tr") == 6
     assert repr(result[1]).startswith("<kvlab run snapkv 20 %") and "wall" in result[1]._repr_html_()
@@ -74,6 +75,7 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
     except UserError:
         pytest.skip("pictures need Chromium")
     assert len(bundle["image/png"]) > 1000
+    assert ('src="data:image/png;base64,iVBOR' in result._repr_html_()) == ("quality" in all_views())
 
 
 def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.Comparison, tmp_path: Path):
