@@ -10,9 +10,9 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.figures.figure import show
 from app.session.url_state import drop_stale_option, get_param, in_url
-from kvlab.analysis.comparison.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
-from kvlab.figures import trade_off as figures
+from kvlab.views import trade_off as figures
 from kvlab.views.base.provenance import FigureSource
+from kvlab.views.frames.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
 
 ALL = "all"
 MOST_RUNS = 12  # compressed runs that are shown together before a budget is chosen

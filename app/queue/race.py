@@ -14,8 +14,6 @@ from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import open_cached, runs_root
 from app.session.open_runs import BY_STAMP
-from kvlab.analysis.comparison.outcome import batch_outcome, outcome
-from kvlab.analysis.comparison.own_texts import own_texts
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus
@@ -28,6 +26,7 @@ from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views.base.palette import Theme, run_styles
 from kvlab.views.base.provenance import of_comparison
 from kvlab.views.base.words import percent
+from kvlab.views.frames.outcome import batch_outcome, outcome, own_texts
 from kvlab.views.frames.repeats import build_batch, repeat_table
 from kvlab.views.frames.textdiff import Segment
 

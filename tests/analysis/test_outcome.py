@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison.outcome import batch_outcome, outcome
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.frames.outcome import batch_outcome, outcome
 from kvlab.views.frames.repeats import build_batch, repeat_table
 from tests.synthetic.runs import write_synthetic_run
 

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.cli.compare import StorageOptions
 from kvlab.evaluation.results.summary import with_measures
-from kvlab.figures import trade_off as figures
 from kvlab.views import memory as cost
 from kvlab.views import memory as cost_figures
+from kvlab.views import trade_off as figures
+from kvlab.views.frames.trade_off import run_points
 
 
 def memory(codes: float | None) -> pd.DataFrame:

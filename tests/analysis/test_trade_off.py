@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison.trade_off import (
+from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.repeats import NOT_ASKED, build_batch
+from kvlab.views.frames.trade_off import (
     KL,
     SHARE,
     at_budget,
@@ -15,8 +17,6 @@ from kvlab.analysis.comparison.trade_off import (
     run_points,
     unequal_bytes,
 )
-from kvlab.views.frames.board import OWN_BUDGET
-from kvlab.views.frames.repeats import NOT_ASKED, build_batch
 from tests.analysis.test_repeats import prompt_table
 
 

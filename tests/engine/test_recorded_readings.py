@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
 from kvlab.core.methods.spec import parse_choices
 from kvlab.engine.compare import compare
 from kvlab.evaluation.results.summary import with_measures
-from kvlab.figures.trade_off import caption_quality_against_bytes, quality_against_bytes
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.lineage import fold
 from kvlab.views.frames.memory import over_steps
+from kvlab.views.frames.trade_off import READ, reads_less, run_points
+from kvlab.views.trade_off import caption_quality_against_bytes, quality_against_bytes
 from kvlab.views.unread import caption_reading_map, reading_map_frame, unread_tokens, with_unread
 
 METHODS = "full:read=oracle-topk:read_share=0.2,snapkv:window=4:kernel=3:read=random,snapkv:window=4:kernel=3"

@@ -10,15 +10,14 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.figures import compare, trade_off
 from kvlab.trace import Run, open_run
-from kvlab.views import memory, merges, sag, similarity
+from kvlab.views import compare, memory, merges, sag, similarity, trade_off
 from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places
 from kvlab.views.frames.lineage import fold, token_texts
 from kvlab.views.frames.merge_sets import merge_sets, outlines
+from kvlab.views.frames.trade_off import run_points
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
 

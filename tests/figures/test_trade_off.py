@@ -9,15 +9,15 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.figures.trade_off import (
+from kvlab.views.base.point_labels import POINT, overlap, place_labels
+from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.trade_off import run_points
+from kvlab.views.trade_off import (
     MOST_LABELS,
     caption_quality_against_bytes,
     caption_unequal_bytes,
     quality_against_bytes,
 )
-from kvlab.views.base.point_labels import POINT, overlap, place_labels
-from kvlab.views.frames.board import OWN_BUDGET
 
 METHODS = ("h2o", "snapkv", "zsmerge", "keepkv", "kvmerger", "gvote", "tova", "kvzip", "d2o", "less")
 MIB = 1024**2

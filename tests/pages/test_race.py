@@ -11,7 +11,6 @@ import pytest
 
 from app.queue.race import LONGEST_TEXT, as_passages, race_html
 from kvlab import jobs
-from kvlab.analysis.comparison.own_texts import own_texts
 from kvlab.core.choice import MethodChoice
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db
@@ -19,6 +18,7 @@ from kvlab.jobs.live_file import live_path, write_live
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace import open_run
+from kvlab.views.frames.outcome import own_texts
 from tests.pages.test_job_panel import shown
 from tests.pages.test_new_run import Open
 from tests.synthetic.runs import write_synthetic_run

@@ -36,7 +36,7 @@ OF_READINGS = ("bytes_read", "unread_mass")
 
 
 def print_batch(cells: pd.DataFrame) -> None:
-    """Print a batch (`kvlab.analysis.comparison.repeats.cells`): one line per method and budget."""
+    """Print a batch (`kvlab.views.frames.repeats.cells`): one line per method and budget."""
     if not cells["n"].any():
         _print_closeness(cells)
         return

@@ -9,7 +9,16 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.trade_off import (
+from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
+from kvlab.views.base import simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
+from kvlab.views.base.point_labels import POINT, place_labels
+from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
+from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
+from kvlab.views.compare import FLOOR
+from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.trade_off import (
     HELD,
     UNEQUAL,
     at_budget,
@@ -19,15 +28,6 @@ from kvlab.analysis.comparison.trade_off import (
     unequal_bytes,
     with_axis,
 )
-from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
-from kvlab.figures.compare import FLOOR
-from kvlab.figures.simple import comparison as simple
-from kvlab.views.base.caption import with_simple
-from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
-from kvlab.views.base.point_labels import POINT, place_labels
-from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
-from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
-from kvlab.views.frames.board import OWN_BUDGET
 from kvlab.views.frames.verdict import KINDS
 
 PLOT = (520.0, 290.0)  # pixels of the plot on a narrow page, for its labels

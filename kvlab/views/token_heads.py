@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import attention as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
@@ -19,7 +19,7 @@ SHORT = ("no slot", "merged", "own slot")
 def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """The state of a token in every head; the head `focus` is outlined.
 
-    `table` is `kvlab.analysis.attention.token_heads.TokenHeads.of_token`.
+    `table` is `kvlab.views.frames.token_heads.TokenHeads.of_token`.
     """
     wide = table.pivot(index="layer", columns="head", values="state")
     colours = stepped_scale([pick(STATE_COLOURS[name], theme) for name in COLOURS])

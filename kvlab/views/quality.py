@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.core.choice import FULL
-from kvlab.figures.simple import scores as simple
+from kvlab.views.base import simple
 from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.caption import FigureCaption, with_simple
 from kvlab.views.base.cells import cell_text
@@ -16,6 +15,7 @@ from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.views.base.template import colour_bar, finish, legend_room
 from kvlab.views.base.words import AXES, byte_size, byte_unit, number, plural, with_spaces
+from kvlab.views.frames.trade_off import HELD
 from kvlab.views.scores import line_text, sample_note
 
 LEVEL = "level with the best"

@@ -1,1 +1,0 @@
-"""Computations on recorded tables with numpy and pandas only."""
