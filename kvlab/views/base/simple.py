@@ -266,8 +266,5 @@ def attention_to_token(table: pd.DataFrame) -> str:
         return "No head looks at this token."
     if near(float(values.min()), float(values.max())):
         return "Every head looks at this token equally much."
-    return f"This token is looked at most in {_place(table.loc[values.idxmax()])}."
-
-
-def _place(row: pd.Series) -> str:
-    return f"layer {int(row['layer'])}, head {int(row['head'])}"
+    most = table.loc[values.idxmax()]
+    return f"This token is looked at most in layer {int(most['layer'])}, head {int(most['head'])}."
