@@ -230,7 +230,10 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
-        words = [[run, fate_text(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
+        words = []
+        for line in known.itertuples():
+            shares = ", ".join(f"{getattr(line, one):.0%} {told}" for one, (told, *_) in FATES.items())
+            words.append([line.run_id, f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"])
         traces.append(
             go.Bar(
                 x=left + known["offset"],
@@ -447,12 +450,6 @@ def hover_text(line: Any) -> str:
         *([back] if back else []),
     ]
     return "<br>".join(parts).replace("·", " ")
-
-
-def fate_text(line: Any) -> str:
-    """Hover text of a token of the fact: the share of heads by fate."""
-    shares = ", ".join(f"{getattr(line, fate):.0%} {name}" for fate, (name, *_) in FATES.items())
-    return f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"
 
 
 def _said(text: str, limit: int) -> str:
