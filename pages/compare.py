@@ -29,15 +29,15 @@ from app.run_views.require_level import warn_of_reference
 from app.session.open_runs import runs_root
 from app.session.url_state import get_param
 from kvlab.common.formatting import ONE_PROMPT
-from kvlab.figures import compare as figures
-from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.contents import report, text_table
 from kvlab.report.export import FORMATS, render_report
 from kvlab.report.views import Passages, table_of
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
+from kvlab.views import compare as figures
 from kvlab.views.base.provenance import of_comparison
 from kvlab.views.base.words import byte_size, number
+from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames import compare
 from kvlab.views.frames.board import places, rank_runs, runs_at
 from kvlab.views.frames.labels import differing_settings

@@ -27,7 +27,7 @@ LAYERS = [
     {"models", "browser"},  # models and what is known of them; scripts for browsers
     {"trace", "tasks"},  # run folders; prompts with their answers
     {"planning"},  # what can be chosen, and what it would hold
-    {"figures", "views"},  # what is drawn of runs
+    {"views"},  # what is drawn of runs
     {"library", "checking"},  # the folder of runs; checks of methods
     {"engine", "report"},  # comparisons, kept prefixes, restored answers; exports
     {"evaluation", "live", "watch"},  # scores of many prompts; conversations; caches that were not written here
@@ -37,11 +37,9 @@ LAYERS = [
     {"app", "cli"},  # the dashboard's parts; the command line
     {"pages", "extras"},  # one script a page; other engines
 ]
-# Their modules move into `views`, one by one, and until then each uses the other.
-MOVING = {"figures", "views"}
 # What pages are made of, free of the model stack.
 SHOWING = [
-    "common", "trace", "figures", "views", "papers", "results", "jobs", "forms", "planning", "library",
+    "common", "trace", "views", "papers", "results", "jobs", "forms", "planning", "library",
     "report", "models/info", "tasks/documents",
 ]  # fmt: skip
 # `kvlab.extend`: the one import of plug-ins; `kvlab.notebook`: comparisons and evaluations as objects.
@@ -99,7 +97,7 @@ def test_imports_go_one_way() -> None:
     for layer in LAYERS:
         for room in layer:
             folder = room if room in ("app", "pages") else f"kvlab/{room}"
-            may_import = below | {room} | (MOVING if room in MOVING else set())
+            may_import = below | {room}
             for path in files(folder):
                 unwanted = rooms_imported(path) - may_import
                 assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
@@ -194,12 +192,12 @@ def test_streamlit_stays_in_the_web_rooms() -> None:
         assert not {name for name in imported(path) if name.split(".")[0] == "streamlit"}, path
 
 
-def test_plotting_stays_out_of_analysis() -> None:
+def test_plotting_stays_out_of_frames() -> None:
     for path in files("kvlab/views/frames", "kvlab/trace"):
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/figures", "kvlab/views", "kvlab/papers", "app", "pages"])
+@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/views", "kvlab/papers", "app", "pages"])
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}
@@ -220,7 +218,7 @@ def test_opening_runs_loads_no_model_stack() -> None:
 
 
 def test_pages_are_thin() -> None:
-    """A page shows; what it would compute belongs to analysis or figures."""
+    """A page shows; what it would compute belongs to views."""
     for path in files("pages"):
         assert not {name.split(".")[0] for name in imported(path)} & {"numpy", "plotly", "pyarrow"}, path
 

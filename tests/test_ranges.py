@@ -17,10 +17,9 @@ from kvlab.cli.compare import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
 from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
 from kvlab.evaluation.results import table as eval_table
-from kvlab.figures import repeats
 from kvlab.papers import paper_tables as paper_table_text
 from kvlab.trace import open_run
-from kvlab.views import scores
+from kvlab.views import repeats, scores
 from kvlab.views.base.words import number, percent
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.speed import SCATTERED, Speed, ratio_text

@@ -29,11 +29,11 @@ from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, set_page_param, url_value
 from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
-from kvlab.figures import board as board_figures
-from kvlab.figures import compare as compare_figures
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.trace.reader import Run
 from kvlab.views import attention as attention_figures
+from kvlab.views import board as board_figures
+from kvlab.views import compare as compare_figures
 from kvlab.views import difference
 from kvlab.views.base.provenance import join_sources, of_comparison
 from kvlab.views.base.template import along_text

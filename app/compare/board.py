@@ -26,15 +26,15 @@ from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.core.errors import UserError
-from kvlab.figures import board as figures
-from kvlab.figures.board_texts import verdict_text
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
+from kvlab.views import board as figures
 from kvlab.views.base.provenance import of_comparison, of_run
 from kvlab.views.base.view import find_view
 from kvlab.views.base.words import byte_size, number
+from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares

@@ -19,8 +19,6 @@ from app.figures.figure import show
 from app.session.open_runs import runs_root
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
-from kvlab.figures import repeats as figures
-from kvlab.figures.board_texts import verdict_text
 from kvlab.report.views import table_of
 from kvlab.requests.repeats import Repeat
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
@@ -28,8 +26,10 @@ from kvlab.trace.reader import open_run
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
+from kvlab.views import repeats as figures
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import byte_size, plural
+from kvlab.views.board import verdict_text
 from kvlab.views.frames import repeats as analysis
 from kvlab.views.frames.trade_off import at_budget, batch_points
 from kvlab.views.frames.verdict import NO_REFERENCE

@@ -15,7 +15,7 @@ from kvlab.views.base.template import INK, QUIET
 from kvlab.views.frames.wall import Wall
 
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
-Reads = tuple[np.ndarray, np.ndarray]  # positions and shares, most first
+Reads = tuple[np.ndarray, np.ndarray]  # `kvlab.views.wall.most_read`
 
 _component = component("wall", read_static("wall.html"), "step-bar.css", "wall.css")
 

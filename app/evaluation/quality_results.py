@@ -22,8 +22,6 @@ from app.session.url_state import drop_stale_option, in_url
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.evaluation.request import SampleJob
-from kvlab.figures import needle_map
-from kvlab.figures import quality as figures
 from kvlab.forms import eval_form
 from kvlab.papers import paper_tables as paper_table_text
 from kvlab.papers.evaluations import origin_of
@@ -31,7 +29,8 @@ from kvlab.report.views import table_of
 from kvlab.results import quality_tables
 from kvlab.results.informative import informative
 from kvlab.trace.user_labels import load_labels
-from kvlab.views import scores
+from kvlab.views import needle_map, scores
+from kvlab.views import quality as figures
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import plural
 from kvlab.views.frames.trade_off import HELD

@@ -21,7 +21,6 @@ from kvlab import jobs
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
-from kvlab.figures import risk as figures
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of
 from kvlab.results.quality_tables import label_rows
@@ -29,6 +28,7 @@ from kvlab.results.risk import sentences
 from kvlab.results.risk.export import as_json
 from kvlab.results.risk.losses import KL_ABOVE, Measure, flips, measurable, measured_by, overlap
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
+from kvlab.views import risk as figures
 from kvlab.views.base.provenance import Provenance
 
 MOST_PROMPTS = 500

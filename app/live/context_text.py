@@ -20,7 +20,6 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.restore import token_words
 from kvlab.core.validation import quote_value
-from kvlab.figures import token_heads as figures
 from kvlab.forms import compare_form
 from kvlab.live.events import heads_path
 from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
@@ -29,6 +28,7 @@ from kvlab.planning.parameters import DEFAULT, PRESET
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest
 from kvlab.requests.token_edits import Edit, edit_tokens, edit_words, without_edits
+from kvlab.views import token_heads as figures
 from kvlab.views.base.head_map import caption_focus
 from kvlab.views.base.palette import SEQUENTIAL, STATE_COLOURS
 from kvlab.views.frames.token_heads import TokenHeads, read_token_heads

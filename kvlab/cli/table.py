@@ -67,9 +67,9 @@ def table(
 
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
-    from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
     from kvlab.papers.paper_tables import comparison_caption
     from kvlab.views.base.export import page
+    from kvlab.views.quality import caption_ours_beside_theirs, ours_beside_theirs
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:

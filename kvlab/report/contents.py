@@ -10,16 +10,16 @@ import pandas as pd
 from kvlab.common.formatting import ONE_PROMPT, model_title
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.figures import board as board_figures
-from kvlab.figures import compare as figures
-from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.subject import last_words, provenance, subject_of
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views import board as board_figures
+from kvlab.views import compare as figures
 from kvlab.views import regret, trade_off
 from kvlab.views.base.export import Section
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import byte_size, number, percent
+from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames import board, compare
 from kvlab.views.frames.labels import differing_settings
 from kvlab.views.frames.textdiff import Segment, diff

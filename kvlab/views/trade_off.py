@@ -11,16 +11,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
-from kvlab.figures.compare import FLOOR
-from kvlab.figures.simple import comparison as simple
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
 from kvlab.views.base.point_labels import POINT, place_labels
 from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
+from kvlab.views.compare import FLOOR
 from kvlab.views.frames.board import OWN_BUDGET, check_answer, expected_answer, places, verdicts
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.trade_off import (

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.core.errors import UserError
-from kvlab.figures import repeats as figures
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
+from kvlab.views import repeats as figures
 from kvlab.views import trade_off
 from kvlab.views.frames import repeats
 from kvlab.views.frames.repeats import Batch, build_batch, repeat_table, sign_test

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from app.navigation.selection import runs_words
-from kvlab.figures import compare as figures
 from kvlab.trace import Run, open_run
+from kvlab.views import compare as figures
 from kvlab.views import merges, sag
 from kvlab.views.frames import compare, memory
 from kvlab.views.frames.lineage import fold

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kvlab.core.errors import UserError
-from kvlab.figures import board as boards
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views import board as boards
 from kvlab.views import difference
 from kvlab.views import heads as fingerprints
 from kvlab.views import memory as costs

@@ -10,9 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import compare
 from kvlab.trace import Run, open_run
-from kvlab.views import memory, merges, sag, similarity, trade_off
+from kvlab.views import compare, memory, merges, sag, similarity, trade_off
 from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.figures import board as figures
-from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.views import autopsy
+from kvlab.views import board as figures
 from kvlab.views.base.palette import FATES, STATE_COLOURS, VERDICTS, pick
+from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames.board import OWN_BUDGET
 
 KINDS = list(VERDICTS)

@@ -18,22 +18,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kvlab.figures
 import kvlab.papers
 import kvlab.views
-from kvlab.figures import board as boards
-from kvlab.figures.simple import attention, comparison, scores
 from kvlab.views import autopsy, regret, restore, serving, trade_off
-from kvlab.views.base import amounts, export
+from kvlab.views import board as boards
+from kvlab.views.base import amounts, export, simple
 from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
 from tests.figures.generated_frames import CASES, NAMES, cases
 
-MODULES = {"attention": attention, "comparison": comparison, "scores": scores}
+MODULES = {"simple": simple}
 VIEWS = {
     f"view {view.name}": import_module(f"{kvlab.views.__name__}.{view.name}")
     for view in iter_modules(kvlab.views.__path__)
-    if not view.ispkg and view.name != "trade_off"  # its plain sentences are still in `figures/simple`
+    if not view.ispkg
 }
+WITH_TWO = [module for module in VIEWS.values() if hasattr(module, "with_simple")]
+VIEWS = {name: module for name, module in VIEWS.items() if module not in WITH_TWO}
 PAPERS = Path(kvlab.papers.__path__[0])
 for _file in PAPERS.rglob("*.py"):
     if _file.stem != "evaluations" and "\ndef caption_" in _file.read_text(encoding="utf-8"):
@@ -53,11 +53,10 @@ LONGEST = 190
 
 
 def captions() -> Iterator[tuple[str, Any]]:
-    """Every caption function of the figures that have two sentences."""
-    figures = [import_module(f"kvlab.figures.{module.name}") for module in iter_modules(kvlab.figures.__path__)]
-    for here in (*figures, trade_off):
-        for name, function in vars(here).items():
-            if name.startswith("caption_") and inspect.unwrap(function).__module__ == here.__name__:
+    """Every caption function of the views whose captions have an exact sentence beside the simple one."""
+    for module in WITH_TWO:
+        for name, function in vars(module).items():
+            if name.startswith("caption_") and inspect.unwrap(function).__module__ == module.__name__:
                 yield name, function
 
 

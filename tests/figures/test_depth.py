@@ -10,8 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import board, compare
-from kvlab.views import autopsy, bound, decision, heads, memory, merges, regret, sag
+from kvlab.views import autopsy, board, bound, compare, decision, heads, memory, merges, regret, sag
 from kvlab.views.base.head_map import (
     LARGEST,
     SMALLEST,

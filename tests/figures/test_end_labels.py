@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import compare
+from kvlab.views import compare
 from kvlab.views.base.end_labels import GAP, LEAD, LONGEST, shorten_name, spread
 from kvlab.views.base.palette import METHODS
 from kvlab.views.base.point_labels import CHARACTER

@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.bench.rows import Row, to_table
-from kvlab.figures import quality
 from kvlab.results import speed_tables
+from kvlab.views import quality
 from kvlab.views import speed as speeds
 
 PLACE = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"

@@ -9,11 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.restore import Restore
-from kvlab.figures import board as boards
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views import attention, bound, heads, health, memory, regret, serving, unread
 from kvlab.views import autopsy as autopsies
+from kvlab.views import board as boards
 from kvlab.views import restore as restored
 from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
 

@@ -16,8 +16,8 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob
 from kvlab.evaluation.results.rows import ROWS
-from kvlab.figures import risk
 from kvlab.results.risk.safe_budget import safe_budget
+from kvlab.views import risk
 from tests.pages.test_board_page import told
 from tests.results.risk_rows import rows_of
 

@@ -13,11 +13,11 @@ from rich.markdown import Markdown
 from kvlab.common.terminal import PlainConsole
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
 from kvlab.papers import paper_tables
 from kvlab.papers import paper_tables as paper_table_text
 from kvlab.papers.paper_tables import paper_values
 from kvlab.tasks.loaders import LOADERS
+from kvlab.views.quality import caption_ours_beside_theirs, ours_beside_theirs
 from tests import benchmark_files as files
 
 

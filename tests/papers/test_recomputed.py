@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 
 from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
-from kvlab.figures import compare as compare_figures
 from kvlab.papers import scorecard as cards
 from kvlab.papers.keepkv import merging
 from kvlab.papers.registry import EXHIBITS
@@ -24,6 +23,7 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import verdict_sentence
 from kvlab.trace.reader import Run, open_run
 from kvlab.views import autopsy as autopsy_figures
+from kvlab.views import compare as compare_figures
 from kvlab.views import memory as memory_figures
 from kvlab.views.frames import autopsy
 from kvlab.views.frames import compare as comparison

@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.figures.board import board
 from kvlab.report import slide_parts
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk, why_unavailable
@@ -23,6 +22,7 @@ from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, sav
 from kvlab.views.base import export
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.template import finish
+from kvlab.views.board import board
 from kvlab.views.frames.textdiff import Segment
 from kvlab.views.wall import wall_picture
 from tests.dashboard_speed.server import BROWSERS

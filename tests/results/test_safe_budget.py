@@ -11,11 +11,11 @@ import pytest
 
 import kvlab
 from kvlab.core.errors import UserError
-from kvlab.figures.risk import risk_against_budget
 from kvlab.results.risk import bounds, sentences
 from kvlab.results.risk.export import as_json
 from kvlab.results.risk.losses import flips, losses, measurable, overlap
 from kvlab.results.risk.safe_budget import Criterion, SafeBudgets, find_safe_budgets
+from kvlab.views.risk import risk_against_budget
 from tests.results.risk_rows import BUDGETS, rows_of
 
 COUNT = 200

@@ -67,8 +67,8 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """Print a batch: right answers with intervals, rankings, and the full cache's results."""
-    from kvlab.figures.repeats import caption_references, caption_significance, rank_line
     from kvlab.views.frames.repeats import build_batch, rank_cells, repeat_table
+    from kvlab.views.repeats import caption_references, caption_significance, rank_line
 
     found = build_batch(
         [repeat_table([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)]

@@ -26,9 +26,11 @@ MOVED = {
     "kvlab.requests.budget": "kvlab.core.budget",
     "kvlab.models.families": "kvlab.core.families",
     "kvlab.figures.base": "kvlab.views.base",
+    "kvlab.figures.board_texts": "kvlab.views.board",
+    "kvlab.figures": "kvlab.views",
+    "kvlab.analysis.comparison.own_texts": "kvlab.views.frames.outcome",
     "kvlab.analysis.comparison": "kvlab.views.frames",
-    "kvlab.analysis": "kvlab.views",
-    "kvlab.evaluate": "kvlab.evaluation",
+    "kvlab.analysis": "kvlab.views.frames",
     "kvlab.prefix": "kvlab.engine.prefix",
     "kvlab.documents": "kvlab.tasks.documents",
 }

@@ -6,7 +6,6 @@ import pandas as pd
 
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.results.summary import over_tasks
-from kvlab.figures import needle_map as figures
 from kvlab.papers.evaluations import Arm, Experiment, origin_of
 from kvlab.papers.evidence import interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
@@ -15,6 +14,7 @@ from kvlab.papers.score_exhibits import PairClaim, Panel
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+from kvlab.views import needle_map as figures
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import number, percent, plural

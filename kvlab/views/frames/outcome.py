@@ -68,12 +68,18 @@ def own_texts(runs: Sequence[Run]) -> LiveTexts:
 
 
 def _text(run: Run, reference: Sequence[int]) -> LiveText:
+    """A run's own text; `held` is the share of the full cache's slots after the last step, as a mean over layers."""
     tokens = run.tokens[run.tokens["phase"] == "free"].sort_values("position")
     pieces = tokens["text"].fillna("").mask(tokens["special"], "").tolist()
     ids = tokens["id"].tolist()
     written = zip_longest(ids, reference[: len(ids)]) if reference else ()
     first = next((place for place, (own, full) in enumerate(written) if own != full), None)
     before = len("".join(pieces[: first or 0]))
+    memory = run.memory
+    held = None
+    if not memory.empty:
+        last = memory[memory["step"] == memory["step"].max()]
+        held = float((last["live_slots"] / last["logical_tokens"]).mean())
     return LiveText(
         label=run.record.label,
         method=run.record.method,
@@ -82,19 +88,10 @@ def _text(run: Run, reference: Sequence[int]) -> LiveText:
         tokens=len(ids) - int(tokens["special"].iloc[-1:].sum()),  # without the end token
         left_at=None if first is None else (before, before + len(pieces[first])),
         left_token=0 if first is None else first + 1,
-        held=_held(run),
+        held=held,
     )
 
 
 def _ids(run: Run, phase: str) -> list[int]:
     tokens = run.tokens[run.tokens["phase"] == phase].sort_values("position")
     return tokens["id"].tolist()
-
-
-def _held(run: Run) -> float | None:
-    """The share of the full cache's slots after the last recorded step, as a mean over layers."""
-    memory = run.memory
-    if memory.empty:
-        return None
-    last = memory[memory["step"] == memory["step"].max()]
-    return float((last["live_slots"] / last["logical_tokens"]).mean())

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.board_texts import CROWDED, bytes_text, closeness_text, fate_text, hover_text, verdict_text
-from kvlab.figures.simple import comparison as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, VERDICTS, Theme, fate_scale, mix, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish, no_fading
-from kvlab.views.base.words import percent, plural, visible
+from kvlab.views.base.words import byte_size, number, percent, plural, token_text, visible
 from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.verdict import MOST_CHARACTERS
 
 WIDTH = 0.94  # of a cell, as a share of the column
 # height and bottom of the strip, in rows below the row's middle
@@ -48,7 +48,7 @@ BESIDE = StripArea(0.13, 0.76, 0.38)
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> go.Figure:
-    """Methods by budgets from `analysis.comparison.board.board`; customdata of every mark begins with the run id.
+    """Methods by budgets from `views.frames.board.board`; customdata of every mark begins with the run id.
 
     On a `slide`, which is wide and low, the strip is beside the words of a cell instead of below them.
     """
@@ -230,7 +230,10 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
-        words = [[run, fate_text(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
+        words = []
+        for line in known.itertuples():
+            shares = ", ".join(f"{getattr(line, one):.0%} {told}" for one, (told, *_) in FATES.items())
+            words.append([line.run_id, f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"])
         traces.append(
             go.Bar(
                 x=left + known["offset"],
@@ -370,3 +373,85 @@ def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: Stri
             "showline": False,
         }
     )
+
+
+# with more columns than these, cells shorten the KLs, and show one KL only
+ROOMY = 2
+CROWDED = 4
+
+
+def bytes_text(line: Any, limit: int = 1000) -> str:
+    """Live bytes with their excess over the budget, or their share of the full cache's if there is no budget.
+
+    Texts longer than `limit` characters are shortened to the bytes alone, or to ""; "" if not recorded.
+    """
+    if pd.isna(line.live_bytes):
+        return ""
+    size = byte_size(line.live_bytes)
+    above = getattr(line, "over_budget", None)
+    if above is not None and pd.notna(above):
+        longer = f"{size} ({excess_text(above)})"
+    else:
+        longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"
+    return next((words for words in (longer, size) if len(words) <= limit), "")
+
+
+def excess_text(share: float) -> str:
+    """Excess over the budget, such as `+14 %`."""
+    return f"{'+' if share >= 0 else ''}{number(100 * share, 2)} %"
+
+
+def verdict_text(line: Any, limit: int = 40) -> str:
+    """A verdict as plain text, such as `nearly: 4 for 3` or `wrong: … 12.`
+
+    Quotes at most `limit` characters of what was written.
+    """
+    if line.verdict == "right":
+        return f"right, from token {line.at + 1}" if line.late else "right"
+    if line.verdict == "nearly":
+        if not line.wrong:
+            return f"nearly: stops before {_said(line.expected, limit)}"
+        if not line.expected:
+            return f"nearly: goes on with {_said(line.wrong, limit)}"
+        return f"nearly: {_said(line.wrong, limit)} for {_said(line.expected, limit)}"
+    if line.verdict == "wrong":
+        return f"wrong: {_said(line.wrote, limit)}" if line.wrote else "wrong: only spaces"
+    return "not finished"
+
+
+def closeness_text(line: Any, columns: int) -> str:
+    """The two KLs; without the first, the second alone."""
+    if pd.isna(line.mean_kl):
+        return ""
+    everywhere = number(line.mean_kl, 2)
+    if pd.isna(line.kl_answer):
+        return f"KL {everywhere} all" if columns <= CROWDED else ""
+    here = number(line.kl_answer, 2)
+    if columns > CROWDED:
+        return f"KL {here}"
+    return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
+
+
+def hover_text(line: Any) -> str:
+    """Hover text of a cell."""
+    share = "" if pd.isna(line.live_ratio) else f", {percent(line.live_ratio)} of the full cache's"
+    known = pd.notna(getattr(line, "over_budget", None))
+    above = f", {excess_text(line.over_budget)} over the budget" if known else ""
+    here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats per token"
+    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats per token"
+    size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
+    back = getattr(line, "restored", "")
+    wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
+    parts = [
+        f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
+        html.escape(wrote, quote=False),
+        f"live bytes {size}{share}{above}",
+        f"KL on the answer {here}, on all {everywhere}",
+        *([back] if back else []),
+    ]
+    return "<br>".join(parts).replace("·", " ")
+
+
+def _said(text: str, limit: int) -> str:
+    """A token or words without leading space."""
+    return token_text(text.strip(), limit).replace("·", " ") if text.strip() else "a space"

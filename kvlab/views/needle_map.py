@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import prompts
-from kvlab.figures.simple import scores as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import add_points, hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick

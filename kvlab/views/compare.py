@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import comparison as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.end_labels import End, label_ends, labelled_height
 from kvlab.views.base.lines import styles_of

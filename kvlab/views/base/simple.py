@@ -1,4 +1,7 @@
-"""Simple sentences on several runs side by side: answers, closeness to the full cache, and what is left of the text."""
+"""The simple sentence of every figure with two: short, true of its frame, and free of terms that only specialists know.
+
+A function here has the name and the parameters of the figure's caption without `caption_`; `with_simple` joins the two.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import pandas as pd
 
 from kvlab.views.base.amounts import (
     EXACT,
+    NOT_RECORDED,
     comparison_words,
     contrast,
     join_names,
@@ -16,6 +20,7 @@ from kvlab.views.base.amounts import (
     sentence,
     some_of,
 )
+from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.words import byte_size
 from kvlab.views.frames.repeats import Batch
 from kvlab.views.frames.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
@@ -176,3 +181,90 @@ def _sized_names(points: pd.DataFrame, name: str) -> str:
 
 def _compressed(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     return frame[(frame["method"] != "full") & frame[measure].notna()]
+
+
+def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
+    """Who finds the needle best and worst."""
+    scores = means.set_index("row")["score"]
+    how = often(float(scores.iloc[0])) if len(scores) else ""
+    return contrast(
+        scores,
+        "On average, the hidden fact is found best with {most}, and worst with {least}.",
+        f"All methods alike: the hidden fact is {how} found.",
+        f"With {{only}}, the hidden fact is {how} found.",
+    )
+
+
+def needle_fates(frame: pd.DataFrame) -> str:
+    """Who holds most and least of the needle."""
+    held = frame.set_index("row")["held"]
+    share = part(float(held.iloc[0])) if len(held) else ""
+    return contrast(
+        held,
+        "The largest part of the hidden fact is still held by {most}, the smallest by {least}.",
+        f"Every method still holds {share} of the hidden fact.",
+        f"{{only}} still holds {share} of the hidden fact.",
+    )
+
+
+def rank_table(frame: pd.DataFrame) -> str:
+    """Who is level with the best in every task."""
+    level = frame.groupby("arm", sort=False)["level"].all()
+    names = [arm_text(str(arm)) for arm in level.index[level]]
+    if not names:
+        return "No method is as good as the best in every task."
+    if len(names) == len(level):
+        return (
+            "No method is clearly worse than the best in any task." if len(names) > 1 else "Only one method is shown."
+        )
+    return f"As good as the best in every task, as far as these prompts can tell: {join_names(names)}."
+
+
+def score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
+    """Who is not beaten in both score and memory."""
+    names = list(
+        dict.fromkeys(
+            "the full cache" if line.method == "full" else f"{arm_text(str(line.arm))} {line.asked}"
+            for line in frame[frame["frontier"]].sort_values(axis).itertuples()
+        )
+    )
+    if not names:
+        return NOT_RECORDED
+    if frame["frontier"].all():
+        return "No one is beaten in both score and memory by another."
+    return f"Not beaten in both score and memory by another: {join_names(names)}."
+
+
+def risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
+    """For whom a smaller cache was found safe."""
+    safe = table.groupby("arm", sort=False)["certified"].any()
+    names = list(safe.index[safe])
+    if not names:
+        return "No smaller cache was found safe."
+    if len(names) == len(safe):
+        return f"A smaller cache was found safe with {'every method' if len(safe) > 1 else names[0]}."
+    return f"A smaller cache was found safe with {join_names(names)}, and not with the others."
+
+
+def ours_beside_theirs(inside: int, values: int) -> str:
+    """In how many of the measured cells the paper's value is within the interval."""
+    if not values:
+        return "Nothing was measured that the paper prints."
+    return sentence(f"the measurement here agrees with {some_of(inside, values, 'published value')}")
+
+
+def heads_that_hold(table: pd.DataFrame) -> str:
+    """How many heads hold the token."""
+    held = int((table["state"] > 0).sum())
+    return sentence(f"this token is still held by {some_of(held, len(table), 'head')}")
+
+
+def attention_to_token(table: pd.DataFrame) -> str:
+    """The head that reads the token most."""
+    values = table["attention"].fillna(0)
+    if values.max() <= 0:
+        return "No head looks at this token."
+    if near(float(values.min()), float(values.max())):
+        return "Every head looks at this token equally much."
+    most = table.loc[values.idxmax()]
+    return f"This token is looked at most in layer {int(most['layer'])}, head {int(most['head'])}."

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import scores as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.palette import HUES, Style, Theme, pick, run_styles
 from kvlab.views.base.template import QUIET, finish

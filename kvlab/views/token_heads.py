@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import attention as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.palette import STATE_COLOURS, Theme, pick, stepped_scale

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.choice import FULL
-from kvlab.figures.simple import scores as simple
+from kvlab.views.base import simple
 from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.caption import FigureCaption, with_simple
 from kvlab.views.base.cells import cell_text

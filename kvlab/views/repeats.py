@@ -8,14 +8,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
-from kvlab.figures.board import caption_over_budget, in_grid, lay_out
-from kvlab.figures.board_texts import bytes_text
-from kvlab.figures.simple import comparison as simple
+from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import INK, QUIET, no_fading
 from kvlab.views.base.words import byte_size, number, percent, plural, visible
+from kvlab.views.board import bytes_text, caption_over_budget, in_grid, lay_out
 from kvlab.views.frames.repeats import Batch, compare_with_best
 from kvlab.views.frames.verdict import KINDS, NO_REFERENCE
 
@@ -32,7 +31,7 @@ ROOMY = 3  # with more columns, cells show the share only
 
 
 def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods by budgets from `analysis.comparison.repeats.cells`; customdata of a mark begins with row and column."""
+    """Methods by budgets from `views.frames.repeats.cells`; customdata of a mark begins with row and column."""
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
