@@ -219,7 +219,7 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
         plot = chart.locator(".nsewdrag").first.bounding_box()
         page.mouse.click(card["x"] + 4, plot["y"] + plot["height"] * (0.25 + 0.5 * index))
         until(page, "name => location.search.includes(`cell=some-${name}`)", method)
-        page.get_by_text(re.compile(f"{method}.*: fate of the fact's tokens by head")).wait_for()
+        page.get_by_text(re.compile(f"{method}.*: fate of the fact's tokens by head")).first.wait_for()
     settle(page, board)
     after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     assert clear == after == ["1"] * len(clear)
