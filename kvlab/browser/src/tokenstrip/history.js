@@ -1,6 +1,6 @@
 /** @import { Vector } from "../types.js" */
 
-/** The states of a token, as in kvlab/views/frames/lineage.py. */
+/** The states of a token, as in kvlab/analysis/lineage/states.py. */
 export const UNSEEN = 0, SINK = 1, RECENT = 2, KEPT = 3, PIVOT = 4, ABSORBED = 5, EVICTED = 6;
 export const STATES = 7;
 
@@ -9,7 +9,7 @@ const SINK_TOKENS = 4, NEVER = 2 ** 31 - 1;
 /**
  * The history of one head: per token the step, -1 for never, at which it was read (`birth`), its slot was merged into
  * another or evicted (`leave`), the last slot that held it was evicted (`death`) and its slot first took in another
- * (`absorb`), and the slot it was merged into (`parent`). The rules are those of kvlab/views/frames/lineage.py.
+ * (`absorb`), and the slot it was merged into (`parent`). The rules are those of kvlab/analysis/lineage.
  */
 export class HeadHistory {
   #ownersStep = NaN;

@@ -1,5 +1,5 @@
 /* Codes of all cells of a wall at a step. A cell is head * tokens + position; its code is a fate as in
-   kvlab/views/frames/wall.py, or UNSEEN before its token is read. */
+   kvlab/analysis/lineage/wall.py, or UNSEEN before its token is read. */
 
 export const KEPT = 0, HOLDS = 1, ABSORBED = 2, DROPPED = 3, UNSEEN = 4;
 export const BOTH = 0, ONLY_A = 1, ONLY_B = 2, NEITHER = 3;
