@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.requests.compare import CompareRequest, RecordLevel
-from kvlab.trace.catalogue import list_runs
+from kvlab.trace.catalogue import list_runs, load_request
 from kvlab.trace.reader import Run
 from kvlab.trace.record import read_record
 from kvlab.trace.user_labels import Labels, load_labels
@@ -86,7 +86,7 @@ class RecordedRun(Run):
 
         Raises UserError for an unknown view, or one that needs a higher level of recording.
         """
-        return find_view(name).draw(self, **place)
+        return _draw(name, self, place)
 
     def _repr_html_(self) -> str:
         title = f"<p><b>{self.record.label}</b>: {self!r}".replace("<kvlab", "kvlab").removesuffix(">")
@@ -98,10 +98,7 @@ class _Table:
 
     COLUMNS: Sequence[str]
     about: str  # one line above the table
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        raise NotImplementedError
+    frame: Any  # a DataFrame; a property of each kind
 
     def _shown(self) -> pd.DataFrame:
         frame = self.frame
@@ -139,6 +136,7 @@ class Comparison(_Table):
         self.folder = folder
         self.comparison_id = comparison_id
         self.request = request
+        self.entries = entries
         paths = [folder / entry.run_id for entry in entries if entry.status == "complete"]
         self.runs = [RecordedRun(path, read_record(path)) for path in paths]
         missing = len(entries) - len(self.runs)
@@ -150,11 +148,18 @@ class Comparison(_Table):
             f"model {first.model.name}, one prompt"
         )
         if missing:
-            self.about += f"; {missing} of its runs are not complete: result.resume() goes on"
+            runs_still = any(entry.status == "running" for entry in entries)
+            advice = "open it again when it has ended" if runs_still else "result.resume() goes on"
+            self.about += f"; {missing} of its runs are not complete: {advice}"
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row a run: `kvlab.views.frames.compare.headline`, and with an expected answer its verdicts."""
+        """One row a run: `kvlab.views.frames.compare.headline`, and with an expected answer its verdicts.
+
+        Where no run is complete yet, only `label` and `status` of those that were begun.
+        """
+        if not self.runs:
+            return pd.DataFrame([{"label": entry.label, "status": entry.status} for entry in self.entries])
         labels = load_labels(self.folder, self.comparison_id) if self.folder.is_dir() else Labels()
         expected = expected_answer(self.runs, labels)
         return headline(self.runs) if expected is None else verdicts(self.runs, check_answer(self.runs, expected))
@@ -198,13 +203,17 @@ class Comparison(_Table):
 
     def view(self, name: str, **place: Any) -> Drawn:
         """Draw a view of the comparison, or raise UserError: views of one run are `result[SPEC, BUDGET].view(NAME)`."""
-        return find_view(name).draw(self.runs, **place)
+        return _draw(name, self.runs, place)
 
     def resume(self) -> Comparison:
-        """Run what was stopped, and return the whole comparison; raises UserError if nothing is missing."""
-        if self.request is None or len(self.runs) == len(self.request.runs):
+        """Run what was stopped, and return the whole; raises UserError if nothing is missing, or it is being made."""
+        entries = list_runs(self.folder, comparison_id=self.comparison_id)
+        if any(entry.status == "running" for entry in entries):
+            raise UserError(f"Comparison {self.comparison_id} is being made: open it again when it has ended.")
+        request = self.request or load_request(self.folder, self.comparison_id)
+        if len(self.runs) == len(request.runs):
             raise UserError(f"Comparison {self.comparison_id} has nothing to resume.")
-        return _run(self.request, self.folder, self.comparison_id, None, resume=True)
+        return _run(request, self.folder, self.comparison_id, None, resume=True)
 
 
 class Scores(_Table):
@@ -232,7 +241,7 @@ class Scores(_Table):
 
     def view(self, name: str, **place: Any) -> Drawn:
         """Draw a view of evaluations; raises UserError for an unknown view, or one of another kind."""
-        return find_view(name).draw(self.rows, **place)
+        return _draw(name, self.rows, place)
 
 
 class Folder(_Table):
@@ -334,7 +343,7 @@ def compare(
         out: the folder of runs.
         fields: other fields of `kvlab.requests.compare.CompareRequest`.
 
-    The stop button and Ctrl-C keep the runs that are complete: `result.resume()` goes on.
+    The stop button and Ctrl-C return the runs that are complete, which may be none: `result.resume()` goes on.
     Raises UserError for bad input, before anything runs.
     """
     from kvlab.core.methods.spec import parse_choices
@@ -371,7 +380,7 @@ def _run(
         try:
             run_request(request, folder, comparison_id=name, progress=report, loaded=loaded, resume=resume)
         except KeyboardInterrupt:
-            if not any(entry.status == "complete" for entry in list_runs(folder, comparison_id=name)):
+            if not list_runs(folder, comparison_id=name):  # before any run was begun
                 raise
     return Comparison(folder, name, request)
 
@@ -430,6 +439,17 @@ def evaluate(
             measured = run_evaluation(request, folder, loaded, cancelled=lambda: True)
             notes.append("Stopped: the same call goes on.")
     return Scores(measured.rows, [*measured.notes, *notes], folder)
+
+
+def _draw(name: str, subject: RecordedRun | list[RecordedRun] | pd.DataFrame, place: dict[str, Any]) -> Drawn:
+    """Draw a view of the subject; a view itself ignores the parts of a place that it does not take."""
+    view = find_view(name)
+    view.check(subject)
+    if unknown := sorted(place.keys() - {*view.place_names, "theme", "focus"}):
+        raise UserError(
+            f"The view {name} takes no {' or '.join(unknown)}: give {', '.join(view.place_names) or 'none'}."
+        )
+    return view.draw(subject, **place)
 
 
 def _joined(given: str | Sequence[object]) -> str:

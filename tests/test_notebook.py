@@ -90,7 +90,10 @@ def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.
     assert "names 2 runs" in message(lambda: result["snapkv"])
     assert "names no run" in message(lambda: result["snapkv", 0.9])
     assert "There are no runs" in message(lambda: kvlab.open_folder(tmp_path))
+    assert "takes no layr" in message(lambda: result[1].view("timeline", layr=1))
     assert "nothing to resume" in message(result.resume)
+    opened = kvlab.open_folder(result.folder)[result.comparison_id]
+    assert "complete ones cannot be resumed" in message(opened.resume)
     assert "budget" in message(lambda: kvlab.compare(ASKED, methods=["snapkv"], budgets=[-1], out=tmp_path))
     assert "at least one method" in message(lambda: kvlab.compare(ASKED, methods=[], out=tmp_path))
     light = kvlab.compare(ASKED, methods="snapkv", new_tokens=2, level="light", out=tmp_path)
@@ -132,6 +135,34 @@ def test_scores_have_n_and_an_interval_and_a_stop_keeps_what_is_measured(
     assert line["samples"] == 4 and line["score_low"] <= line["score"] <= line["score_high"]
     assert line["score"] == scores.rows.query("method == 'snapkv'")["score"].mean()
     assert "score" in repr(scores) and "<table" in scores._repr_html_()
+
+
+def test_a_stopped_comparison_says_so_and_goes_on_from_its_folder(
+    result: notebook.Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Stops:
+        def __enter__(self) -> Any:
+            def report(progress: Any) -> None:
+                if progress.stage.startswith("decoding"):
+                    raise KeyboardInterrupt
+
+            return report
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    bar = notebook._progress_bar
+    monkeypatch.setattr(notebook, "_progress_bar", Stops)
+    asked: dict[str, Any] = {"methods": ["snapkv", "keepkv:rule=votes"], "budgets": [0.2, 64], "answer": "48213"}
+    stopped = kvlab.compare(ASKED, new_tokens=3, out=tmp_path, **asked)
+    monkeypatch.setattr(notebook, "_progress_bar", bar)
+    assert not stopped.runs and set(stopped.frame["status"]) == {"cancelled"}
+    assert "result.resume() goes on" in repr(stopped) and "cancelled" in stopped._repr_html_()
+    opened = kvlab.open_folder(tmp_path)[stopped.comparison_id]
+    assert isinstance(opened, notebook.Comparison) and "result.resume() goes on" in repr(opened)
+    resumed = opened.resume()
+    same = ["label", "verdict", "live_bytes", "mean_kl", "top1_agreement"]
+    pd.testing.assert_frame_equal(resumed.frame[same], result.frame[same])
 
 
 def test_reading_runs_loads_no_model_stack(result: notebook.Comparison):
