@@ -283,7 +283,7 @@ class Folder(_Table):
 
 
 def open_folder(path: Path | str = "runs") -> Folder:
-    """What a folder of runs holds; raises UserError for a folder without runs."""
+    """Open a folder of runs, as a table of its comparisons; raises UserError for a folder without runs."""
     return Folder(Path(path))
 
 
@@ -346,16 +346,20 @@ def compare(
     The stop button and Ctrl-C return the runs that are complete, which may be none: `result.resume()` goes on.
     Raises UserError for bad input, before anything runs.
     """
+    from kvlab.core.choice import FULL
     from kvlab.core.methods.spec import parse_choices
     from kvlab.engine.compare import compare as run_request
 
     if isinstance(prompt, CompareRequest):
         return run_request(prompt, root, **fields)
     loaded = None if isinstance(model, str) else model
+    choices = parse_choices(_joined(methods), _joined(budgets))
+    if len(choices) == 1 and choices[0].method != FULL.method:  # a request of one choice would run it alone
+        choices = (FULL, *choices)
     try:
         request = CompareRequest(
             prompt=prompt,
-            choices=parse_choices(_joined(methods), _joined(budgets)),
+            choices=choices,
             model=model if isinstance(model, str) else model.name,
             answer=answer,
             facts=tuple(facts),  # given as text: the first match counts

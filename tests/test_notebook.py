@@ -96,7 +96,11 @@ def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.
     assert "complete ones cannot be resumed" in message(opened.resume)
     assert "budget" in message(lambda: kvlab.compare(ASKED, methods=["snapkv"], budgets=[-1], out=tmp_path))
     assert "at least one method" in message(lambda: kvlab.compare(ASKED, methods=[], out=tmp_path))
+    assert message(lambda: kvlab.compare(ASKED, methods="snapkv", new_token=3, out=tmp_path)) == (
+        "There is no setting 'new_token': check its spelling."
+    )
     light = kvlab.compare(ASKED, methods="snapkv", new_tokens=2, level="light", out=tmp_path)
+    assert [run.record.method for run in light] == ["full", "snapkv"]
     assert "--level full" in message(lambda: light["snapkv"].view("wall")) and not light["snapkv"].views
     assert "window" in message(lambda: kvlab.compare("word " * 20_000, methods="snapkv", out=tmp_path))
 

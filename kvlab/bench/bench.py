@@ -62,7 +62,7 @@ class Bench:
 def choice_fields(choice: MethodChoice) -> dict[str, Any]:
     """The fields of `Row` with a method's budget (if it has one) and hyper-parameters."""
     fields = {"hyper_parameters": json.dumps(choice.hyper_parameters, sort_keys=True)}
-    if not bool(make_method(choice.method, **choice.hyper_parameters).needs_budget):
+    if not make_method(choice.method, **choice.hyper_parameters).needs_budget:
         return fields
     return fields | {"budget": Budget(choice.budget).number, "budget_unit": Budget(choice.budget).unit}
 

@@ -93,7 +93,7 @@ def declared_tags(chat: Mapping[str, Any] | None) -> Tags | None:
 
 @lru_cache(maxsize=32)
 def _pattern(tags: Tags | None) -> re.Pattern[str]:
-    """What matches the known tags and these."""
+    """A pattern that matches the known tags and `tags`."""
     never = "(?!)"
     opening, closing = (never, never) if tags is None else map(re.escape, tags)
     return re.compile(rf"(?P<opening>{opening}) | (?P<closing>{closing}) | {_KNOWN}", re.VERBOSE)

@@ -20,7 +20,7 @@ class UserError(ValueError):
         return text
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the sentence, without our frames."""
+        """The lines that IPython shows in place of a traceback: the message alone."""
         return [f"{type(self).__name__}: {self}"]
 
 

@@ -160,6 +160,8 @@ def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -
     if isinstance(cause, UserError):
         return str(cause)
     field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"There is no setting {named(field)!r}: check its spelling."
     reason = str(cause if cause is not None else first["msg"]).rstrip(".")
     if not field:
         return f"This request cannot be run: {reason}."

@@ -13,10 +13,10 @@ def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
     """Combine every method with every budget; methods without a budget appear once."""
     amounts = [Budget.parse(text).amount for text in split_list(budgets)]
     if not amounts:
-        raise UserError("Give at least one budget, such as --budgets 0.2 or --budgets 64.")
+        raise UserError("Give at least one budget, such as 0.2 or 64.")
     named = [parse_spec(text) for text in split_list(methods)]
     if not named:
-        raise UserError("Give at least one method, such as --methods h2o,keepkv.")
+        raise UserError("Give at least one method, such as h2o,keepkv.")
     choices: list[MethodChoice] = []
     for name, values in named:
         needed = amounts if make_method(name, **values).needs_budget else [FULL.budget]
