@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from tqdm.auto import tqdm
 
 from kvlab.core.errors import UserError
-from kvlab.core.validation import in_one_sentence
+from kvlab.core.validation import in_one_sentence, path_of
 from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.trace.catalogue import list_runs, load_request
 from kvlab.trace.reader import Run
@@ -284,12 +284,13 @@ class Folder(_Table):
 
 def open_folder(path: Path | str = "runs") -> Folder:
     """Open a folder of runs, as a table of its comparisons; raises UserError for a folder without runs."""
-    return Folder(Path(path))
+    return Folder(path_of(path, "The folder of runs"))
 
 
 def open_run(path: Path | str) -> RecordedRun:
     """The run in a folder, which draws views of itself; raises UserError if it is no run folder or is damaged."""
-    return RecordedRun(Path(path), read_record(Path(path)))
+    path = path_of(path, "The run")
+    return RecordedRun(path, read_record(path))
 
 
 @overload
