@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/access.js src/components/theme-switch.js src/plotly-charts.js src/theme.js
-// SHA-256 of the sources: e5dbc552f68b64ecdfafb887d93c4ff051551d72a276f309b75f54ee8f261d23
-// SHA-256 of the code: 05c47213d8e62e77047b9c176e4d96fdb6dec6f10e070dfb877a5e6940d3ee73
+// SHA-256 of the sources: adb5bfece472124ea6dc61a9e3e9dd596633d53b06a45e3f5b1c5b0c5c0c5783
+// SHA-256 of the code: df37ae1f3316daa692ba57620a52778575ff5303d42cdae53d14f8aedd2e95e6
 // src/plotly-charts.js
 var SETTLE_MS = 100;
 function watchPage(callback) {
@@ -66,6 +66,7 @@ function themeName({ name, displayName }) {
 
 // src/components/theme-switch.js
 var REPORT_DELAY_MS = 60;
+var LONGEST_WAIT_MS = 1e3;
 function addThemeSwitch(component) {
   watchAccess();
   const buttons = [...component.parentElement.querySelectorAll("[data-theme]")].map((node) => (
@@ -82,11 +83,17 @@ function addThemeSwitch(component) {
   };
   const choose = (name) => {
     const context = themeContext(), theme = context?.availableThemes.find((option) => themeName(option) === name);
+    const ground = groundColour(), begun = performance.now();
     if (theme) context?.setTheme(theme);
     storeTheme(keys, name);
     showCurrent();
-    if (!theme) location.reload();
-    else setTimeout(() => component.setTriggerValue("chosen", name), REPORT_DELAY_MS);
+    const report = () => {
+      const isShown = groundColour() !== ground || performance.now() - begun > LONGEST_WAIT_MS;
+      if (isShown) setTimeout(() => component.setTriggerValue("chosen", name), REPORT_DELAY_MS);
+      else requestAnimationFrame(report);
+    };
+    if (theme) report();
+    else location.reload();
   };
   buttons.forEach((button, index) => {
     button.onclick = () => choose(button.dataset.theme ?? "System");
@@ -102,6 +109,10 @@ function addThemeSwitch(component) {
   const stored = storedTheme(keys);
   if (stored) storeTheme(keys, stored);
   showCurrent();
+}
+function groundColour() {
+  const app = document.querySelector('[data-testid="stApp"]');
+  return app && getComputedStyle(app).backgroundColor;
 }
 function themeContext() {
   const app = (

@@ -2,7 +2,8 @@
 import { watchAccess } from "../access.js";
 import { storageKeys, storedTheme, storeTheme, themeName } from "../theme.js";
 
-const REPORT_DELAY_MS = 60; // until Streamlit's front end knows the theme that it sends to the server
+const REPORT_DELAY_MS = 60; // until Streamlit's front end, which shows the theme, sends it to the server too
+const LONGEST_WAIT_MS = 1000; // for the page's ground to change, which it does not if the system's theme is chosen by name
 
 /** @typedef {{ name: string, displayName?: string }} Theme */
 /** @typedef {{ availableThemes: Theme[], setTheme(theme: Theme): void }} ThemeContext */
@@ -26,11 +27,17 @@ export default function addThemeSwitch(component) {
   };
   const choose = (/** @type {string} */ name) => {
     const context = themeContext(), theme = context?.availableThemes.find((option) => themeName(option) === name);
+    const ground = groundColour(), begun = performance.now();
     if (theme) context?.setTheme(theme);
     storeTheme(keys, name); // after the setter, which stores it for this page only
     showCurrent();
-    if (!theme) location.reload();
-    else setTimeout(() => component.setTriggerValue("chosen", name), REPORT_DELAY_MS); // the server redraws the figures
+    const report = () => {
+      const isShown = groundColour() !== ground || performance.now() - begun > LONGEST_WAIT_MS;
+      if (isShown) setTimeout(() => component.setTriggerValue("chosen", name), REPORT_DELAY_MS); // the server redraws the figures
+      else requestAnimationFrame(report);
+    };
+    if (theme) report();
+    else location.reload();
   };
   buttons.forEach((button, index) => {
     button.onclick = () => choose(button.dataset.theme ?? "System");
@@ -46,6 +53,11 @@ export default function addThemeSwitch(component) {
   const stored = storedTheme(keys);
   if (stored) storeTheme(keys, stored); // for pages added to the menu since
   showCurrent();
+}
+
+function groundColour() {
+  const app = document.querySelector('[data-testid="stApp"]');
+  return app && getComputedStyle(app).backgroundColor;
 }
 
 /** The theme context of Streamlit's React tree: the nearest value above the page's root that has a setter of themes. */
