@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--while-kept", action="store_true", help="stop once no process needs this worker")
     parser.add_argument("--compare", default=COMPARE, help="the function that runs a request")
     parser.add_argument("--place", type=int, default=1, help="this worker's slot number")
+    parser.add_argument("--nice", type=int, default=NICE, help="how far its priority is lowered where no GPU is seen")
     parser.add_argument("--devices", default="", help="its own GPUs, such as cuda:2; default: all")
     parser.add_argument("--others", default="", help="GPUs of the other workers")
     options = parser.parse_args(arguments)
@@ -69,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rewrite_messages(hide_paths)
     if not visible_gpus():
         # Lower this process's priority, so that the dashboard stays responsive on the same cores.
-        os.nice(NICE)
+        os.nice(options.nice)
         if os.getsid(0) == os.getpid():  # Linux may schedule by session and ignore `nice`
             with suppress(OSError):
-                AUTOGROUP.write_text(str(NICE))
+                AUTOGROUP.write_text(str(options.nice))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     slot = WorkerSlot(options.place, options.devices, tuple(filter(None, options.others.split(","))))

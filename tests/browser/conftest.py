@@ -66,7 +66,17 @@ def address(served: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     paths = os.pathsep.join(str(path) for path in (project_root() / "tests" / "jobs", project_root()))
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    worker = [sys.executable, "-m", "kvlab.jobs.worker", "--runs", str(served), "--compare", "stand_in:compare"]
+    worker = [
+        sys.executable,
+        "-m",
+        "kvlab.jobs.worker",
+        "--nice",
+        "0",
+        "--runs",
+        str(served),
+        "--compare",
+        "stand_in:compare",
+    ]
     server = [sys.executable, "-P", "-m", "kvlab", "app", "--runs", str(served), "--port", str(port), "--headless"]
     started = [subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) for line in (worker, server)]
     wait_for(f"http://localhost:{port}/_stcore/health")

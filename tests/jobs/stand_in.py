@@ -30,6 +30,7 @@ def compare(
         from kvlab.engine import progress as engine_progress
 
         engine_progress.LIVE_SECONDS, engine_progress.LIVE_SHARE = 0.0, 1.0  # a fast machine would pass the first words
+
         def progress_and_wait(said: Progress) -> None:
             progress(said)
             if said.live is not None and all(len(one.text) > 10 for one in said.live.texts):

@@ -37,7 +37,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a comparison whose worker was killed in its second run."""
     root = tmp_path_factory.mktemp("killed")
     job = jobs.submit(root, ASKED)
-    command = [sys.executable, "-m", "kvlab.jobs.worker", "--runs", str(root), "--compare"]
+    command = [sys.executable, "-m", "kvlab.jobs.worker", "--nice", "0", "--runs", str(root), "--compare"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, "stand_in:killed_in_the_second"], env=environment, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL

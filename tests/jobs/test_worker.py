@@ -49,7 +49,7 @@ class Workers:
         self.root, self.started = root, list[subprocess.Popen]()
 
     def start(self, *more: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "kvlab.jobs.worker", "--runs", str(self.root)]
+        command = [sys.executable, "-m", "kvlab.jobs.worker", "--nice", "0", "--runs", str(self.root)]
         environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([*command, "--compare", "stand_in:compare", *more], env=environment)
         self.started.append(process)

@@ -47,7 +47,17 @@ def served(root: Path, more: dict[str, str] | None = None) -> Iterator[Served]:
     """Workers and dashboards of a folder, from when both dashboards answer."""
     root.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "jobs")])
-    worker = [sys.executable, "-m", "kvlab.jobs.worker", "--runs", str(root), "--compare", "stand_in:compare"]
+    worker = [
+        sys.executable,
+        "-m",
+        "kvlab.jobs.worker",
+        "--nice",
+        "0",
+        "--runs",
+        str(root),
+        "--compare",
+        "stand_in:compare",
+    ]
     server = [sys.executable, "-m", "kvlab", "app", "--runs", str(root), "--headless", "--port"]
 
     def start(line: list[str]) -> subprocess.Popen[bytes]:
