@@ -35,11 +35,17 @@ PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow",
 
 def doctor(
     runs: Annotated[Path | None, typer.Argument(help="a run folder or folder of runs to check instead")] = None,
+    deep: Annotated[
+        bool,
+        typer.Option(help="also check a law: StreamingLLM finds needles as often as their place is kept"),
+    ] = False,
+    model: Annotated[str, typer.Option(help="the model of --deep: mini, a local folder, or a hub name")] = "mini",
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """Report versions, devices and memory, and test that a compressed cache works here; or check recorded runs.
 
-    Checking runs compares every file with its checksum in run.json. Exit status 1: something is damaged or fails.
+    With --deep, 24 needles are looked for in texts of 512 tokens. Checking runs compares every file with its checksum
+    in run.json. Exit status 1: something is damaged or fails.
     On an NVIDIA GPU decode steps use a Triton kernel, which needs the package triton (pip install 'kvlab\\[kernels]'),
     a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
@@ -73,6 +79,10 @@ def doctor(
         },
         **_self_tests(),
     }
+    if deep:
+        from kvlab.evaluation.self_check import check_needles
+
+        report |= check_needles(model)
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:

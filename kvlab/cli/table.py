@@ -32,7 +32,7 @@ def table(
         typer.Option(
             help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
             "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
-            "loops of answers, right and wrong)"
+            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk)"
         ),
     ] = "scores",
     beside: Annotated[

@@ -111,6 +111,7 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     """
     import pandas as pd
 
+    from kvlab.common.answer_match import LEAST_SCORE
     from kvlab.common.formatting import model_title
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluation.harness import evaluate
@@ -118,7 +119,7 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     from kvlab.evaluation.plan import measurable_tasks
     from kvlab.evaluation.request_parser import parse_style
     from kvlab.models.load import held_model
-    from kvlab.results.informative import LEAST_SCORE, abilities
+    from kvlab.results.informative import abilities
     from kvlab.tasks.registry import TASKS
 
     title = model_title(model)

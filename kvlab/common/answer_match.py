@@ -19,6 +19,7 @@ from functools import lru_cache
 
 from kvlab.common.numerals import CURRENCIES, Span, numerals, quantity
 
+LEAST_SCORE = 0.5  # of a full cache that can do a task: it answers half of the prompts
 # First words of the Unicode names of letters of scripts that write no spaces between words, or, as Korean does, attach
 # particles to a word without one.
 _UNSPACED = frozenset(

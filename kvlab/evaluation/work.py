@@ -275,6 +275,7 @@ class RowMaker:
             "loop_tokens": outcome.loop_tokens,
             "parts": parts_json(prompt, outcome),
             "energy": describe_energy(self.energy),
+            "hidden_at": min(prompt.hidden, default=None),
             **self.environment,
         }
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from kvlab.common.answer_match import LEAST_SCORE
 from kvlab.common.formatting import join_words, prompts, range_words
 from kvlab.core.choice import FULL
 from kvlab.evaluation.results.summary import CHUNK, PROMPT, summarize
 from kvlab.evaluation.scoring.metrics import higher_is_better
 
-LEAST_SCORE = 0.5  # of the full cache: it answers half of the prompts
 TASK = ["task", "difficulty", "length"]
 ONE_PROMPT = [name for name in PROMPT if name not in ("question_aware", CHUNK)]  # equal for a cache that keeps all
 COLUMNS = [*TASK, "metric", "prompts", "score", "score_low", "score_high"]

@@ -6,10 +6,10 @@ import json
 
 import pandas as pd
 
+from kvlab.common.answer_match import LEAST_SCORE
 from kvlab.common.intervals import mean_intervals
 from kvlab.core.choice import FULL
 from kvlab.evaluation.results.summary import PROMPT
-from kvlab.results.informative import LEAST_SCORE
 from kvlab.results.score_tables import NAMES, with_names
 
 TASK = ["task", "difficulty", "length", "question_aware", "model"]

@@ -17,7 +17,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.tasks.sample import current_difficulty
 
-Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning"]
+Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning", "phase"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
 
 
@@ -31,20 +31,24 @@ def check_kind(name: str) -> Kind:
 def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """The table as a frame; raises UserError if the rows have nothing for it."""
     from kvlab.results.part_tables import deaths, part_table
-    from kvlab.results.reachability import reachability
+    from kvlab.results.reachability import phase_table, reachability
     from kvlab.results.reasoning_tables import reasoning_table
 
     if kind == "reach":
         frame = reachability(rows)
     elif kind == "reasoning":
         frame = reasoning_table(rows)
+    elif kind == "phase":
+        frame = phase_table(rows)
     else:
         table = part_table(rows, BY.get(kind, ("kind",)))
         frame = deaths(table) if kind == "deaths" else table
     if frame.empty:
-        what = {"reach": "prompt has tracked evidence", "reasoning": "answer was generated and scored"}.get(
-            kind, "prompt has rules, questions or steps"
-        )
+        what = {
+            "reach": "prompt has tracked evidence",
+            "reasoning": "answer was generated and scored",
+            "phase": "prompt has a needle whose place was recorded (before November 2026 it was not)",
+        }.get(kind, "prompt has rules, questions or steps")
         raise UserError(f"No {what} in these results: evaluate a task such as instructions, or take another --of.")
     return frame
 
@@ -69,6 +73,8 @@ def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
         return table
     if kind == "reasoning":
         return _reasoning(frame)
+    if kind == "phase":
+        return _phases(frame)
     return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
 
 
@@ -120,6 +126,37 @@ def _reach(frame: pd.DataFrame) -> Table:
         "own slot: share of layers and KV heads in which an evidence token has a slot of its own; unreachable: tokens "
         "with no slot in any, also none that they share; consensus: share of heads that hold a reachable token; cliff: "
         "the budget step with the largest loss"
+    )
+    return table
+
+
+def _phases(frame: pd.DataFrame) -> Table:
+    """One line a method: its lowest and highest phase."""
+    columns = (
+        "task",
+        "method",
+        "budget",
+        "chunk",
+        "n",
+        "n a phase",
+        "all phases",
+        "lowest (95 %)",
+        "highest (95 %)",
+        "",
+    )
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for (task, arm, asked), group in frame.groupby(["task", "arm", "asked"], sort=False):
+        ends = [group.loc[index] for index in (group["score"].idxmin(), group["score"].idxmax())]
+        told = [f"{_mean(dict(line), 'score')} at {line['phase']}" for line in ends]
+        counts = sorted(group["samples"])
+        size = int(group["chunk"].iloc[0])
+        n = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+        mean = (group["score"] * group["samples"]).sum() / group["samples"].sum()
+        note = f"keeps or reads {size} tokens together" if group["chunked"].all() else "token by token"
+        table.add_row(str(task), str(arm), str(asked), str(size), str(sum(counts)), n, f"{mean:.2f}", *told, note)
+    table.caption = (
+        "share found by the needle's place modulo the chunk, with 95 % intervals; methods without chunks by the "
+        "largest chunk of the others, for comparison; --out FILE.csv has every phase"
     )
     return table
 

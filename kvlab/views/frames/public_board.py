@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kvlab.common.answer_match import LEAST_SCORE
 from kvlab.common.formatting import join_words, model_title
 from kvlab.common.intervals import mean_over_groups, rank_correlation
 from kvlab.core.assets import asset_path
@@ -24,7 +25,6 @@ SHIPPED = "board"
 NEEDED = ("model", "press_name", "query_aware", "configured_ratio", "achieved_ratio")
 NO_TASKS = (*NEEDED, "pretty_name", "score_macro13", "press_init_command", "n")
 NO_PRESS = "no_press"
-LEAST_FULL_SCORE = 0.5  # of the full cache: below it, the model cannot do the task
 LEAST_METHODS = 4  # of three, an interval of a rank correlation says nothing
 NEAR = 0.005  # shares that are the same
 ZERO_LINES = ("random", "streaming_llm")
@@ -126,11 +126,11 @@ def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:
             f"These results have no task of the board: evaluate some, such as `kvlab eval --tasks {wanted}`."
         )
     full = named[named["method"] == FULL.method]
-    able = full.groupby(["model", "length", "task"])["score"].mean() >= LEAST_FULL_SCORE
+    able = full.groupby(["model", "length", "task"])["score"].mean() >= LEAST_SCORE
     tasks = [task for task in board.tasks if task in able.index.get_level_values("task") and able[:, :, task].all()]
     if not tasks:
         raise UserError(
-            f"The full cache scores at least {LEAST_FULL_SCORE:g} in none of these tasks: take tasks that the model "
+            f"The full cache scores at least {LEAST_SCORE:g} in none of these tasks: take tasks that the model "
             f"can do, or a longer evaluation, to hold methods against a board."
         )
     named = named[named["task"].isin(tasks) & ((named["budget_unit"] == "fraction") | (named["method"] == FULL.method))]
