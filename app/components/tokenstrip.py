@@ -6,16 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from app.base.component import component
-from app.components.payload import pack_payload, texts_for
+from app.components.payload import texts_for
 from app.figures.export_menu import Offer, show_title
-from kvlab.browser import read_static
-from kvlab.report.views import history_data, history_of, state_looks
+from kvlab.browser import pack_payload, read_static
+from kvlab.report.views import history_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import FigureSource
 from kvlab.views.frames.lineage import Lineage
+from kvlab.views.timeline import Masses, history_data, mass_data, state_looks
 
 READING = "Which token each slot holds at this step, and what happened to the others."
 
@@ -29,7 +28,7 @@ def tokenstrip(
     identity: str,
     step: int,
     selected: int | None,
-    masses: tuple[np.ndarray, np.ndarray] | None,
+    masses: Masses | None,
     theme: Theme,
     key: str,
     on_step: Callable[[], None],
@@ -48,20 +47,12 @@ def tokenstrip(
     """
     build = partial(history_of, lineage, texts, step, selected, phases)
     show_title(Offer(title, build, READING, source, has_picture=True, steps=len(lineage.steps)), key)
-    data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | _masses(masses, lineage.tokens)
+    data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | mass_data(masses, step)
     data |= {
         "identity": identity,
         "step": step,
         "selected": selected,
         "why": why,
         "phases": phases,
-        "massesStep": None if masses is None else step,
     }
     return _component(key=key, data=pack_payload(data), on_step_change=on_step, on_token_change=on_token)
-
-
-def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
-    if masses is None:
-        return {}
-    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # browsers know no float16
-    return {"trueMass": true, "slotMass": slot}
