@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from app.base.component import component
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of
 from app.compare.board import board_of
-from app.components.payload import SharedData
+from app.components.payload import SentTexts, SharedData, share
 from app.components.tokentext import difference_classes, tokentext
-from app.components.wall import cache_wall
 from app.figures.figure import heading, note, show
 from app.figures.tables import show_table
 from app.figures.view import frame_of, show_view
@@ -27,6 +27,7 @@ from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, set_page_param, url_value
+from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.reruns import rerun_with_restored
@@ -58,6 +59,9 @@ CHANGES = {
     "apart": "do not merge",
     "evict": "evict instead of merging",
 }
+
+
+_component = component("wall", read_static("wall.html"), "step-bar.css", "wall.css")
 
 
 def draw(differs: bool = False) -> None:
@@ -122,15 +126,15 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         facts=facts_in(run),
         reads=reads_at(run, step) if other is None else None,
     )
-    cache_wall(
-        wall_payload(run),
-        None if other is None else wall_payload(other),
-        page.token_texts_of(run, wall.tokens),
-        content,
-        key=WALL,
-        on_step=remember_step,
-        on_place=remember_place,
-    )
+    shared: dict[str, SharedData | SentTexts] = {
+        "wall": wall_payload(run),
+        "texts": page.token_texts_of(run, wall.tokens),
+    }
+    if other is not None:
+        shared["other"] = wall_payload(other)
+    payload = pack_payload({**share(WALL, **shared), **content})
+    # `step` is where the user stopped, `place` the [layer, head, position] just clicked, position -1 beside the text.
+    _component(key=WALL, data=payload, on_step_change=remember_step, on_place_change=remember_place)
     note(caption)
     docked_panes(Place(run, other, runs, layer, head, step, token))
     with st.expander("Shares of every head, as a table"):
