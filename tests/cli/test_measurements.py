@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
     def compare(methods: str, budgets: str, title: str, *_: object, **fields: Any) -> None:
         made.append(of_compare.make_request(methods, budgets, title=title, **fields))
 
-    # `kvlab.cli` exports the commands under their modules' names.
-    of_compare, of_eval, of_bench = (sys.modules[f"kvlab.cli.{name}"] for name in ("compare", "eval", "bench"))
+    of_compare, of_eval, of_bench = (import_module(f"kvlab.cli.{name}") for name in ("compare", "eval", "bench"))
     monkeypatch.setattr(of_compare, "execute", compare)
     monkeypatch.setattr(data_check, "check_tasks", once)
     monkeypatch.setattr(of_eval, "check_fits", lambda job: made.append(job.request))
