@@ -9,7 +9,7 @@ from typing import Any
 
 from kvlab.core.errors import UserError
 from kvlab.papers import benchmarks
-from kvlab.papers.beyond.recordings import recordings as beyond
+from kvlab.papers.beyond import recordings as beyond
 from kvlab.papers.exhibit import DIFFERENCE, Choice, Draw, Entry, Exhibit, Needs, Paper
 from kvlab.papers.gvote import probe
 from kvlab.papers.gvote import scores as gvote
@@ -18,7 +18,7 @@ from kvlab.papers.kvmerger import compression, explainers, needle, similarity
 from kvlab.papers.pyramid_pool import calculator, tasks
 from kvlab.papers.pyramid_pool import recordings as pyramids
 from kvlab.papers.score_exhibits import ScoreExhibit, score_exhibit
-from kvlab.papers.zsmerge.contents import contents
+from kvlab.papers.zsmerge import contents
 from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
 

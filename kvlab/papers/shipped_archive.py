@@ -23,7 +23,7 @@ from kvlab.papers.kvmerger import compression, explainers, similarity
 from kvlab.papers.model_exhibits import card_row, rows_of
 from kvlab.papers.pyramid_pool import recordings
 from kvlab.papers.registry import EXHIBITS, find
-from kvlab.papers.zsmerge.contents import contents
+from kvlab.papers.zsmerge import contents
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE, MODELS, Shipped
 from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources

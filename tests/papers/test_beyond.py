@@ -12,7 +12,7 @@ import pytest
 from kvlab.core.methods import make_method
 from kvlab.evaluation.request_parser import parse_request
 from kvlab.evaluation.results.rows import canonical_json
-from kvlab.papers.beyond.recordings import recordings
+from kvlab.papers.beyond import recordings
 from kvlab.papers.evaluations import Arm
 from kvlab.papers.paper_tables import paper_values
 from kvlab.papers.registry import SCORES

@@ -13,7 +13,7 @@ from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
 from kvlab.papers.kvmerger import compression, explainers, similarity
 from kvlab.papers.pyramid_pool import recordings
-from kvlab.papers.zsmerge.contents import contents
+from kvlab.papers.zsmerge import contents
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim
 from tests.papers.claim_frames import FEW, either_way, labelled, near, rows
 

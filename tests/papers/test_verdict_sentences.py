@@ -17,7 +17,7 @@ import pytest
 
 from kvlab.common.intervals import Interval
 from kvlab.papers.attention_rows import CUMULATIVE, EMA, LAST, WINDOWED
-from kvlab.papers.beyond.recordings import recordings as head_shares
+from kvlab.papers.beyond import recordings as head_shares
 from kvlab.papers.evaluations import contest
 from kvlab.papers.exhibit import DIFFERENCE, RECORDED, Choice, Exhibit
 from kvlab.papers.gvote import probe
