@@ -29,7 +29,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.plugins.load import Registry
 from kvlab.requests.compare import RecordLevel
 from kvlab.trace.reader import Run
 from kvlab.views.base import export

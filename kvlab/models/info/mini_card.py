@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvlab.core.assets import asset_path
-from kvlab.models.mini import phrasing
+from kvlab.models.info import mini_phrasing
 
 CARD = "mini/README.md"
 CANNOT = "## What it cannot do"
@@ -23,17 +23,19 @@ class Taught:
 def taught() -> list[Taught]:
     """The ways of asking used in training, as in a prompt."""
     needles = [
-        Taught("a number", phrasing.needle_statement(one, "…", "…"), phrasing.needle_query(one, "…", "…").prompt)
-        for one in phrasing.NEEDLE_PHRASINGS
+        Taught(
+            "a number", mini_phrasing.needle_statement(one, "…", "…"), mini_phrasing.needle_query(one, "…", "…").prompt
+        )
+        for one in mini_phrasing.NEEDLE_PHRASINGS
     ]
-    pairs = phrasing.key_value_list([("…", "…")])
-    labels = "Labels:\n" + phrasing.few_shot_example("…", "…", "…")
-    chain = " ".join(phrasing.variable_chain(["…", "…"], "…"))
+    pairs = mini_phrasing.key_value_list([("…", "…")])
+    labels = "Labels:\n" + mini_phrasing.few_shot_example("…", "…", "…")
+    chain = " ".join(mini_phrasing.variable_chain(["…", "…"], "…"))
     return [
         *needles,
-        Taught("a list of records", pairs, phrasing.key_value_query("…", "…").prompt),
-        Taught("a chain of variables", chain, phrasing.variable_query(["…"], "…").prompt),
-        Taught("labels by example", labels, phrasing.few_shot_query("…", "…", "…").prompt),
+        Taught("a list of records", pairs, mini_phrasing.key_value_query("…", "…").prompt),
+        Taught("a chain of variables", chain, mini_phrasing.variable_query(["…"], "…").prompt),
+        Taught("labels by example", labels, mini_phrasing.few_shot_query("…", "…", "…").prompt),
     ]
 
 

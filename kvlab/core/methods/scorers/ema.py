@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.log_averages import BYTE, correct_bias, fits_byte, note_average
+from kvlab.core.contract.numerics import BYTE, correct_bias, fits_byte, note_average
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.slot_columns import SHORT_TEXT, Byte, log_total
 from kvlab.core.contract.view import AttentionPass, Slots

@@ -14,8 +14,7 @@ import math
 import triton
 import triton.language as tl
 
-from kvlab.core.contract.in_place import NEAREST, RESIDUAL, SIMILAR, SPREAD
-from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.in_place import NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 
 COLUMNS = 512  # slots whose metadata a program loads at once
 NUMBERS = 8192  # elements of a key tile: 64 registers per thread; half of that if it is written too

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
-from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, offer, take
-from kvlab.core.attention.pass_results import PassResults
+from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, PassResults, offer, take
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import take_states
 from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer

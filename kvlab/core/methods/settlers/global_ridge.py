@@ -13,7 +13,7 @@ from kvlab.core.contract.plan import NewKeys, Plan, ValueShift
 from kvlab.core.contract.slot_columns import log_total
 from kvlab.core.contract.view import View
 from kvlab.core.methods.settlers.edges import first_of, gather
-from kvlab.core.methods.settlers.residuals.observed_queries import Observed
+from kvlab.core.methods.settlers.observed_queries import Observed
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from kvlab.core.contract.plan import Plan, ValueShift
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.view import View
 from kvlab.core.methods.settlers.edges import first_of, gather
-from kvlab.core.methods.settlers.refitting.global_ridge import top_share
-from kvlab.core.methods.settlers.residuals.observed_queries import Observed
+from kvlab.core.methods.settlers.global_ridge import top_share
+from kvlab.core.methods.settlers.observed_queries import Observed
 from kvlab.core.stores.store import QUERY_SQUARES, keys_as_held
 
 FALLBACK = 32  # last queries of the prompt used without other references

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
-from kvlab.core.cache.cache import CompressedCache
+from kvlab.core.cache.cache import CompressedCache, HybridLayer
 from kvlab.core.cache.cache_copy import copy_cache, copy_states, join_layers, select_rows, take_states
-from kvlab.core.cache.fan_out.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
+from kvlab.core.cache.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.cache.layers.hybrid_layer import HybridLayer
 from kvlab.core.cache.settings import LayerSettings
 
 

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from kvlab.core.contract.numerics import round_to_step
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.learned.score_networks import ScoreNetwork, random_score_head, random_sink_gate
-from kvlab.core.methods.scorers.lookahead.kvzip import most_looked_at
+from kvlab.core.methods.scorers.kvzip import most_looked_at
 
 UNTRAINED = "untrained"
 Networks = Literal["kvzap", "fast-kvzip"]
