@@ -79,7 +79,7 @@ SHOWN = {
 
 
 class ModelSettings(TypedDict, total=False):
-    """Keywords of `compare` and `evaluate` for the model; defaults are those of `kvlab.requests.compare.ModelRequest`."""
+    """Keywords of `compare` and `evaluate` for the model, fields of `kvlab.requests.compare.ModelRequest`."""
 
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
