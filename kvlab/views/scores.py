@@ -69,7 +69,16 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
 
 
 def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
-    """Who scores highest and lowest on average."""
+    """Who scores highest and lowest on average; an average over budgets where all fail ranks nobody."""
+    few = shown_of(MOST_PANELS, int(means["tasks"].max()), panel, "the first")
+    if means["score"].round(9).nunique() > 1:
+        best = means.loc[means["score"].idxmax()]
+        full = best["score"] - best["difference"]
+        if best["score"] < full / 3:
+            return (
+                f"All methods fail here: none reaches a third of the full cache's {number(full)} on average, "
+                f"the highest {line_text(best)}.{few}"
+            )
     names = [f"{arm_text(str(row['arm']))} at {line_text(row)}" for _, row in means.iterrows()]
     told = contrast(
         means["score"].round(9).set_axis(names),
@@ -77,7 +86,7 @@ def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> st
         f"On average, all score the same: {line_text(means.iloc[0])}.",
         "Only {only} was measured.",
     )
-    return f"{told}{shown_of(MOST_PANELS, int(means['tasks'].max()), panel, 'the first')}"
+    return f"{told}{few}"
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -128,7 +137,6 @@ def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
     if all(len(tops) == means[option].nunique() for tops in best):
         told = f"The score does not depend on the {name}" if means[option].nunique() > 1 else f"One {name} is shown"
         return f"{told}: {highest}.{few}"
-        return ()
     common = set.intersection(*best)
     if not common:
         return f"Which {name} is best depends on the budget; the highest score is {highest} at {top['asked']}.{few}"

@@ -204,7 +204,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "simple.needle_fates": _frame(OF_SCORES),
     "simple.rank_table": _frame(OF_SCORES, **SCORED),
     "simple.score_against_bytes": _frame(OF_SCORES, **SCORED),
-    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
+    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS, difference=-0.1),
     "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED, **WITH_BOUNDS),
     "view scores.benchmark_table": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
     "simple.risk_against_budget": _frame(OF_SCORES, 0.05),

@@ -79,10 +79,11 @@ def test_there_are_frames_for_every_simple_sentence():
         for caption in vars(module)
         if caption.startswith("caption_")
     }
-    # Captions of views that read the run too are in `tests/views`.
+    # Captions of views that read the run too, or rows of many methods, are in `tests/views`.
     made |= {
         f"{name}.{caption}"
         for name, module in VIEWS.items()
+        if name != "view public_board"
         for caption, function in vars(module).items()
         if caption.startswith("describe_") and "run" not in inspect.signature(function).parameters
     }

@@ -54,6 +54,15 @@ def test_each_methods_largest_budget_comes_first_and_tasks_are_words():
     assert list(figure.data[0].x) == ["key value"]
 
 
+def test_an_average_over_budgets_where_every_method_fails_is_no_verdict():
+    said = by_arm(table(h2o=0.1, keepkv=0.3))
+    assert said == (
+        "All methods fail here: none reaches a third of the full cache's 1 on average, "
+        "the highest 0.3 (0.2 to 0.4, n = 8)."
+    )
+    assert by_arm(table(h2o=0.1, keepkv=0.34)).startswith("On average, the score is highest with keepkv")
+
+
 def test_ties_are_not_called_the_best():
     assert "all alike" in by_row(table(h2o=0.0, keepkv=0.0))
     assert "keepkv 10 % and keepkv 40 %" in by_row(table(h2o=0.0, keepkv=0.5))
