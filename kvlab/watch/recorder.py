@@ -883,7 +883,8 @@ def sums_of_two(goals: list[Tensor], units: list[Tensor], limit: float) -> tuple
         chosen = torch.stack([first.gather(1, best[:, None] // atoms)[:, 0], best % atoms], dim=1)
         halves = []
         for goal, unit in zip(block, units):
-            rest, basis = goal, goal.new_zeros(len(goal), 0, goal.shape[1])
+            rest = goal
+            basis = goal.new_zeros(len(goal), 0, goal.shape[1])
             for atom in chosen.T:
                 rest, basis = _taken_out(rest, basis, unit[atom])
             halves.append(rest.norm(dim=-1))
@@ -923,7 +924,8 @@ def sums_of_few(goals: list[Tensor], units: list[Tensor], limit: float, most: in
                 residual[place] = each[target, start[target]]
             if bool(done.all()) or chosen.shape[-1] >= min(most, atoms):
                 break
-            open_, chosen = open_[~done], chosen[~done]
+            open_ = open_[~done]
+            chosen = chosen[~done]
             rests = [rest[~done] for rest in rests]
             bases = [basis[~done] for basis in bases]
             newest = _gain(rests, rough).scatter(2, chosen, -1.0).argmax(-1)
