@@ -60,11 +60,11 @@ parity: $(VENV)/.installed-dev
 	KVLAB_KVPRESS_PYTHON=.venv-kvpress/bin/python $(BIN)/python -m pytest tests/parity -s
 
 # The results that come with kvlab, measured on mini again: about half an hour on one core. SHIPPED_MODEL=smollm2 does it on that
-# model, for hours: `kvlab atlas fill --dry-run` lists them. What was measured before is not measured again.
+# model, for hours: `python -m kvlab.cli.atlas fill --dry-run` lists them. What was measured before is not measured again.
 SHIPPED_MODEL := mini
 shipped: $(VENV)/.installed
-	-$(BIN)/kvlab atlas fill --model $(SHIPPED_MODEL) --out $(RUNS)/shipped
-	$(BIN)/kvlab atlas ship --model $(SHIPPED_MODEL) --runs $(RUNS)/shipped --to assets/results$(if $(filter mini,$(SHIPPED_MODEL)),,/models/$(SHIPPED_MODEL))
+	-$(BIN)/python -m kvlab.cli.atlas fill --model $(SHIPPED_MODEL) --out $(RUNS)/shipped
+	$(BIN)/python -m kvlab.cli.atlas ship --model $(SHIPPED_MODEL) --runs $(RUNS)/shipped --to assets/results$(if $(filter mini,$(SHIPPED_MODEL)),,/models/$(SHIPPED_MODEL))
 
 # lm-eval brings 33 packages, so it gets an environment of its own: held against its own model, and kvlab's prompts as its
 # tasks under two methods. Only the installation needs a network.

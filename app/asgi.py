@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from app.server.gate import Gate
-from app.server.static_files import Files, without_delay
+from app.server.gate import Files, Gate, without_delay
 from kvlab.common.binding import LOCAL, OPEN
 from kvlab.common.formatting import hide_paths
 from kvlab.common.lab_file import lab

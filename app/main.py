@@ -34,7 +34,7 @@ from app.session.url_state import (
     remember_linked_run,
     warn_of_rejected_params,
 )
-from app.story.story_mode import caption_bar, offer
+from app.story_mode import caption_bar, offer
 from kvlab.core.assets import asset_path
 from kvlab.planning import methods
 

@@ -13,8 +13,8 @@ from kvlab.core.plugins import moved_modules
 if TYPE_CHECKING:
     from kvlab.core.cache.factory import attach, detach, make_cache
     from kvlab.core.errors import UserError
-    from kvlab.core.methods.catalogue import list_methods
     from kvlab.core.methods.composition.composed import compose
+    from kvlab.core.methods.spec import list_methods
     from kvlab.engine import run
     from kvlab.engine.prefix import Prefix
     from kvlab.models.load import load_model
@@ -48,7 +48,7 @@ _HOME = {
     "compose": "kvlab.core.methods.composition.composed",
     "detach": "kvlab.core.cache.factory",
     "evaluate": "kvlab.notebook",
-    "list_methods": "kvlab.core.methods.catalogue",
+    "list_methods": "kvlab.core.methods.spec",
     "load_model": "kvlab.models.load",
     "make_cache": "kvlab.core.cache.factory",
     "open_folder": "kvlab.notebook",

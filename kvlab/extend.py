@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvlab.core.contract.decode_buffer import GoesOn
     from kvlab.core.contract.in_place import InPlace
-    from kvlab.core.contract.method import Method, make_method, register, registered
+    from kvlab.core.contract.method import GoesOn, Method, make_method, register, registered
     from kvlab.core.contract.parts import Allocator, Scorer, Selector, Settler, Victims
     from kvlab.core.contract.parts import PluginCapabilities as Capabilities
     from kvlab.core.contract.pipeline import Pipeline
@@ -74,25 +73,24 @@ if TYPE_CHECKING:
     from kvlab.core.methods.merging.semanticache import SeedClusters
     from kvlab.core.methods.merging.simcalkv import PairCalibration
     from kvlab.core.methods.merging.zsmerge import ResidualMerge
-    from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
-    from kvlab.core.methods.scorers.attention.ema import EmaScore
-    from kvlab.core.methods.scorers.attention.time_stamps import TimeStamps
-    from kvlab.core.methods.scorers.attention.window import WindowAttention
-    from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
-    from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
-    from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
-    from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention, SecondPassAttention
-    from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
-    from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
-    from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly, SlotsAlone
+    from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
+    from kvlab.core.methods.scorers.ema import EmaScore
+    from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
+    from kvlab.core.methods.scorers.kvzap import PredictedScore
+    from kvlab.core.methods.scorers.kvzip import LayerAttention, SecondPassAttention
+    from kvlab.core.methods.scorers.query_statistics import QueryCentres, QueryFilter
+    from kvlab.core.methods.scorers.recency import Recency, Unscored
+    from kvlab.core.methods.scorers.sampled_queries import FutureQueries
+    from kvlab.core.methods.scorers.time_stamps import TimeStamps
+    from kvlab.core.methods.scorers.window import WindowAttention
+    from kvlab.core.methods.scorers.wrapper import PromptOnly, SlotsAlone
     from kvlab.core.methods.selectors.chunks import Chunks, GatedChunks
-    from kvlab.core.methods.selectors.fifo import Oldest
-    from kvlab.core.methods.selectors.top_k import LowestScore
-    from kvlab.core.methods.settlers.eviction.evict import Evict
+    from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
+    from kvlab.core.methods.settlers.evict import Evict
+    from kvlab.core.methods.settlers.gaussian_sets import GaussianSets
+    from kvlab.core.methods.settlers.global_ridge import GlobalRidge
     from kvlab.core.methods.settlers.log_mass import Mass
-    from kvlab.core.methods.settlers.merging.gaussian_sets import GaussianSets
-    from kvlab.core.methods.settlers.refitting.global_ridge import GlobalRidge
-    from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+    from kvlab.core.methods.settlers.matching import MatchAttention
     from kvlab.core.stores.code import Code
     from kvlab.core.stores.eight_bit import Eight
     from kvlab.core.stores.kivi import PerChannel, PerToken
@@ -115,9 +113,8 @@ _HOME = {
     for module, names in {
         "kvlab.core.errors": "UserError",
         # A method: what it is, and what it says.
-        "kvlab.core.contract.method": "Method make_method register registered",
+        "kvlab.core.contract.method": "GoesOn Method make_method register registered",
         "kvlab.core.methods.composition.composed": "compose",
-        "kvlab.core.contract.decode_buffer": "GoesOn",
         "kvlab.core.methods.composition.register": (
             "register_allocator register_scorer register_selector register_settler"
         ),
@@ -130,29 +127,29 @@ _HOME = {
         "kvlab.core.contract.second_pass": "SecondPassRequest",
         "kvlab.core.contract.view": "AttentionPass Slots View",
         # Scorers.
-        "kvlab.core.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
-        "kvlab.core.methods.scorers.attention.accumulated_attention": "AccumulatedAttention",
-        "kvlab.core.methods.scorers.attention.ema": "EmaScore",
+        "kvlab.core.methods.scorers.wrapper": "PromptOnly SlotsAlone",
+        "kvlab.core.methods.scorers.accumulated_attention": "AccumulatedAttention",
+        "kvlab.core.methods.scorers.ema": "EmaScore",
         "kvlab.core.methods.eviction.morphkv": "FusedWindow",
         "kvlab.core.methods.eviction.tova": "LastQuery",
         "kvlab.core.methods.eviction.pyramidinfer": "RecentRows",
-        "kvlab.core.methods.scorers.attention.time_stamps": "TimeStamps",
-        "kvlab.core.methods.scorers.attention.window": "WindowAttention",
+        "kvlab.core.methods.scorers.time_stamps": "TimeStamps",
+        "kvlab.core.methods.scorers.window": "WindowAttention",
         "kvlab.core.methods.eviction.random": "Draws",
         "kvlab.core.methods.eviction.key_norm": "FirstLayers ShortKeys",
         "kvlab.core.methods.eviction.keydiff": "UnusualKeys",
         "kvlab.core.methods.eviction.lagkv": "Lag",
         "kvlab.core.methods.eviction.compactor": "ChunkLeverage",
         "kvlab.core.methods.eviction.cur": "SquaredLengths",
-        "kvlab.core.methods.scorers.key_value.recency": "Recency Unscored",
+        "kvlab.core.methods.scorers.recency": "Recency Unscored",
         "kvlab.core.methods.eviction.rkv": "Redundancy",
         "kvlab.core.methods.eviction.cap": "Capacity",
         "kvlab.core.methods.eviction.gvote": "Ballots ChosenSlots",
-        "kvlab.core.methods.scorers.lookahead.expected_attention": "ExpectedAttention",
-        "kvlab.core.methods.scorers.lookahead.sampled_queries": "FutureQueries",
-        "kvlab.core.methods.scorers.lookahead.kvzap": "PredictedScore",
-        "kvlab.core.methods.scorers.lookahead.kvzip": "LayerAttention SecondPassAttention",
-        "kvlab.core.methods.scorers.lookahead.query_statistics": "QueryCentres QueryFilter",
+        "kvlab.core.methods.scorers.expected_attention": "ExpectedAttention",
+        "kvlab.core.methods.scorers.sampled_queries": "FutureQueries",
+        "kvlab.core.methods.scorers.kvzap": "PredictedScore",
+        "kvlab.core.methods.scorers.kvzip": "LayerAttention SecondPassAttention",
+        "kvlab.core.methods.scorers.query_statistics": "QueryCentres QueryFilter",
         # Allocators.
         "kvlab.core.methods.allocators.adaptive": "HeadAdaptive",
         "kvlab.core.methods.allocators.cosine": "CosineDecay",
@@ -169,22 +166,21 @@ _HOME = {
         "kvlab.core.methods.selectors.chunks": "Chunks GatedChunks",
         "kvlab.core.methods.eviction.criticalkv": "Critical",
         "kvlab.core.methods.eviction.nacl": "SampledRest",
-        "kvlab.core.methods.selectors.top_k": "LowestScore",
-        "kvlab.core.methods.selectors.fifo": "Oldest",
+        "kvlab.core.methods.selectors.top_k": "LowestScore Oldest",
         "kvlab.core.methods.merging.attention_matching": "Pursuit",
         # Settlers.
         "kvlab.core.methods.merging.less": "Absorb",
-        "kvlab.core.methods.settlers.eviction.evict": "Evict",
+        "kvlab.core.methods.settlers.evict": "Evict",
         "kvlab.core.methods.eviction.streaming_llm": "EvictAndReposition",
         "kvlab.core.methods.settlers.log_mass": "Mass",
-        "kvlab.core.methods.settlers.merging.gaussian_sets": "GaussianSets",
+        "kvlab.core.methods.settlers.gaussian_sets": "GaussianSets",
         "kvlab.core.methods.merging.keepkv": "GroupFit NearestMerge",
         "kvlab.core.methods.merging.simcalkv": "PairCalibration",
         "kvlab.core.methods.merging.asymkv": "PairMerge",
         "kvlab.core.methods.merging.semanticache": "SeedClusters",
         "kvlab.core.methods.merging.cam": "ValueMerge",
-        "kvlab.core.methods.settlers.refitting.global_ridge": "GlobalRidge",
-        "kvlab.core.methods.settlers.refitting.matching": "MatchAttention",
+        "kvlab.core.methods.settlers.global_ridge": "GlobalRidge",
+        "kvlab.core.methods.settlers.matching": "MatchAttention",
         "kvlab.core.methods.merging.exactmerge": "ExactResidual",
         "kvlab.core.methods.merging.zsmerge": "ResidualMerge",
         # Stores.

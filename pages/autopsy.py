@@ -16,11 +16,10 @@ from app.navigation.token_cursor import share_token, shared_token
 from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.run_views.require_level import full_run
-from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of
+from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of, shipped_answer
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
 from kvlab.core.errors import UserError
 from kvlab.jobs.reruns import counterfactual
-from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 from kvlab.views import autopsy as figures
 from kvlab.views import unread
@@ -53,9 +52,7 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
     span = choose(run, layer, head)
     if span is None:
         st.info("Enter words above, or click a word of the text.", icon=":material/info:")
-        # For a shipped prompt with an answer: a button that finds the answer.
-        answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
-        for answer in answers:
+        if answer := shipped_answer(run.record.prompt):
             st.button(
                 f"Find {plain(answer)}, the answer to this prompt",
                 on_click=look_for,

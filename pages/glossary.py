@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.base.terms import TERMS
 from app.base.theme import theme
-from app.glossary.scenes import SCENES, svg
+from app.glossary_scenes import SCENES, svg
 from app.run_views import page
 from app.session.url_state import drop_stale_option, in_url
 

@@ -29,7 +29,6 @@ from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
 from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.chat_template import ChatFormat
-from kvlab.results.risk.sentences import fewest_prompts
 
 QUESTIONS = {
     "One prompt": "What each method answers to it, at how many bytes.",
@@ -103,7 +102,7 @@ if get_param("job"):  # links of before: the form followed its job itself
     go("compare", **params())
 st.title("New")
 question = one_of("What do you want to know?", list(QUESTIONS), key="ask", on_change=forget_amounts)
-st.caption(plain(f"{QUESTIONS[question]} {fewest_prompts() if question == 'A guarantee' else ''}"))
+st.caption(plain(QUESTIONS[question]))
 if question == "One prompt":
     form()
 elif question == "Many prompts":

@@ -10,7 +10,6 @@ from app.run_views import page
 from app.runs.actions import actions, bin_and_import
 from app.runs.table import begin_reading, count_line, filters, runs_table, shelf
 from kvlab.core.errors import UserError
-from kvlab.library.find import describe_search
 
 MOST_PROBLEMS = 5
 
@@ -32,7 +31,7 @@ def main() -> None:
     count = count_line(entries.table, found)
     with st.container(key="runs-count"):
         st.caption(plain(count))
-    chosen = runs_table(found, count, describe_search(query))
+    chosen = runs_table(found, count, query)
     actions(chosen)
     bin_and_import()
     if entries.unread:

@@ -15,7 +15,7 @@ from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.run_views import page
 from app.session.url_state import in_url
-from app.story.story_mode import tell
+from app.story_mode import tell
 from kvlab.core.errors import UserError
 from kvlab.report.deck import slide_text
 from kvlab.report.export import FORMATS

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ import pytest
 import kvlab
 from kvlab import notebook
 from kvlab.core.errors import UserError
+from kvlab.evaluation.request import EvalRequest
 from kvlab.requests.compare import CompareRequest
 from kvlab.views.base import export
 from kvlab.views.base.view import all_views
@@ -69,6 +71,7 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
     assert quality.frame["live_bytes"].tolist() == result.frame["live_bytes"].tolist()
     assert len(quality.frame) == len(result)
     bundle = drawn._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
     assert drawn.caption in bundle["text/plain"]
     try:
         drawn.to("png")
@@ -76,6 +79,59 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
         pytest.skip("pictures need Chromium")
     assert len(bundle["image/png"]) > 1000
     assert ('src="data:image/png;base64,iVBOR' in result._repr_html_()) == ("quality" in all_views())
+
+
+def test_a_live_view_tells_what_was_clicked_and_follows_the_step(result: notebook.Comparison):
+    run = result["keepkv:rule=votes", 0.2]
+    wall = run.view("wall")
+    assert wall.selection is None and wall.widgets is not None
+    part = wall.widgets[1]
+    sent = part.content, part.shared
+    part.place = [2, 1, 9]
+    assert wall.selection == notebook.Selection(layer=2, head=1, step=part.step, token=9)
+    part.place, part.step = [0, 3, -1], 0
+    assert wall.selection == notebook.Selection(layer=0, head=3, step=0, token=None)
+    assert part.content != sent[0] and part.shared is sent[1], "texts and fates are sent once"
+    strip = run.view("timeline", layer=1, head=0)
+    assert strip.widgets is not None
+    strip.widgets[1].token = 5
+    assert strip.selection == notebook.Selection(layer=1, head=0, step=strip.widgets[1].step, token=5)
+
+
+def test_a_scrubber_draws_the_figure_again(result: notebook.Comparison):
+    spans = result.view("spans", step=2)
+    assert spans.widgets is not None
+    box, scrubber = spans.widgets
+    chart = box.children[1]
+    assert chart.layout.title.text == spans.figure.layout.title.text and spans.selection is None
+    scrubber.step = 1
+    expected = result.view("spans", step=1)
+    assert chart.layout.title.text == expected.figure.layout.title.text != spans.figure.layout.title.text
+    assert len(chart.data) == len(expected.figure.data)
+    assert spans.selection == notebook.Selection(layer=None, head=None, step=1, token=None)
+    assert result.view("quality").widgets is None
+
+
+def test_without_anywidget_a_view_is_the_chart(result: notebook.Comparison, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notebook, "find_spec", lambda name: None)
+    drawn = result[1].view("timeline", layer=1, head=0)
+    bundle = drawn._repr_mimebundle_()
+    assert drawn.selection is None and "application/vnd.jupyter.widget-view+json" not in bundle
+    assert drawn.caption in bundle["text/plain"]
+
+
+def test_a_bar_in_a_notebook_leaves_an_empty_output(monkeypatch: pytest.MonkeyPatch):
+    shown: list[str] = []
+
+    class Output:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            shown.append(bundle["text/plain"])
+
+    monkeypatch.setattr(notebook, "_is_in_kernel", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *what, **how: Output())
+    with notebook._Bar() as bar:
+        bar.set_description_str("reading")
+    assert any("reading" in text for text in shown) and shown[-1] == ""
 
 
 def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.Comparison, tmp_path: Path):
@@ -103,6 +159,24 @@ def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.
     assert [run.record.method for run in light] == ["full", "snapkv"]
     assert "--level full" in message(lambda: light["snapkv"].view("wall")) and not light["snapkv"].views
     assert "window" in message(lambda: kvlab.compare("word " * 20_000, methods="snapkv", out=tmp_path))
+
+
+def test_settings_of_editors_and_of_the_page_are_fields_of_the_requests(tmp_path: Path):
+    page = (ROOT / "docs" / "python.md").read_text()
+    for settings, request in ((notebook.CompareSettings, CompareRequest), (notebook.EvaluateSettings, EvalRequest)):
+        names = get_type_hints(settings)
+        assert names and names.keys() <= request.model_fields.keys()
+        assert not [name for name in names if f"`{name}`" not in page]
+        for name, kind in names.items():
+            if get_origin(kind) is Literal:
+                assert get_args(kind) == get_args(request.model_fields[name].annotation), name
+    for function in (kvlab.compare, kvlab.evaluate):
+        given = inspect.signature(function).parameters
+        assert not [
+            name for name in given if name not in ("prompt", "root", "tasks", "fields") and f"`{name}`" not in page
+        ]
+    with pytest.raises(UserError, match="sampels"):
+        kvlab.evaluate("needle", methods="snapkv", sampels=3, out=tmp_path)
 
 
 def test_a_request_gives_the_paths_of_its_runs_as_before(tmp_path: Path):

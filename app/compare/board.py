@@ -22,11 +22,10 @@ from app.figures.view import frame_of
 from app.navigation.selection import runs_root
 from app.run_views import page
 from app.run_views.require_level import warn_reference_fails
-from app.session.open_runs import BY_STAMP
+from app.session.open_runs import BY_STAMP, shipped_answer
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.core.errors import UserError
-from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
@@ -286,8 +285,7 @@ def answer_form(runs: Sequence[Run], board: Board | None) -> None:
             "still answer correctly. Add the answer to score the runs from what they recorded.",
             icon=":material/help:",
         )
-        sample = next((sample for sample in shipped_samples() if sample.text == record.prompt), None)
-        _under_a_title("The answer and its facts", record, sample.answer if sample and sample.answer else "", (), True)
+        _under_a_title("The answer and its facts", record, shipped_answer(record.prompt), (), True)
         return
     wanted = board.question.expected
     _under_a_title("Another answer or fact", record, wanted.answer, () if wanted.assumed else wanted.facts, False)

@@ -33,7 +33,7 @@ from kvlab.planning.methods import model_field_help
 from kvlab.planning.tasks import TaskEntry, TaskList, task_list
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
-from kvlab.results.risk.sentences import prompts_warning
+from kvlab.results.risk.sentences import fewest_prompts, prompts_warning
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.tasks.sample import StyleChoice, choose_style, with_style
@@ -82,6 +82,8 @@ SAFE_BUDGET = Purpose(
 
 def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
     """The form; `rows` are those of earlier evaluations."""
+    if purpose.certifies:
+        st.caption(plain(fewest_prompts()))
     try:
         with st.spinner("Reading the list of tasks"):
             listed = task_list()

@@ -26,8 +26,7 @@ from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what
 from kvlab.planning.methods import methods
 from kvlab.planning.parameters import DEFAULT, PRESET
 from kvlab.report.views import Cue, TokenClass
-from kvlab.requests.live_session import LiveRequest
-from kvlab.requests.token_edits import Edit, edit_tokens, edit_words, without_edits
+from kvlab.requests.live_session import Edit, LiveRequest, edit_tokens, edit_words, without_edits
 from kvlab.views import token_heads as figures
 from kvlab.views.base.head_map import caption_focus
 from kvlab.views.base.palette import SEQUENTIAL, STATE_COLOURS

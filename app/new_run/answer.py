@@ -23,15 +23,14 @@ from kvlab.common.users import acting
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
-from kvlab.forms.fact_proposals import proposed_facts
 from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.live_file import read_live
+from kvlab.models.info import mini_phrasing
+from kvlab.models.info.mini_card import taught
 from kvlab.models.info.names import EMBEDDED
-from kvlab.models.mini import phrasing
-from kvlab.models.mini.card import taught
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn
-from kvlab.requests.facts import check_answer, find_facts
+from kvlab.requests.facts import check_answer, find_facts, proposed_facts
 from kvlab.requests.repeats import MOST_REPEATS, VARIED, Planting, plantings
 from kvlab.tasks.haystack import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
@@ -373,7 +372,7 @@ def _planted(one: OnePrompt) -> Question:
             "Wording (those that mini was trained on)",
             range(WORDINGS),
             **in_url("plant_kind"),
-            format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
+            format_func=lambda kind: mini_phrasing.needle_statement(mini_phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
         )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     if "depth" in vary:

@@ -21,7 +21,7 @@ from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.library import find
 from kvlab.library import find as library
-from kvlab.library.find import ANSWERS, SORTS, Listing, Search, from_url, to_url
+from kvlab.library.find import ANSWERS, SORTS, Listing, Search, describe_search, from_url, to_url
 from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.report.views import Table, table_of
 from kvlab.views.base.words import byte_size
@@ -168,10 +168,10 @@ def _shelf(root: Path, stamp: tuple) -> Listing:
     return library.list_all(root)
 
 
-def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
+def runs_table(found: pd.DataFrame, count: str, search: Search) -> pd.DataFrame:
     """Draw the rows and return the selected ones.
 
-    A slide of the table has the selected rows, if any, with their number (`count`) and the filters (`query`).
+    A slide of the table has the selected rows, if any, with their number (`count`) and the search.
     """
     columns = chosen_columns()
     if columns == DEFAULT_COLUMNS:  # only evaluations have a score, and only runs on a shared server an owner
@@ -215,7 +215,7 @@ def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
             type="tertiary",
         )
         rows = shown.iloc[places] if places else shown
-        menu(Offer("Runs", lambda: slide_rows(rows), count, f"page Runs · {query}"), "runs-list")
+        menu(Offer("Runs", lambda: slide_rows(rows), count, f"page Runs · {describe_search(search)}"), "runs-list")
     return found.iloc[places]
 
 

@@ -11,6 +11,7 @@ import streamlit as st
 
 from app.base.text import plain
 from kvlab.core.errors import UserError
+from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.catalogue import ComparisonEntry, list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels
@@ -66,6 +67,11 @@ def expected_answer(runs: Sequence[Run]) -> board.ExpectedAnswer | None:
     except UserError as error:
         st.error(plain(str(error)))
         return None
+
+
+def shipped_answer(prompt: str) -> str:
+    """The answer to a shipped prompt; "" to any other."""
+    return next((sample.answer or "" for sample in shipped_samples() if sample.text == prompt), "")
 
 
 def telling_head(run: Run) -> starting_point.Head:

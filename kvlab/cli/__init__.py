@@ -45,7 +45,7 @@ COMMANDS = {
     "app": ("app:app_command", "Open the dashboard; its jobs run in a worker process."),
     "runs": ("runs:runs_commands", "List, find, label, delete, export and import runs."),
     "report": ("report:report", "Export a comparison or a story as HTML, PPTX or PDF, or a run as GIF."),
-    "atlas": ("atlas:atlas_commands", "Fill the figure atlas, and print how many claims of each paper hold."),
+    "atlas": ("atlas:atlas_commands", "Print how many claims of each paper hold, model by model."),
     "methods": ("methods:methods", "List the methods with their parts, or one method's presets."),
     "tasks": ("tasks:tasks", "List tasks and file formats, or check a file."),
     "models": ("models:models_commands", "List the models on this machine, or download one."),

@@ -1,4 +1,4 @@
-"""`kvlab atlas`: measure what the atlas draws from, at a small size; pack it for shipping; print the scorecard."""
+"""`kvlab atlas` prints the scorecard; `python -m kvlab.cli.atlas` fills the atlas and packs it for shipping."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from kvlab.trace.catalogue import list_comparisons
 
 NAME_WIDTH = 22
 COUNTS_WIDTH = len("12 hold, 2 do not, 12 undecided")
-atlas_commands = typer.Typer(
-    help="Fill the figure atlas, and print how many claims of each paper hold.", no_args_is_help=True
+atlas_commands = typer.Typer(help="Print how many claims of each paper hold.", no_args_is_help=True)
+atlas_tools = typer.Typer(
+    help="Measure what the papers' figures draw from, and pack it for shipping.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 
-@atlas_commands.command("fill")
+@atlas_tools.command("fill")
 def fill(
     out: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs"),
     only: Annotated[str, typer.Option(help="exhibits, such as keepkv/fig-3,gvote/fig-1; all without it")] = "",
@@ -125,7 +129,7 @@ def _run(work: Work, root: Path, stop: float) -> str:
     return work.title
 
 
-@atlas_commands.command("ship")
+@atlas_tools.command("ship")
 def ship(
     runs: Annotated[Path, typer.Option(help="the folder that was filled")] = Path("runs"),
     to: Annotated[
@@ -176,3 +180,9 @@ def _counts_text(line: Any) -> str:
     if not line.holds + line.fails + line.open:
         return "-"
     return f"{line.holds} hold, {line.fails} do not, {line.open} undecided"
+
+
+if __name__ == "__main__":
+    from kvlab.cli import run
+
+    run(atlas_tools)

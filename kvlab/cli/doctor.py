@@ -112,7 +112,7 @@ def _machine() -> dict[str, str]:
 def _gpus() -> dict[str, str]:
     import torch
 
-    from kvlab.core.attention.triton_tile_size import shared_memory
+    from kvlab.core.attention.kernels import shared_memory
 
     found = {}
     for index in range(torch.cuda.device_count()):

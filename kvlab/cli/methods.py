@@ -43,8 +43,8 @@ def methods(
 def describe_methods() -> dict[str, Any]:
     """Every method as `MethodDescription` has it, the stores and the readings, as JSON data."""
     from kvlab.core.budget import STORE_RULES
-    from kvlab.core.methods.catalogue import list_methods
     from kvlab.core.methods.readings import EVERYTHING, READINGS
+    from kvlab.core.methods.spec import list_methods
     from kvlab.core.stores import STORES, bits_of
 
     stores = []

@@ -15,6 +15,8 @@ COMMANDS = {
     "train-mini": "`python -m training.mini` in kvlab's repository",
     "vllm": "`python -m kvlab.extras.vllm`, in the environment that `make vllm` installs",
     "openvino": "`python -m kvlab.extras.engines`",
+    "atlas fill": "`python -m kvlab.cli.atlas fill`",
+    "atlas ship": "`python -m kvlab.cli.atlas ship`",
     "data": "`kvlab tasks --check FILE`",
     "runs tag": "`kvlab runs label ID --tag NAME --untag NAME`",
     "runs rename": "`kvlab runs label ID --title TITLE`",

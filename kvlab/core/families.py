@@ -15,8 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationMixin, PreTrainedModel
 
 from kvlab.core.attention import register_attention
-from kvlab.core.attention.cache_argument import find_cache
-from kvlab.core.attention.inline_attention import INLINE, always_give_a_mask
+from kvlab.core.attention.inline_attention import INLINE, always_give_a_mask, find_cache
 from kvlab.core.attention.queries import STARTS_ANEW
 from kvlab.core.errors import UserError
 

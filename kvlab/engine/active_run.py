@@ -11,7 +11,7 @@ from torch import Tensor
 from kvlab.common.formatting import format_bytes
 from kvlab.common.thoughts import MORE_TOKENS, declared_tags, is_unfinished, open_tag
 from kvlab.core.cache import CompressedCache
-from kvlab.core.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.forward import Choose, end_ids
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.prompt import Reference, continuation, prompt_pieces

@@ -18,7 +18,7 @@ from kvlab.common.limits import MOST_PROMPT_LOGITS, under_way
 from kvlab.core.attention.layer_handoff import decoder_layers
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_sizes
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.errors import is_out_of_memory
 from kvlab.models.load import LoadedModel

@@ -14,7 +14,7 @@ from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache import nothing_to_compress
 from kvlab.core.cache.chunked_prefill import check_chunks
-from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
+from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.core.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.energy import Meter, describe_energy, energy_counter
 from kvlab.engine.forward import Choose, chooser, end_check, prefill

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kvlab.common.thoughts import Tags, answer_spans
 from kvlab.core.cache import CompressedCache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.core.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
 from kvlab.evaluation.results.outcome import Loaded, Memory, Outcome, read_memory
 from kvlab.evaluation.scoring.order import loop_tokens

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache import CompressedCache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.core.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
+from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.forward import before_every_layer
 from kvlab.evaluation.results.outcome import Loaded
 from kvlab.models.placement import input_device

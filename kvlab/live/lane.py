@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.prompt_pass import PromptPass
 from kvlab.core.choice import MethodChoice

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
+from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.prompt_pass import PromptPass
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError

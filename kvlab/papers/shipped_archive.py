@@ -31,6 +31,7 @@ from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
 from kvlab.views.base.palette import THEMES
 
+FILL = "python -m kvlab.cli.atlas fill"
 ROWS_TOGETHER = 8  # figures per row group, because a page reads those of one exhibit
 LARGEST = 15_000_000  # bytes of the results of all models
 LEFT_OUT = ["prediction", "answer"]  # evaluation columns that no figure uses
@@ -153,7 +154,7 @@ def pack_recorded(runs: Path, to: Path) -> int:
     known = pd.read_parquet(to / CARDS)
     ours = known["exhibit"].isin([exhibit.key for exhibit in exhibits])
     if lacking := sorted(set(known.loc[ours, "exhibit"]) - set(cards["exhibit"])):
-        raise UserError(f"Nothing was recorded for {', '.join(lacking)}: kvlab atlas fill --out {runs} --only them.")
+        raise UserError(f"Nothing was recorded for {', '.join(lacking)}: {FILL} --out {runs} --only them.")
     _evidence(every, to)
     _write_drawings(to, figures, pd.concat([known[~ours], cards], ignore_index=True))
     made = json.loads((to / MADE).read_text(encoding="utf-8")) | {"texts": len(every)}
@@ -175,7 +176,7 @@ def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
         for theme in THEMES:
             drawn = exhibit.draw(fresh, Choice(), theme)
             if isinstance(drawn, Needs):
-                raise UserError(f"Nothing was measured for {exhibit.key}: kvlab atlas fill --out {runs} --only it.")
+                raise UserError(f"Nothing was measured for {exhibit.key}: {FILL} --out {runs} --only it.")
             cards.append(card_row(exhibit, drawn, theme))
     for name, group in fresh.model_evaluations.groupby("name"):
         file = to / EVAL_FOLDER / str(name) / "part-000000.parquet"
@@ -203,7 +204,7 @@ def _all_recorded(runs: Path, model: str) -> list[list[Run]]:
     if not every:
         option = "" if model == MINI else f" --model {model}"
         raise UserError(
-            f"{runs} holds no recorded comparison of {model}: fill it with kvlab atlas fill{option} --out {runs} first."
+            f"{runs} holds no recorded comparison of {model}: fill it with {FILL}{option} --out {runs} first."
         )
     return every
 

@@ -182,9 +182,9 @@ def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
 
 
 def _column_widths(table: Table) -> list[float]:
-    """Column widths in inches, by their longest cells."""
+    """Column widths in inches, by their longest cells and a cell's margins."""
     columns = zip(table.columns, *table.rows, strict=True)
-    longest = [max(4, *(min(len(cell), 60) for cell in cells)) for cells in columns]
+    longest = [3 + max(4, *(min(len(cell), 60) for cell in cells)) for cells in columns]
     room = WIDTH - 2 * EDGE
     return [min(room, room * signs / sum(longest)) for signs in longest]
 

@@ -16,7 +16,7 @@ from kvlab.trace.stories import Story
 from kvlab.views.base.caption import as_caption
 from kvlab.views.base.palette import Theme
 
-MOST_ROWS = 10
+MOST_ROWS = 12
 MOST_PASSAGES = 2
 LINES_A_SLIDE = 6
 Draw = Callable[[go.Figure | bytes, Theme], parts.Picture]

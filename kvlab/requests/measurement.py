@@ -101,7 +101,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class ExhibitFill:
-    """`kvlab atlas fill` of one exhibit, such as `keepkv/fig-3`, over several prompts."""
+    """`python -m kvlab.cli.atlas fill` of one exhibit, such as `keepkv/fig-3`, over several prompts."""
 
     exhibit: str
     out: Path
@@ -110,7 +110,7 @@ class ExhibitFill:
     @property
     def arguments(self) -> list[str]:
         options = {"only": self.exhibit, "model": _other(self.model)}
-        return ["atlas", "fill", *_options(options), "--out", path_text(self.out)]
+        return ["fill", *_options(options), "--out", path_text(self.out)]
 
 
 Measurement = RecordedComparison | Evaluation | Benchmark | ExhibitFill
@@ -118,7 +118,8 @@ Measurement = RecordedComparison | Evaluation | Benchmark | ExhibitFill
 
 def command_line(measurement: Measurement) -> str:
     """The shell command of a measurement."""
-    return shlex.join(["kvlab", *measurement.arguments])
+    program = ["python", "-m", "kvlab.cli.atlas"] if isinstance(measurement, ExhibitFill) else ["kvlab"]
+    return shlex.join([*program, *measurement.arguments])
 
 
 def path_text(path: Path) -> str:

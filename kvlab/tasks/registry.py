@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.plugins.load import Registry
 from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, traces
 from kvlab.tasks.draft import Task
 

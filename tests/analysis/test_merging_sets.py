@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.core.methods.settlers.merging.consecutive import find_sets, nearness
+from kvlab.core.methods.settlers.consecutive import find_sets, nearness
 from kvlab.views.frames.merge_sets import consecutive_sets, set_count
 
 

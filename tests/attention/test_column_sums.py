@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.attention import tiles
 from kvlab.core.attention.alibi import Alibi
-from kvlab.core.attention.pass_results import PassResults
+from kvlab.core.attention.layer_handoff import PassResults
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.tiles import Tiles
 from tests.cache.layers import draw

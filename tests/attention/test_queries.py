@@ -13,8 +13,8 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import num_key_value_heads, project_queries
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.methods.scorers.lookahead import sampled_queries as future_module
-from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries, average_turn, moments
+from kvlab.core.methods.scorers import sampled_queries as future_module
+from kvlab.core.methods.scorers.sampled_queries import FutureQueries, average_turn, moments
 from kvlab.models.info.size import UNGROUPED
 from kvlab.models.load import prepare
 from tests.cache.layers import draw

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from kvlab.core.contract.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
-from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 
 HEADS, SLOTS = 2, 300
 KNOWN: dict[str, dict] = {}  # what came of each kernel
@@ -63,7 +62,7 @@ def compile_decision(architecture: int, decides: int, dtype: str, head_dim: int,
     """Compile the decision kernel for one decision (`kvlab.core.cache.layers.dispatch`) and one integer type."""
     from triton.runtime import driver
 
-    from kvlab.core.cache.kernels import triton_inplace
+    from kvlab.core.cache import triton_inplace
 
     driver.set_active(PretendDriver(architecture))
     told: list[dict] = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvlab.core.attention.cache_argument import find_cache
+from kvlab.core.attention.inline_attention import find_cache
 from kvlab.core.cache import make_cache
 from kvlab.models.load import prepare
 from tests.families import tiny_model

@@ -11,7 +11,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.composition.composed import compose
-from kvlab.core.methods.wrappers.pin_tokens import keeping
+from kvlab.core.methods.wrappers.choice import keeping
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw
 from tests.families import tiny_model

@@ -8,7 +8,7 @@ import torch
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.layers import decisions
 from kvlab.core.contract.view import Slots
-from kvlab.core.methods.scorers.attention.ema import EMA
+from kvlab.core.methods.scorers.ema import EMA
 from kvlab.models.load import prepare
 from tests.cache.kernels import DEVICE, kernel_module
 from tests.cache.test_triton_inplace import kernel_as_it_was  # noqa: F401  # a fixture
@@ -26,7 +26,7 @@ def test_a_score_that_is_no_number_counts_as_0_whoever_decides(
     who: str, method: str, added: float, odd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second token has such a score; the others lie above 0, so that one of the first leaves, or below."""
-    decide = kernel_module("kvlab.core.cache.kernels.triton_inplace").decide if who == "kernel" else None
+    decide = kernel_module("kvlab.core.cache.triton_inplace").decide if who == "kernel" else None
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: decide)
     model, ids = prepare(tiny_model("llama")).to(DEVICE), torch.arange(PROMPT, device=DEVICE)[None] % 90 + 3
     cache = make_cache(model, method, 0.8)

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache import make_cache
-from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.methods.settlers.matching import MatchAttention
 from tests.cache.test_second_pass import ASK, lab, run, text
 
 

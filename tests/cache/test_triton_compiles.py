@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlab.core.attention.triton_tile_size import LaunchShape, launch_shape, shared_bytes
+from kvlab.core.attention.kernels import LaunchShape, launch_shape, shared_bytes
 from kvlab.core.errors import UserError
 
 KIB = 1024

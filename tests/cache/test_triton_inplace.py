@@ -14,8 +14,7 @@ from torch import Tensor
 from kvlab.core.attention import kernels
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.layers import decisions, dispatch
-from kvlab.core.contract.in_place import EVICT, NEAREST, SPREAD
-from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.in_place import EVICT, NEAREST, SPREAD, Work
 from kvlab.core.methods import make_method, registered
 from kvlab.models.load import prepare
 from tests.cache.compile_ahead import some_work
@@ -39,7 +38,7 @@ PROMPT, STEPS = 40, 14
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    return kernel_module("kvlab.core.cache.kernels.triton_inplace")
+    return kernel_module("kvlab.core.cache.triton_inplace")
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +221,7 @@ def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.cuda, "device", Device)
     launched: list[list[torch.device]] = []
-    stand_in = ModuleType("kvlab.core.cache.kernels.triton_inplace")
+    stand_in = ModuleType("kvlab.core.cache.triton_inplace")
     stand_in.decide = lambda work: launched.append(list(entered))
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     there = torch.device("cuda:1")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import kvlab.core.attention.kernels as kernels
 from kvlab.cli import commands
 from kvlab.cli.doctor import DECIDED, _check_decisions, _fused_kernels, _gpus  # the report's parts
-from kvlab.core.attention.triton_tile_size import shared_memory
+from kvlab.core.attention.kernels import shared_memory
 from kvlab.core.cache.layers import dispatch
 
 doctor = importlib.import_module("kvlab.cli.doctor")  # the package also has an object of this name

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
+from kvlab.cli.atlas import atlas_tools
 from kvlab.core.assets import asset_path
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
@@ -79,8 +80,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
     def compare(methods: str, budgets: str, title: str, *_: object, **fields: Any) -> None:
         made.append(of_compare.make_request(methods, budgets, title=title, **fields))
 
-    # `kvlab.cli` exports the commands under their modules' names.
-    of_compare, of_eval, of_bench = (sys.modules[f"kvlab.cli.{name}"] for name in ("compare", "eval", "bench"))
+    of_compare, of_eval, of_bench = (import_module(f"kvlab.cli.{name}") for name in ("compare", "eval", "bench"))
     monkeypatch.setattr(of_compare, "execute", compare)
     monkeypatch.setattr(data_check, "check_tasks", once)
     monkeypatch.setattr(of_eval, "check_fits", lambda job: made.append(job.request))
@@ -176,10 +176,10 @@ def test_command_lines_are_written_in_full(tmp_path: Path) -> None:
     assert command_line(EVALUATION) == f"{words} --out runs/eval/x"
     assert command_line(replace(EVALUATION, model="a/b")) == f"{words} --model a/b --out runs/eval/x"
     assert command_line(ExhibitFill("keepkv/fig-3", tmp_path)) == (
-        f"kvlab atlas fill --only keepkv/fig-3 --out {tmp_path}"
+        f"python -m kvlab.cli.atlas fill --only keepkv/fig-3 --out {tmp_path}"
     )
     assert command_line(ExhibitFill("keepkv/fig-3", tmp_path, "a/b")) == (
-        f"kvlab atlas fill --only keepkv/fig-3 --model a/b --out {tmp_path}"
+        f"python -m kvlab.cli.atlas fill --only keepkv/fig-3 --model a/b --out {tmp_path}"
     )
 
 
@@ -196,7 +196,7 @@ def test_fill_measures_the_model_that_it_is_given(
     write_synthetic_run(tmp_path, method="full", comparison_id="there", title="excerpt 1: alice")
     monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: compare)
     fill = ExhibitFill("keepkv/fig-2a", tmp_path, folders[model])
-    done = CliRunner().invoke(commands, [*fill.arguments, "--prompts", "2"])
+    done = CliRunner().invoke(atlas_tools, [*fill.arguments, "--prompts", "2"])
     assert done.exit_code == 0, done.output
     assert ran == [folders[model]] * 2
 
@@ -216,7 +216,7 @@ def test_a_dry_run_of_fill_counts_every_job_and_measures_nothing(
     for seed, _ in enumerate(first.runs):
         write_synthetic_run(tmp_path, comparison_id="there", title=first.title, model=MINI_SHAPE, seed=seed)
     only = ["--only", "keepkv/fig-2b,keepkv/tab-1", "--prompts", "2"]
-    done = CliRunner().invoke(commands, ["atlas", "fill", "--dry-run", *only, "--out", str(tmp_path)])
+    done = CliRunner().invoke(atlas_tools, ["fill", "--dry-run", *only, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert len(lines) == 3 and lines[0] == f"1 of 3  {first.title}  is there"
@@ -242,9 +242,7 @@ def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: run)
     monkeypatch.setattr("kvlab.evaluation.harness.without_refused", without_less)
-    done = CliRunner().invoke(
-        commands, ["atlas", "fill", "--only", "zsmerge/tab-2,gvote/fig-4", "--out", str(tmp_path)]
-    )
+    done = CliRunner().invoke(atlas_tools, ["fill", "--only", "zsmerge/tab-2,gvote/fig-4", "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert [sorted(set(methods)) for methods in ran] == [["h2o", "zsmerge"]]
     assert "Evaluation zsmerge-tab-2, without less, which the model refuses" in done.output

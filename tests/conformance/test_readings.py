@@ -9,7 +9,7 @@ import torch
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.methods.readings import READINGS

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache, make_cache
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
+from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
 from kvlab.core.methods import make_method
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE, PROMPT, SHARED, STEPS, batch

@@ -15,8 +15,8 @@ from kvlab.core.methods.eviction.nacl import SampledRest
 from kvlab.core.methods.eviction.random import Draws
 from kvlab.core.methods.merging.cam import ValueMerge
 from kvlab.core.methods.merging.less import Absorb
-from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
-from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
+from kvlab.core.methods.scorers.kvzap import PredictedScore
+from kvlab.core.methods.scorers.query_statistics import QueryCentres, QueryFilter
 from kvlab.core.stores import NATIVE
 from kvlab.models.load import prepare
 from tests.conformance.variants import Variant, every_variant

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.engine import compare
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.requests.compare import CompareRequest

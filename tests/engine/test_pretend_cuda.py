@@ -19,7 +19,7 @@ from kvlab.core.attention.kernels import reference
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.layers import decisions
 from kvlab.core.choice import MethodChoice
-from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.in_place import Work
 from kvlab.core.contract.slot_columns import FREE
 from kvlab.core.methods import make_method, registered
 from kvlab.engine import compare

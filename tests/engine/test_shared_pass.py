@@ -11,7 +11,7 @@ import pytest
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
-from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.engine.compare import Group, compare, groups_of, most_together
 from kvlab.engine.prepare import prepare

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.cli.options.prefix import QUESTIONS, PrefixOptions
+from kvlab.cli.eval import QUESTIONS, PrefixOptions
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluation.harness import evaluate

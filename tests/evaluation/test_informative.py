@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.common.intervals import wilson
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.plugins.load import Registry
 from kvlab.results.informative import abilities, informative, task_notes
 from kvlab.results.quality_tables import ALL_TASKS, ranks
 from kvlab.tasks import registry

@@ -14,7 +14,7 @@ from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.cache import CompressedCache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
-from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.evaluation.generate import Stops
 from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.request import EvalRequest, TaskChoice

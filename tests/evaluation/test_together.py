@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
-from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.results.store import ResultStore
 from kvlab.models.load import LoadedModel

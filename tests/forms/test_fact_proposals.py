@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvlab.forms.fact_proposals import LONGEST_FACT, proposed_facts, sentences
+from kvlab.requests.facts import LONGEST_FACT, proposed_facts, sentences
 
 TEXT = 'It was late.  The number is 48213! "Is it 48213?" she asked.\nNo. 3.5 lamps\n\nThe number is 48213'
 

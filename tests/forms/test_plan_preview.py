@@ -15,7 +15,7 @@ from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.methods.catalogue import list_methods
+from kvlab.core.methods.spec import list_methods
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.plan_preview import run_notes

@@ -18,7 +18,7 @@ from kvlab.core.contract.slot_columns import Columns
 from kvlab.core.contract.view import References, View
 from kvlab.core.methods.merging.attention_matching import Pursuit
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.methods.settlers.matching import MatchAttention
 from kvlab.models.load import LoadedModel, prepare
 from tests.cache.layers import draw
 from tests.families import tiny_model

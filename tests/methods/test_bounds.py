@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvlab.core.contract.checked_numbers import LEAST, MOST, MOST_WHOLE
 from kvlab.core.contract.method import make_method, registered
+from kvlab.core.contract.preset import LEAST, MOST, MOST_WHOLE
 from kvlab.core.errors import UserError
 
 

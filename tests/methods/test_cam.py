@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.core.contract.token_draws import uniform_draws
+from kvlab.core.contract.numerics import uniform_draws
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.methods.merging.cam import share_reaching, spread_forward

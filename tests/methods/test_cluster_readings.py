@@ -9,7 +9,7 @@ import torch
 
 from kvlab.core.attention.read_attention import attend_chosen
 from kvlab.core.methods.readings import reading_of
-from kvlab.core.methods.readings.clusters import k_means
+from kvlab.core.methods.readings.selection import k_means
 from tests.methods.reading_loops import (
     heads,
     held,

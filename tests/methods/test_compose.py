@@ -19,7 +19,7 @@ from kvlab.core.methods.eviction.window import Window
 from kvlab.core.methods.merging.cam import ACCUMULATED
 from kvlab.core.methods.merging.keepkv import KeepKV
 from kvlab.core.methods.merging.pyramid_pool import Pool
-from kvlab.core.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS
+from kvlab.core.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS
 from kvlab.models.load import prepare
 from tests.families import ON_ANY_MODEL, tiny_model
 from tests.methods.merging import ROTARY, Layer, column_mass, prompt

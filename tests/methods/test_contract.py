@@ -15,12 +15,12 @@ from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
-from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
+from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.wrapper import PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
+from kvlab.core.methods.wrappers.choice import Keeping
 from kvlab.core.methods.wrappers.page_selector import WholePages
-from kvlab.core.methods.wrappers.pin_tokens import Keeping
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.methods.composition.composed import compose
 from kvlab.core.methods.merging.exactmerge import ExactResidual
-from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.core.methods.settlers.residuals.observed_queries import Observed
+from kvlab.core.methods.scorers.sampled_queries import FutureQueries
+from kvlab.core.methods.settlers.observed_queries import Observed
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.families import tiny_model

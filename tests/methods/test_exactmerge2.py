@@ -21,7 +21,7 @@ from kvlab.core.contract.view import Slots
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.allocators.model_wide import ModelWide, protected_by
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.methods.settlers.matching import MatchAttention
 from kvlab.core.stores import STORES, store_under
 from tests.cache.test_byte_budgets import live_bytes
 from tests.conformance.test_matrix import lab_model

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.methods import make_method
-from kvlab.core.methods.scorers.lookahead.expected_attention import moments
+from kvlab.core.methods.scorers.expected_attention import moments
 from tests.cache.inside import GROUP, HEADS, HIDDEN, Attention, feed, output_part
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import ROTARY, Layer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.methods import make_method
-from kvlab.core.methods.settlers.refitting.global_ridge import ridge_step
+from kvlab.core.methods.settlers.global_ridge import ridge_step
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import ROTARY, Layer
 from tests.methods.test_selection import TOKENS, prompt

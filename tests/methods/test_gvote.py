@@ -15,7 +15,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.methods import registered
 from kvlab.core.methods.eviction.gvote import Ballots, choose_highest, nucleus_size
-from kvlab.core.methods.scorers.lookahead import sampled_queries as future_module
+from kvlab.core.methods.scorers import sampled_queries as future_module
 from kvlab.models.load import prepare
 from tests.attention.test_queries import Watcher, lively
 from tests.cache.layers import draw

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.core.methods import make_method
-from kvlab.core.methods.settlers.merging.consecutive import anchors, find_sets, nearness, thetas
+from kvlab.core.methods.settlers.consecutive import anchors, find_sets, nearness, thetas
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer, column_mass
 

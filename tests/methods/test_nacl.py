@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kvlab.core.contract.token_draws import uniform_draws
+from kvlab.core.contract.numerics import uniform_draws
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.methods.test_selection import BUDGET, TOKENS, kept, mass_of, prompt
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.core.cache import make_cache
-from kvlab.core.methods.wrappers.pin_tokens import keeping
+from kvlab.core.methods.wrappers.choice import keeping
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.models.load import load_model
 

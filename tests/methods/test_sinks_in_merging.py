@@ -12,9 +12,9 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.merging.exactmerge import ExactResidual, _eviction_error
 from kvlab.core.methods.merging.keepkv import fit_to_group
-from kvlab.core.methods.scorers.attention.ema import EMA, SEEN_ROWS, EmaScore
+from kvlab.core.methods.scorers.ema import EMA, SEEN_ROWS, EmaScore
 from kvlab.core.methods.settlers.log_mass import Parts, exact_log_mass
-from kvlab.core.methods.settlers.residuals.observed_queries import Observed
+from kvlab.core.methods.settlers.observed_queries import Observed
 from tests.cache.layers import DIM, draw
 from tests.methods.test_exactmerge import WINDOW, compressed
 

@@ -15,7 +15,7 @@ from kvlab.core.contract.view import Slots
 from kvlab.core.methods.eviction.cur import SquaredLengths
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from kvlab.core.methods.settlers.edges import nearest, nearest_slot
-from kvlab.core.methods.settlers.residuals.observed_queries import nearest_pivot
+from kvlab.core.methods.settlers.observed_queries import nearest_pivot
 from tests.cache.layers import DIM, HandLayer, draw
 
 TOKENS, BUDGET = 40, 14

@@ -14,8 +14,8 @@ from kvlab.core.contract.view import Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.wrappers.choice import keeping
 from kvlab.core.methods.wrappers.page_selector import WholePages
-from kvlab.core.methods.wrappers.pin_tokens import keeping
 from kvlab.core.stores import STORES
 from tests.conformance.variants import SHORT
 

@@ -15,7 +15,14 @@ import torch
 from safetensors.torch import load_file
 
 from kvlab.core.errors import UserError
-from kvlab.models.mini.phrasing import ADJECTIVES, NAMES, VALIDATION_BOOKS, training_books, unwrap, validation_books
+from kvlab.models.info.mini_phrasing import (
+    ADJECTIVES,
+    NAMES,
+    VALIDATION_BOOKS,
+    training_books,
+    unwrap,
+    validation_books,
+)
 from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
 from training.mini.__main__ import train_mini

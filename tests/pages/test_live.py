@@ -18,8 +18,7 @@ from kvlab.library.prompts import save_prompt
 from kvlab.live.events import append_event, heads_path
 from kvlab.live.transcript import Answer, LaneState, Word, codes_of, merge_notes
 from kvlab.requests.compare import CompareRequest, OnePrompt
-from kvlab.requests.live_session import LiveJob, LiveRequest
-from kvlab.requests.token_edits import edit_tokens
+from kvlab.requests.live_session import LiveJob, LiveRequest, edit_tokens
 from kvlab.views.frames.token_heads import MERGED, OWN, TokenHeads, write_token_heads
 
 Open = Callable[..., AppTest]

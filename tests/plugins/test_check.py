@@ -24,9 +24,9 @@ from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 BY_NAME = {held.name: held for held in PROPERTIES}
 CALLS = itertools.count()
@@ -186,7 +186,7 @@ def test_the_template_is_short_runs_and_passes(plugin: Callable[..., Path], tmp_
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "", "1st", "-x", "x" * 61])
 def test_a_name_that_cannot_be_a_methods_writes_nothing(name: str, tmp_path: Path) -> None:
-    from kvlab.core.plugins.template import write_plugin
+    from kvlab.cli.plugin import write_plugin
 
     with pytest.raises(UserError, match="cannot be the name"):
         write_plugin(name, tmp_path)

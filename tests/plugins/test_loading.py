@@ -19,9 +19,8 @@ from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.composition.choices import choices
 from kvlab.core.methods.composition.composed import compose
 from kvlab.core.plugins import load
-from kvlab.core.plugins.load import load_plugins, stamps
+from kvlab.core.plugins.load import Registry, load_plugins, stamps
 from kvlab.core.plugins.origin import Origin, registering
-from kvlab.core.plugins.registry import Registry
 from kvlab.evaluation.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
@@ -43,7 +42,7 @@ PARTS = """
 from dataclasses import dataclass
 from typing import ClassVar
 from kvlab.core.methods.composition.register import register_scorer, register_settler
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 @register_scorer("loudest")
 @dataclass(frozen=True)

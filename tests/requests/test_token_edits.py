@@ -7,7 +7,7 @@ import pytest
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
-from kvlab.requests.token_edits import edit_tokens, edit_words, without_edits
+from kvlab.requests.live_session import edit_tokens, edit_words, without_edits
 
 PLAIN = MethodChoice(method="h2o", budget=0.2)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import streamlit
 
-from app.server.static_files import Files
+from app.server.gate import Files
 
 STATIC = Path(streamlit.__file__).parent / "static"
 CHART = next((STATIC / "static" / "js").glob("PlotlyChart.*.js"))

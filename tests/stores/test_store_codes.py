@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvlab.core.stores import STORES, store_bytes
-from kvlab.core.stores.bit_packing import pack_bits, unpack_bits
+from kvlab.core.stores.code import pack_bits, unpack_bits
 from kvlab.core.stores.eight_bit import Eight
 from kvlab.core.stores.kivi import PerChannel, PerToken
 from kvlab.core.stores.store import KeptChannels

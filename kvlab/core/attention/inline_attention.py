@@ -7,20 +7,28 @@ scaling that the attention function applies to both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, Cache
 from transformers.models.bloom.modeling_bloom import BloomAttention
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as build_bloom_alibi
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor as build_falcon_alibi
 from transformers.models.mpt.modeling_mpt import MptAttention, MptModel, build_mpt_alibi_tensor
 
-from kvlab.core.attention.cache_argument import find_cache
+
+def find_cache(positional: Sequence[Any], named: Mapping[str, Any]) -> Cache | None:
+    """The first transformers `Cache` among a call's arguments, whatever its name; None if there is none.
+
+    The name depends on the version and the caller: transformers 5.24 calls the argument `cache`, 5.23
+    `past_key_values`, and 5.24 still takes the old name, which a hook then receives as it was passed.
+    """
+    return next((one for one in (*positional, *named.values()) if isinstance(one, Cache)), None)
+
 
 _GIVEN = "_kvlab_gives_a_mask"
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from kvlab.core.attention.alibi import Alibi
 from kvlab.core.attention.kernels import OneQuery, one_query_kernel
+from kvlab.core.attention.layer_handoff import PassResults
 from kvlab.core.attention.low_rank_state import LowRankState, StateShare
-from kvlab.core.attention.pass_results import PassResults
 from kvlab.core.attention.read_attention import SlotsRead, attend_chosen
 from kvlab.core.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
 from kvlab.core.attention.tiles import Tiles

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvlab.core.attention.triton_tile_size import launch_shape, pad_side, shared_memory
+from kvlab.core.attention.kernels import launch_shape, pad_side, shared_memory
 
 MOST_SPLITS = 64
 # Of the combining kernel: with four, the assembler spills for one query head of width 64 on sm_80.

@@ -2,24 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, get_layer_types_and_kwargs
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    get_layer_types_and_kwargs,
+)
 
 from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import decide_pending
-from kvlab.core.cache.layers.hybrid_layer import HybridLayer, OwnWindow
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.errors import UserError
 from kvlab.core.validation import whole_number
+
+
+class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]  # both bases define the states of a layer
+    """Compressed slots next to transformers' recurrent state, whose size does not depend on the text."""
+
+    is_croppable = False
+
+    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int, number_of_states: int = 1) -> None:
+        LinearAttentionLayer.__init__(self, number_of_states)
+        CompressedLayer.__init__(self, layer_idx, settings, rank)
+
+    def reset(self) -> None:
+        LinearAttentionLayer.reset(self)
+        CompressedLayer.reset(self)
+
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]  # of two bases with unlike arguments
+        """Initialize slots (positional states) or the recurrent state (keyword states), as transformers does."""
+        if states:
+            CompressedLayer.lazy_initialization(self, *states)
+        else:
+            LinearAttentionLayer.lazy_initialization(self, **named)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._map_state(lambda state: state[indices.to(state.device)])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self._map_state(lambda state: state.repeat_interleave(repeats, dim=0))
+
+    def _map_state(self, change: Callable[[Tensor], Tensor]) -> None:
+        for states in (self.conv_states, self.recurrent_states):
+            states.update({index: change(state) for index, state in states.items() if state is not None})
+
+
+class OwnWindow(DynamicSlidingWindowLayer):
+    """Sliding window that copies its states: transformers keeps a view, which would keep the whole prompt alive."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return all keys and values this pass may see; only the window is kept."""
+        states = super().update(key_states, value_states, *args, **kwargs)
+        if key_states.shape[-2] > 1 and self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.clone(), self.values.clone()
+        return states
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from kvlab.core.attention.layer_handoff import AttentionCall, take
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.cache import CompressedCache
-from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
+from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.second_pass import run_second_pass
 from kvlab.core.contract.plan import Plan

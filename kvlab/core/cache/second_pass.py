@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from kvlab.core.attention.cache_argument import find_cache
+from kvlab.core.attention.inline_attention import find_cache
 from kvlab.core.attention.queries import STARTS_ANEW
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_with_settings
-from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, caches_in
+from kvlab.core.cache.fan_out_cache import FanOutCache, caches_in
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.core.cache.layers.second_pass_queries import roll_back, save_checkpoint

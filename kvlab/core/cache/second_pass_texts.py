@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from kvlab.core.cache.fan_out.fan_out_cache import caches_in
+from kvlab.core.cache.fan_out_cache import caches_in
 from kvlab.core.cache.settings import SecondPass
 from kvlab.core.contract.second_pass import CONTINUATION, OVERLAP
 

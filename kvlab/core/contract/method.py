@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -23,15 +24,14 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
-from kvlab.core.contract.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.core.contract.packed_size import packed_sizes
 from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES, optional
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.preset import DEFAULT, PAPER, Preset
+from kvlab.core.contract.preset import DEFAULT, MOST, MOST_WHOLE, PAPER, Preset, check_number
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.core.errors import UserError
+from kvlab.core.plugins.load import Registry
 from kvlab.core.plugins.origin import KVLAB, Origin
-from kvlab.core.plugins.registry import Registry
 from kvlab.core.stores import NATIVE, STORES, store_of, store_under
 from kvlab.core.validation import quote_value
 
@@ -331,3 +331,18 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
+
+
+class GoesOn(Method):
+    """A method that compresses the prompt and, with `decode=budget`, again whenever `buffer` tokens have gathered.
+
+    The newest queries are kept for these decisions (they count as bytes), and slots are rescored with them. A head
+    never holds more than its budget plus `buffer` generated tokens.
+    """
+
+    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
+    buffer: int = Field(128, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
+
+    def going_on(self, prompt_only: Pipeline) -> Pipeline:
+        """The pipeline with its behaviour while decoding."""
+        return prompt_only if self.decode == "keep" else replace(prompt_only, decode=True, buffer=self.buffer)

@@ -11,12 +11,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
-from kvlab.core.contract.checked_numbers import check_number
+from kvlab.core.contract.preset import check_number
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.slot_columns import is_valid
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_value
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.plugins.load import Registry
 from kvlab.core.stores.quantized_states import States, dense_states, products
 from kvlab.core.validation import quote_value
 

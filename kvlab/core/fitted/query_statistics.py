@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.fitted.files import Kind, with_scorer, write_fitted
 from kvlab.core.methods.learned.query_statistics import QueryStatistics
-from kvlab.core.methods.scorers.lookahead.query_statistics import UNTRAINED, QueryCentres, QueryFilter
+from kvlab.core.methods.scorers.query_statistics import UNTRAINED, QueryCentres, QueryFilter
 
 SHIPPED = {name: f"queries/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
 QUERIES = Kind("file of query statistics", "kvlab fit --method triattention", SHIPPED)

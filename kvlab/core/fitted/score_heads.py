@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.fitted.files import Kind, with_scorer, write_fitted
 from kvlab.core.methods.learned.score_networks import ScoreHead, ScoreNetwork, SinkGate
-from kvlab.core.methods.scorers.lookahead.kvzap import UNTRAINED, Networks, PredictedScore
+from kvlab.core.methods.scorers.kvzap import UNTRAINED, Networks, PredictedScore
 
 SHIPPED = {name: f"kvzap/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
 SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", SHIPPED)

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
 from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.choice import FULL, MethodChoice
+from kvlab.core.contract.method import registered
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
 from kvlab.core.methods import make_method
+
+
+@dataclass(frozen=True)
+class MethodDescription:
+    """One method as forms, tables and the dashboard show it."""
+
+    name: str
+    family: str
+    title: str
+    paper: str
+    summary: str
+    merges: bool
+    compresses_while_decoding: bool
+    needs_budget: bool
+    variants: list[str]
+    choices: dict[str, str]
+    parameters: dict[str, JsonValue]
+    presets: dict[str, JsonValue]
+    reasons: dict[str, str]
+    holds: dict[str, JsonValue]
+    stores: dict[str, JsonValue]
+    window: int  # newest tokens of the prompt that always stay
+    origin: str  # plug-in with version and hash; empty: kvlab's own
+
+
+def list_methods() -> list[MethodDescription]:
+    """All registered methods in display order."""
+    return [MethodDescription(**method.describe()) for method in registered().values()]  # type: ignore[arg-type]  # describe() has this class's fields
 
 
 def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:

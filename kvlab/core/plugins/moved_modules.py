@@ -10,8 +10,29 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+# Packages and modules of methods that joined the one on the right, in paths of today and of version 0.1.
+_JOINED = {
+    "scorers.attention": "scorers",
+    "scorers.key_value": "scorers",
+    "scorers.lookahead": "scorers",
+    "scorers.wrappers": "scorers",
+    "settlers.eviction": "settlers",
+    "settlers.merging": "settlers",
+    "settlers.refitting": "settlers",
+    "settlers.residuals": "settlers",
+    "selectors.fifo": "selectors.top_k",
+    "readings.clusters": "readings.selection",
+    "readings.draws": "readings.selection",
+    "allocators.rounding": "allocators.uniform",
+}
 # Old module or package -> new one, the innermost package first.
 MOVED = {
+    **{
+        f"kvlab{core}.methods.{old}": f"kvlab.core.methods.{new}"
+        for core in ("", ".core")
+        for old, new in _JOINED.items()
+    },
+    **{f"{old}.decode_buffer": "kvlab.core.contract.method" for old in ("kvlab.methods.core", "kvlab.core.contract")},
     "kvlab.methods.core.contract": "kvlab.core.contract.parts",
     "kvlab.methods.core": "kvlab.core.contract",
     "kvlab.methods": "kvlab.core.methods",

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.stores.bit_packing import pack_bits, unpack_bits
-from kvlab.core.stores.code import Coded, Decoding, half
+from kvlab.core.stores.code import Coded, Decoding, half, pack_bits, unpack_bits
 
 GROUP = 32  # as in the paper
 

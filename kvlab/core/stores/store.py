@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.budget import ADAPTIVE, AUTO, NATIVE, UNLIMITED, Budget, resolve_store
 from kvlab.core.errors import UserError
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.plugins.load import Registry
 from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
 from kvlab.core.stores.eight_bit import Eight, PlainFloat8
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from kvlab.core.stores.bit_packing import pack_bits, unpack_bits
-from kvlab.core.stores.code import Coded, half
+from kvlab.core.stores.code import Coded, half, pack_bits, unpack_bits
 
 SEED = 2504
 TINY = 1e-6

@@ -16,7 +16,7 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
-from kvlab.core.methods.scorers.attention.ema import EMA
+from kvlab.core.methods.scorers.ema import EMA
 from kvlab.engine.recording.events import (
     absent_columns,
     answer,

@@ -16,7 +16,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
 from kvlab.core.fitted.profiles import write_profile
 from kvlab.core.methods.composition.composed import compose
-from kvlab.core.methods.scorers.key_value.value_norm import output_norms
+from kvlab.core.methods.scorers.value_norm import output_norms
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 

@@ -23,8 +23,8 @@ from kvlab.core.errors import UserError
 from kvlab.core.fitted.score_heads import write_score_heads
 from kvlab.core.methods.eviction.kvzip import KVzip
 from kvlab.core.methods.learned.score_networks import ScoreHead, ScoreNetwork
-from kvlab.core.methods.scorers.key_value.value_norm import output_norms
-from kvlab.core.methods.scorers.lookahead.kvzip import SecondPassAttention
+from kvlab.core.methods.scorers.kvzip import SecondPassAttention
+from kvlab.core.methods.scorers.value_norm import output_norms
 from kvlab.models.fitting.fast_kvzip import fit_gate
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.fitting.text import Stopped

@@ -12,8 +12,8 @@ from torch import Tensor
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
 from kvlab.models.fitting.request import FitRequest
+from kvlab.models.info.mini_phrasing import VALIDATION_BOOKS, book_paths, read_book
 from kvlab.models.load import LoadedModel
-from kvlab.models.mini.phrasing import VALIDATION_BOOKS, book_paths, read_book
 from kvlab.requests.compare import Progress
 
 CHARACTERS_A_TOKEN = 8  # more than the mean of any tokenizer, so that a slice has enough tokens

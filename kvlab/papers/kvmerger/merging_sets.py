@@ -89,7 +89,7 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 
 def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
-    """Each set's sigma, as in `kvlab.core.methods.settlers.merging.gaussian_sets`."""
+    """Each set's sigma, as in `kvlab.core.methods.settlers.gaussian_sets`."""
     if rule in ("mean", "mean_l2"):
         mean = table.groupby("target")["distance"].transform("sum") / others
         return mean / math.sqrt(2) if rule == "mean_l2" else mean

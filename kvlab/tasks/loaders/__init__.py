@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.plugins.load import Registry
 from kvlab.core.validation import quote_value
 from kvlab.tasks.loaders.haystack import load_haystack
 from kvlab.tasks.loaders.ifeval import load_ifeval

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from uuid import UUID
 
-from kvlab.models.mini.phrasing import ADJECTIVES, NAMES, Query
+from kvlab.models.info.mini_phrasing import ADJECTIVES, NAMES, Query
 from kvlab.tasks.draft import Draft, Task, drafted, largest_fit, spread, too_short
 from kvlab.tasks.haystack import hide
 from kvlab.tasks.sample import Sample

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.kernels import kernels_on, launching_on, warn_without
-from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.in_place import Work
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import KEY_LENGTH, View, is_constant
 
@@ -72,7 +72,7 @@ def decision_kernel(device: torch.device) -> Decide | None:
 
 
 def _launch(work: Work) -> None:
-    from kvlab.core.cache.kernels.triton_inplace import decide
+    from kvlab.core.cache.triton_inplace import decide
 
     with launching_on(work.keys):
         decide(work)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.rounding import proportional
-from kvlab.core.methods.allocators.uniform import EqualHeads
+from kvlab.core.methods.allocators.uniform import EqualHeads, proportional
 
 Schedule = Literal["compound", "direct"]
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from kvlab.core.contract.parts import Allocator, Scorer, Selector
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import protected_by
-from kvlab.core.methods.allocators.rounding import proportional
-from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.allocators.uniform import Uniform, proportional
 from kvlab.core.methods.selectors.top_k import LowestScore
 
 EVEN = "even"  # profile of equal heads

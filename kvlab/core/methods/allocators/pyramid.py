@@ -7,8 +7,7 @@ from typing import Literal
 
 import torch
 
-from kvlab.core.methods.allocators.rounding import round_to_total
-from kvlab.core.methods.allocators.uniform import EqualHeads
+from kvlab.core.methods.allocators.uniform import EqualHeads, round_to_total
 
 Variant = Literal["paper", "code"]
 

@@ -10,8 +10,7 @@ from kvlab.core.contract.parts import Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.methods.composition.register import REGISTERED
-from kvlab.core.methods.selectors.fifo import Oldest
-from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
 from kvlab.core.validation import quote_value
 
 # Plain names of choices and the method each is taken from; methods' own names work too. As a score, "window" is

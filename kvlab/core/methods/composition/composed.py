@@ -21,8 +21,8 @@ from kvlab.core.methods.composition.choices import (
     selector,
     source,
 )
-from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.scorers.wrapper import PromptOnly
+from kvlab.core.methods.settlers.evict import Evict
 
 # Half of an equal share would be half of what layers can give each other.
 RECENT_ACROSS_LAYERS = 16

@@ -12,10 +12,10 @@ from kvlab.core.contract.method import METHODS, Method
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.core.plugins.registry import Registry
+from kvlab.core.methods.settlers.evict import Evict
+from kvlab.core.plugins.load import Registry
 
 Part = TypeVar("Part", bound=type)
 

@@ -17,10 +17,10 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
-from kvlab.core.methods.scorers.lookahead.sampled_queries import average_turn
+from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
+from kvlab.core.methods.scorers.sampled_queries import average_turn
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)

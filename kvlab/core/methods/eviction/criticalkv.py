@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import register
+from kvlab.core.contract.numerics import round_relatively
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.ties import round_relatively
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
@@ -25,9 +25,9 @@ from kvlab.core.methods.eviction.window_methods import (
     SHARED_HEADS,
     WindowEvicting,
 )
-from kvlab.core.methods.scorers.key_value.value_norm import output_norms
+from kvlab.core.methods.scorers.value_norm import output_norms
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)

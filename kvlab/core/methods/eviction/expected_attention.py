@@ -5,17 +5,16 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import register
+from kvlab.core.contract.method import GoesOn, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
-from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention as Expected
-from kvlab.core.methods.scorers.lookahead.expected_attention import Weight
+from kvlab.core.methods.scorers.expected_attention import ExpectedAttention as Expected
+from kvlab.core.methods.scorers.expected_attention import Weight
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

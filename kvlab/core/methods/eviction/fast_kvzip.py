@@ -9,9 +9,9 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.model_wide import ModelWide
-from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.core.methods.scorers.kvzap import PredictedScore
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

@@ -17,9 +17,9 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
+from kvlab.core.methods.scorers.sampled_queries import FutureQueries
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 BALLOTS = "ballots"
 TINY = 1e-30

@@ -11,7 +11,7 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, RKV_BUFFER, SHARED_HEADS, WindowEvicting
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

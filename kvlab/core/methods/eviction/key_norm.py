@@ -15,11 +15,10 @@ from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.rounding import proportional
-from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
+from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform, proportional
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it
 STEPS = 1200  # rounding steps per factor of two in length; sqrt(head_dim), the length of normalized keys, is on no edge

@@ -15,9 +15,9 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.core.methods.scorers.kvzap import PredictedScore
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 KVZAP_FITTING = (
     "The original fits its networks to KVzip+ scores of Nemotron's pretraining sample, 4,500 texts of 750 to 1,250 "

@@ -11,9 +11,9 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.kvzip import Over, SecondPassAttention
+from kvlab.core.methods.scorers.kvzip import Over, SecondPassAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

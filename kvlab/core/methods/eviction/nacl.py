@@ -11,15 +11,15 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.numerics import uniform_draws
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.token_draws import uniform_draws
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 TINY = 2.0**-26  # half of the least difference of two draws, for the logarithm
 

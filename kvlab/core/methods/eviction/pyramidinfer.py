@@ -18,7 +18,7 @@ from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 ROWS = "recent_rows"
 

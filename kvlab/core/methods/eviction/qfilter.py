@@ -10,9 +10,9 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.triattention import FILE_HELP
-from kvlab.core.methods.scorers.lookahead.query_statistics import QueryFilter
+from kvlab.core.methods.scorers.query_statistics import QueryFilter
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

@@ -9,14 +9,14 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.numerics import uniform_draws
 from kvlab.core.contract.parts import NONE, Capabilities
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.token_draws import uniform_draws
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)

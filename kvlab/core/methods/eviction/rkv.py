@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import register
+from kvlab.core.contract.method import GoesOn, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
@@ -21,7 +20,7 @@ from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 ROW_BLOCK = 256
 

@@ -10,18 +10,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import register
+from kvlab.core.contract.method import GoesOn, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
-from kvlab.core.methods.scorers.attention.time_stamps import group_mass
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+from kvlab.core.methods.scorers.time_stamps import group_mass
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)

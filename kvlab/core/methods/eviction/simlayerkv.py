@@ -17,9 +17,9 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import log_total
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from kvlab.core.methods.eviction.window_methods import (
     WindowEvicting,
 )
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

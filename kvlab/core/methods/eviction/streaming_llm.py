@@ -18,10 +18,10 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import gather
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 SINK_KEYS = "sink_keys"
 SINK_POSITION = "sink_position"

@@ -5,14 +5,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import register
+from kvlab.core.contract.method import GoesOn, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres
+from kvlab.core.methods.scorers.query_statistics import QueryCentres
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 FILE_HELP = "query statistics: mini, a file of `kvlab fit --method triattention`, or untrained (random)"
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 
 
 @register

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import Method
-from kvlab.core.methods.scorers.attention.window import Edges, WindowAttention
+from kvlab.core.contract.method import GoesOn, Method
+from kvlab.core.methods.scorers.window import Edges, WindowAttention
 
 SHARED_HEADS = (
     "Query heads that share a KV head vote together and keep the same slots here; in the original each chooses its "

@@ -11,8 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import register
+from kvlab.core.contract.method import GoesOn, register
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, NewKeys, Plan
@@ -20,11 +19,11 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
-from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import first_of, gather
 from kvlab.core.methods.settlers.log_mass import SPACE_HELP, Space
-from kvlab.core.methods.settlers.residuals.observed_queries import Observed
+from kvlab.core.methods.settlers.observed_queries import Observed
 
 KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]
 TINY = 1e-21  # as in the authors' code

@@ -19,9 +19,9 @@ from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.kvzip import SecondPassAttention
+from kvlab.core.methods.scorers.kvzip import SecondPassAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.refitting.matching import TINY, MatchAttention, observe, ridge_step
+from kvlab.core.methods.settlers.matching import TINY, MatchAttention, observe, ridge_step
 
 
 @dataclass(frozen=True)

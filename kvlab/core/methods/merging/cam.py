@@ -13,17 +13,16 @@ from torch.nn.functional import pad
 
 from kvlab.core.contract.in_place import SPREAD, InPlace
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.numerics import head_streams, stream_start, uniform_draws
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.token_draws import head_streams, stream_start, uniform_draws
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
-from kvlab.core.methods.scorers.wrappers.wrapper import Beside, PromptOnly
-from kvlab.core.methods.selectors.fifo import Oldest
-from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
+from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
 from kvlab.core.methods.settlers.edges import gather, sum_to_target
 
 ACCUMULATED = "accumulated"

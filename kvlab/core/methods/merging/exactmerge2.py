@@ -5,17 +5,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.decode_buffer import GoesOn
-from kvlab.core.contract.method import add_stores, register
+from kvlab.core.contract.method import GoesOn, add_stores, register
 from kvlab.core.contract.parts import Scorer
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.eviction.kvzap import FILE_HELP
-from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
-from kvlab.core.methods.scorers.lookahead.kvzip import Over, SecondPassAttention
+from kvlab.core.methods.scorers.kvzap import PredictedScore
+from kvlab.core.methods.scorers.kvzip import Over, SecondPassAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.methods.settlers.matching import MatchAttention
 from kvlab.core.stores import ADAPTIVE
 
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -11,7 +11,7 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, PROMPT_ONLY, RKV_BUFFER, WindowEvicting
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.refitting.global_ridge import GlobalRidge
+from kvlab.core.methods.settlers.global_ridge import GlobalRidge
 
 
 @register

@@ -11,11 +11,11 @@ from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
-from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
+from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.wrapper import PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.gaussian_sets import GaussianSets, Pivot, SigmaMode, Weights
 from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
-from kvlab.core.methods.settlers.merging.gaussian_sets import GaussianSets, Pivot, SigmaMode, Weights
 
 
 @register

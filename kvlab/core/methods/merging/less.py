@@ -18,7 +18,7 @@ from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.scorers.wrappers.wrapper import SlotsAlone
+from kvlab.core.methods.scorers.wrapper import SlotsAlone
 from kvlab.core.methods.settlers.edges import gather
 
 Form = Literal["exponential", "gelu"]

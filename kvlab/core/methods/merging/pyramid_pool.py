@@ -17,10 +17,9 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.rounding import proportional
-from kvlab.core.methods.allocators.uniform import EqualHeads
-from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
-from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.allocators.uniform import EqualHeads, proportional
+from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import gather, max_to_target, sum_to_target
 from kvlab.core.methods.settlers.log_mass import (

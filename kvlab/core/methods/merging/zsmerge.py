@@ -19,7 +19,7 @@ from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import (
     Similarity,
@@ -31,7 +31,7 @@ from kvlab.core.methods.settlers.edges import (
     similarity,
     sum_to_target,
 )
-from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.evict import Evict
 from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Parts, Space, turns
 
 RESIDUAL = "residual"

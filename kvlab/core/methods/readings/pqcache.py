@@ -11,8 +11,7 @@ from torch import Tensor
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, register_reading
 from kvlab.core.contract.view import NEVER
 from kvlab.core.errors import UserError
-from kvlab.core.methods.readings.clusters import k_means, nearest
-from kvlab.core.methods.readings.selection import always, best, of_group, write_newest
+from kvlab.core.methods.readings.selection import always, best, k_means, nearest, of_group, write_newest
 from kvlab.core.stores.quantized_states import states_at
 
 

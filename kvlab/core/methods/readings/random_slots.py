@@ -8,8 +8,7 @@ from torch import Tensor
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.contract.view import NEVER
-from kvlab.core.methods.readings.draws import step_draws
-from kvlab.core.methods.readings.selection import best
+from kvlab.core.methods.readings.selection import best, step_draws
 
 
 @register_reading

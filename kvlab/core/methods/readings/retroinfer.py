@@ -21,8 +21,7 @@ from kvlab.core.contract.reading import (
 )
 from kvlab.core.contract.view import NEVER
 from kvlab.core.errors import UserError
-from kvlab.core.methods.readings.clusters import means_of, spread_rows
-from kvlab.core.methods.readings.selection import always, of_group, of_sets, write_newest
+from kvlab.core.methods.readings.selection import always, means_of, of_group, of_sets, spread_rows, write_newest
 from kvlab.core.stores.quantized_states import dense_states
 
 STEADY = -1  # the cluster of slots that are always read

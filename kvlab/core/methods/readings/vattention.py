@@ -11,8 +11,7 @@ from torch import Tensor
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.contract.view import NEVER
-from kvlab.core.methods.readings.draws import step_draws
-from kvlab.core.methods.readings.selection import always, counts_of, of_sets
+from kvlab.core.methods.readings.selection import always, counts_of, of_sets, step_draws
 
 # draws of the two samples
 BASE = 1

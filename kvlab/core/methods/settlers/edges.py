@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from kvlab.core.contract.numerics import STEP, round_to_step
 from kvlab.core.contract.slot_columns import TINY, key_lengths
-from kvlab.core.contract.ties import STEP, round_to_step
 from kvlab.core.contract.view import KEY_LENGTH, Slots, View
 
 Similarity = Literal["dot", "cosine", "l2"]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.log_averages import NEVER_SEEN
+from kvlab.core.contract.numerics import NEVER_SEEN
 from kvlab.core.contract.plan import Edges
 from kvlab.core.contract.slot_columns import log_total
 from kvlab.core.contract.view import View

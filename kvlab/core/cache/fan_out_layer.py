@@ -1,0 +1,213 @@
+"""One layer of a fan-out cache, which hands states and queries to the same layer of every branch; and the branches."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import LinearAttentionLayer
+
+from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, PassResults, offer, take
+from kvlab.core.cache.cache import CompressedCache
+from kvlab.core.cache.cache_copy import take_states
+from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.core.cache.settings import synchronize
+from kvlab.core.contract.parts import optional
+from kvlab.core.errors import is_out_of_memory
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Branch:
+    """A compressed cache that takes part in shared passes.
+
+    `rows` are its rows of the batch: all of them while branches share a prompt. `seconds` is the time its own layers
+    took, `charged` that of results it took over from other branches, which it would have computed alone. `error` ended
+    it; other branches go on.
+    """
+
+    cache: CompressedCache
+    rows: slice = field(default_factory=lambda: slice(None))
+    seconds: float = 0.0
+    charged: float = 0.0
+    error: Exception | None = None
+
+    def own_seconds(self) -> float:
+        """Seconds its layers would take alone, including its second pass over the prompt."""
+        return self.seconds + self.charged + self.cache.settings.second_pass_seconds
+
+    def run(self, work: Callable[[], Result], now: Callable[[], float]) -> Result | None:
+        """The result of `work`, timed by the clock `now`; None if it fails, which ends this branch.
+
+        Out-of-memory errors pass through, because they concern all branches.
+        """
+        begun = now()
+        try:
+            return work()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.error = error
+            return None
+        finally:
+            self.seconds += now() - begun
+
+
+Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
+
+
+class Serving(Protocol):
+    """The cache that a layer belongs to."""
+
+    is_split: bool
+    branches: list[Branch]
+    now: Callable[[], float]
+
+    def check(self) -> None:
+        """Raise the first error if every branch has failed."""
+
+
+class FanOutLayer(UnboundedLayer):
+    """While branches share a prompt, keys and values exist once and attention is computed once; later every branch
+    attends with its own rows."""
+
+    def __init__(self, serving: Serving, layer_idx: int) -> None:
+        super().__init__()
+        # A cycle would keep the caches of every pass alive until Python collects garbage, which it seldom does.
+        self._serving = weakref.ref(serving)
+        self.layer_idx = layer_idx
+        self.is_initialized = True  # branches take dtype and device from their own first tokens
+        self._arrived: dict[Branch, Arrived] = {}
+
+    @property
+    def serving(self) -> Serving:
+        """The cache, which lives as long as its passes."""
+        serving = self._serving()
+        assert serving is not None
+        return serving
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the layer has no states of its own."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append states (B, H, q, d) to every branch; kvlab's attention function then calls `attend`."""
+        self._arrived.clear()
+        if not self.serving.is_split:  # fused projections give views, which would keep more than these states alive
+            key_states = key_states.contiguous()
+            value_states = value_states.contiguous()
+        for branch in self._active():
+            self._append(branch, key_states, value_states)
+        offer(self, key_states)
+        return key_states, value_states
+
+    def _append(self, branch: Branch, key_states: Tensor, value_states: Tensor) -> None:
+        def append() -> None:
+            rows = branch.rows
+            keys, values = branch.cache.update(key_states[rows], value_states[rows], self.layer_idx)
+            attending = take(keys)
+            assert attending is not None, "a compressed layer always attends by itself"
+            self._arrived[branch] = attending, keys, values
+
+        branch.run(append, self.serving.now)
+        first = next(iter(self._arrived), branch)
+        if not self.serving.is_split and branch in self._arrived and first is not branch:
+            own, other = (self._layer(one).buckets[0].table for one in (branch, first))
+            own.share_states(other)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d). Raises the first error if every branch has failed."""
+        if self.serving.is_split:
+            outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
+            pairs = zip(self.serving.branches, outputs, strict=True)
+            # The rows of a branch that failed are ignored from here on.
+            parts = [torch.zeros_like(query[one.rows]) if output is None else output for one, output in pairs]
+            whole = torch.cat(parts)
+        else:
+            results = PassResults(self.serving.now)
+            for branch in self._active():
+                weights = optional(branch.cache.settings.pipeline.score, "row_weights")
+                if weights is not None and query.shape[2] > 1:
+                    results.expect(weights(query.shape[2], query.device))
+            shared = [self._share(branch, query, call, results) for branch in self._active()]
+            whole = next((output for output in shared if output is not None), query)
+        self.serving.check()
+        return whole
+
+    def _share(self, branch: Branch, query: Tensor, call: AttentionCall, results: PassResults) -> Tensor | None:
+        results.charged = 0.0
+        output = self._attend(branch, query, call._replace(results=results))
+        branch.charged += results.charged
+        return output
+
+    def _attend(self, branch: Branch, query: Tensor, call: AttentionCall) -> Tensor | None:
+        if branch.error is not None or branch not in self._arrived:
+            return None
+        layer, keys, values = self._arrived.pop(branch)
+        return branch.run(lambda: layer.attend(query[branch.rows], keys, values, call), self.serving.now)
+
+    def _active(self) -> list[Branch]:
+        return [branch for branch in self.serving.branches if branch.error is None]
+
+    def _layer(self, branch: Branch) -> LayerState:
+        layer = branch.cache.layers[self.layer_idx]
+        assert isinstance(layer, LayerState)
+        return layer
+
+    # transformers' Cache interface: all branches have seen equally many tokens
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, padding included."""
+        return self._layer(self._active()[0]).cumulative_length
+
+    def reset(self) -> None:
+        """Forget the text in every branch."""
+        for branch in self.serving.branches:
+            self._layer(branch).reset()
+
+
+class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
+    """Compressed slots beside a recurrent state, which is the first branch's until `split`, then that of all rows."""
+
+    is_croppable = False
+
+    def __init__(self, serving: Serving, layer_idx: int, layer: LinearAttentionLayer) -> None:
+        LinearAttentionLayer.__init__(self, layer.number_of_states)
+        FanOutLayer.__init__(self, serving, layer_idx)
+        take_states(self, layer)
+
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]  # of two bases with unlike arguments
+        """Initialize the recurrent state (keyword states); branches initialize their own slots."""
+        if named:
+            LinearAttentionLayer.lazy_initialization(self, **named)
+
+    def reset(self) -> None:
+        LinearAttentionLayer.reset(self)
+        FanOutLayer.reset(self)
+
+
+def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
+    """The call for the branch's rows of the batch."""
+    if call.padding is None and call.hidden_states is None:
+        return call
+    padding, hidden = (None if part is None else part[branch.rows] for part in (call.padding, call.hidden_states))
+    return call._replace(padding=padding, hidden_states=hidden)
+
+
+def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
+    """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
+    if not timed:
+        return time.perf_counter
+
+    def now() -> float:
+        synchronize(device)
+        return time.perf_counter()
+
+    return now

@@ -1,0 +1,112 @@
+"""Numbers that plans and kernels share: draws tied to tokens, scores equal by construction, logs of moving averages."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+NEGLIGIBLE = 1e-8  # relative to 1 in float32
+NEVER_SEEN = -1e4  # replaces log(0) so that arithmetic stays finite
+BYTE = 2**8 - 1
+
+
+def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) -> None:
+    """Update log averages in place with a query of attention `mass` (B, H, S)."""
+    new = mass.log().sub_(log_mass).add_(math.log(1 - alpha))
+    torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
+
+
+def correct_bias(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
+    """Bias-corrected log average: average - log(1 - alpha^rows), -inf before the first query."""
+    return average - missing(rows, alpha)
+
+
+def correction(rows: Tensor, alpha: float) -> Tensor:
+    """-log(1 - alpha^rows): what an average over few queries lacks."""
+    return -missing(rows, alpha)
+
+
+def missing(rows: Tensor, alpha: float) -> Tensor:
+    """log(1 - alpha^rows) of counts (B, H, S), 0 counted as 1; a table lookup if counts fit a byte."""
+    if fits_byte(alpha):
+        return _every_byte(alpha, rows.device).index_select(0, rows.clamp(0, BYTE).long().flatten()).view(rows.shape)
+    return _missing(rows.clamp_min(1), alpha)
+
+
+def fits_byte(alpha: float) -> bool:
+    """Whether the correction is negligible beyond 255 queries."""
+    return alpha**BYTE < NEGLIGIBLE
+
+
+@lru_cache
+def _every_byte(alpha: float, device: torch.device) -> Tensor:
+    """`missing` of the counts 0 to 255."""
+    with torch.inference_mode(False):
+        return _missing(torch.arange(BYTE + 1, device=device).clamp_min(1), alpha)
+
+
+def _missing(rows: Tensor, alpha: float) -> Tensor:
+    # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorized log1p.
+    return (rows * math.log(alpha)).expm1_().neg_().log_()
+
+
+# Scores that are equal by construction, whatever the processor: of repeated tokens, of constant windows.
+#
+# Slots with equal scores leave by age, the oldest first (`Slots.lowest`). That is a rule only if such scores are equal
+# to the last bit, which sums in another order are not. So scorers round where equal scores are likely.
+
+STEP = 2.0**-16
+
+
+def round_to_step(score: Tensor, step: float = STEP) -> Tensor:
+    """The nearest multiples of `step`, a power of two."""
+    return (score / step).round() * step
+
+
+def round_relatively(score: Tensor) -> Tensor:
+    """`score` >= 0 to within .02 %: its logarithm to base 2 in multiples of 2^-12."""
+    # In double precision, since a vector of floats and the few numbers behind it are not raised alike to the last bit.
+    return round_to_step(score.log2(), 2.0**-12).double().exp2().float()
+
+
+_MASK = (1 << 64) - 1
+
+
+def _signed(number: int) -> int:
+    number &= _MASK
+    return number - (1 << 64) if number >> 63 else number
+
+
+MIX = _signed(0x9E3779B97F4A7C15), _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+
+def head_streams(seed: int, heads: int, device: torch.device) -> Tensor:
+    """Start (H, 1) int64 of each head's random stream."""
+    return torch.arange(heads, device=device)[:, None] * MIX[1] + stream_start(seed)
+
+
+def stream_start(seed: int) -> int:
+    """Start of head 0's stream; head h starts `h * MIX[1]` later, in 64 bits."""
+    return _signed(seed * MIX[2])
+
+
+def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) -> Tensor:
+    """Uniform numbers in [0, 1) for the tokens at `position` (B, H, E), float32, one stream per head.
+
+    Counter-based (SplitMix64 of seed, head and position): a token draws the same number in any batch and at any time,
+    so runs are reproducible row by row. `streams`: precomputed `head_streams`.
+    """
+    streams = head_streams(seed, position.shape[1], position.device) if streams is None else streams
+    state = torch.add(streams, position.long(), alpha=MIX[0])
+    for shift, factor in ((30, MIX[1]), (27, MIX[2])):
+        state = (state ^ _shift_right(state, shift)) * factor
+    state = state ^ _shift_right(state, 31)
+    return _shift_right(state, 40).float() / 2**24
+
+
+def _shift_right(state: Tensor, by: int) -> Tensor:
+    """Logical right shift."""
+    return (state >> by) & ((1 << (64 - by)) - 1)

@@ -1,1 +1,0 @@
-"""Scores from observed attention."""

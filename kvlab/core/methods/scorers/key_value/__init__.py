@@ -1,1 +1,0 @@
-"""Scores from keys, values and positions."""

@@ -1,1 +1,0 @@
-"""Scores by the attention that future queries are expected to give."""

@@ -1,1 +1,0 @@
-"""Scorers that wrap other scorers."""

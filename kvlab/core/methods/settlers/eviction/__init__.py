@@ -1,1 +1,0 @@
-"""Settlers that evict victims."""

@@ -1,1 +1,0 @@
-"""Settlers that merge victims into neighbours or the most similar kept slot."""

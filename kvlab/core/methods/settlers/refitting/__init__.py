@@ -1,1 +1,0 @@
-"""Settlers that evict, and refit the kept slots to compensate."""

@@ -1,1 +1,0 @@
-"""Settlers that merge victims into a few residual slots."""
