@@ -24,7 +24,7 @@ from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
 from kvlab.watch.recording import Pass, read_recording
-from kvlab.watch.run_folder import load_recorded_model, longest_sequence, steps_of, token_ids
+from kvlab.watch.run_folder import copies_of_heads, load_recorded_model, longest_sequence, steps_of, token_ids
 
 TIE = 1e-5  # scores nearer than this share of the largest are equal but for rounding
 MOST_VARIANTS = 60
@@ -144,7 +144,8 @@ def check(
         counts = [len(tokens) for tokens in recorded[0].values()]
         budget = max(1, round(sum(counts) / len(counts)))
     prompt_tokens = sum(one.tokens for one in groups[0]) - padding
-    decisions = Decisions()
+    copies = copies_of_heads(loaded, groups[-1][-1])
+    decisions = Decisions(copies)
     ours = _run(loaded, method, budget, ids, prompt_tokens, len(groups), decisions)
     rows = []
     first: Departure | None = None
@@ -170,14 +171,18 @@ def check(
     ]
     result = Check(spec, budget, pd.DataFrame(rows, columns=columns), first)
     if search and not result.agrees_but_for_ties:
-        result.explanations = _explanations(loaded, method, name, budget, ids, prompt_tokens, recorded[0])
+        result.explanations = _explanations(loaded, method, name, budget, ids, prompt_tokens, recorded[0], copies)
     return result
 
 
 class Decisions:
-    """Observer of a cache: kvlab's score of every token at the first decision of each layer, NaN where it had left."""
+    """Observer of a cache: kvlab's score of every token at the first decision of each layer, NaN where it had left.
 
-    def __init__(self) -> None:
+    Heads are repeated `copies` times, for a recorded cache that holds the keys and values of each query head.
+    """
+
+    def __init__(self, copies: int) -> None:
+        self.copies = copies
         self.scores: dict[int, Tensor] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: Any, output: Tensor) -> None:
@@ -190,7 +195,9 @@ class Decisions:
         size = int(before.position[0][valid].max()) + 1
         scores = torch.full((valid.shape[0], size + 1), torch.nan, device=valid.device)
         place = torch.where(valid, before.position[0].long(), size)
-        self.scores[layer_idx] = scores.scatter(1, place, before.score[0].float())[:, :size].cpu()
+        self.scores[layer_idx] = (
+            scores.scatter(1, place, before.score[0].float())[:, :size].repeat_interleave(self.copies, 0).cpu()
+        )
 
 
 @torch.inference_mode()
@@ -201,26 +208,27 @@ def _run(
     ids: list[int],
     prompt_tokens: int,
     steps: int,
-    observer: Decisions | None = None,
+    decisions: Decisions,
 ) -> list[dict[tuple[int, int], frozenset[int]]]:
     """Tokens that kvlab's run of a method holds by layer and head, after the prompt and after each later token."""
-    cache = make_cache(loaded, method, budget, observer=observer)
+    cache = make_cache(loaded, method, budget, observer=decisions)
     tokens = torch.tensor([ids], device=loaded.device)
     loaded.model(tokens[:, :prompt_tokens], past_key_values=cache)
-    held = [_held(cache)]
+    held = [_held(cache, decisions.copies)]
     for step in range(1, steps):
         at = prompt_tokens + step - 1
         loaded.model(tokens[:, at : at + 1], past_key_values=cache)
-        held.append(_held(cache))
+        held.append(_held(cache, decisions.copies))
     return held
 
 
-def _held(cache: Any) -> dict[tuple[int, int], frozenset[int]]:
-    found = {}
+def _held(cache: Any, copies: int) -> dict[tuple[int, int], frozenset[int]]:
+    found: dict[tuple[int, int], frozenset[int]] = {}
     for layer in cache.compressed_layers():
         slots = layer.slots
         for head, (positions, valid) in enumerate(zip(slots.position[0], slots.valid[0], strict=True)):
-            found[layer.layer_idx, head] = frozenset(positions[valid].tolist())
+            tokens = frozenset(positions[valid].tolist())
+            found |= {(layer.layer_idx, copies * head + copy): tokens for copy in range(copies)}
     return found
 
 
@@ -291,6 +299,7 @@ def _explanations(
     ids: list[int],
     prompt_tokens: int,
     recorded: dict[tuple[int, int], frozenset[int]],
+    copies: int,
 ) -> list[tuple[str, float]]:
     """Agreement after the prompt with other settings or another budget, best first.
 
@@ -303,7 +312,7 @@ def _explanations(
         tried = []
         for label, variant, amount in _variants(method, name, budget, prompt_tokens)[:MOST_VARIANTS]:
             try:
-                decisions = Decisions()
+                decisions = Decisions(copies)
                 (held,) = _run(loaded, variant, amount, ids, prompt_tokens, 1, decisions)
             except UserError:
                 continue  # the method does not take this value at this length

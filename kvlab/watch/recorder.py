@@ -112,10 +112,14 @@ class Recorder:
             index = getattr(attention, "layer_idx", None)
             layer = layer if index is None else int(index)
             history = self.layers.setdefault(layer, LayerHistory(self.config, attention, projection))
-            self._undo.append(getattr(attention, projection).register_forward_hook(_catch(history)).remove)
+            self._undo.append(getattr(attention, projection).register_forward_hook(_catch(history.caught)).remove)
+            keys = getattr(attention, "k_norm", None) or getattr(attention, "k_proj", None)
+            if isinstance(keys, nn.Module):
+                self._undo.append(keys.register_forward_hook(_catch(history.caught_keys)).remove)
         for module in self.model.modules():
             if type(module).__name__.endswith("RotaryEmbedding"):
                 self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
+                self._undo.append(module.register_forward_hook(self._after_rotary).remove)
         from transformers import cache_utils
 
         undo: list[Any] = []
@@ -196,6 +200,7 @@ class Recorder:
             "shape": shape,
             "padded": padded,
             "cache": _cache_argument(kwargs),
+            "rotations": [],
             "done": False,
         }
         cache = self.cache if self.cache is not None else self._pending["cache"]
@@ -211,6 +216,13 @@ class Recorder:
         places = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
         if self._pending is not None and torch.is_tensor(places) and places.dim() == 2:
             self._pending["places"] = places.detach().cpu()
+
+    def _after_rotary(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Keep the cosines and sines, (rows, tokens, rotated coordinates), with which this pass's keys are rotated."""
+        if self._pending is not None and isinstance(output, tuple) and len(output) == 2 and output[0].dim() == 3:
+            known = self._pending["rotations"]
+            if not any(one[0].shape == output[0].shape and torch.equal(one[0], output[0]) for one in known):
+                known.append(output)
 
     def _after_pass(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._pending is None:
@@ -242,7 +254,7 @@ class Recorder:
         layers = []
         allocated = 0
         for layer, history in sorted(self.layers.items()):
-            history.end(self.notes)
+            history.end(self.notes, state["rotations"])
             held = held_slots(state["cache"], layer)
             if held is None or not history.count:
                 continue
@@ -325,16 +337,15 @@ class LayerHistory:
         self.error: float | None = None
         self.buffers: dict[str, Tensor] = {}
         self.last: tuple[Tensor, Tensor, Tensor] | None = None  # of the slots: fingerprints, positions, kinds
-        self._caught: list[Tensor] = []
+        self.caught: list[Tensor] = []  # outputs of the value (or fused) projection in this pass
+        self.caught_keys: list[Tensor] = []  # keys before they are rotated
         self._handed: list[tuple[Tensor, Tensor]] = []
         self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
 
     def begin(self) -> None:
-        self._caught = []
+        self.caught.clear()
+        self.caught_keys.clear()
         self._handed = []
-
-    def catch(self, output: Tensor) -> None:
-        self._caught.append(output.detach())
 
     def handed(self, keys: Tensor, values: Tensor) -> None:
         self._handed.append((keys.detach(), values.detach()))
@@ -343,7 +354,7 @@ class LayerHistory:
         """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
         return self.buffers[name][:, :, : self.count]
 
-    def end(self, notes: list[str]) -> None:
+    def end(self, notes: list[str], rotations: list[tuple[Tensor, Tensor]]) -> None:
         """Add the tokens of a pass to the history."""
         values = self._new_values()
         if values is None:
@@ -356,9 +367,15 @@ class LayerHistory:
             if keys.shape[1] != values.shape[1]:  # repeated for the query heads before it was handed over
                 keys = keys[:, :: keys.shape[1] // values.shape[1]]
         else:
-            self.keys_known = False
-            _once(notes, "The cache was handed only part of the tokens, so slots are recognised by values alone.")
-            keys = torch.zeros_like(values)
+            rotated = None if keys is None else self._rotated_keys(keys, values, rotations)
+            if rotated is None:
+                self.keys_known = False
+                _once(
+                    notes,
+                    "The cache was handed only part of the tokens, so slots are recognised by values alone; where "
+                    "several tokens have one value, as in a first layer, a slot with it is of unknown origin.",
+                )
+            keys = torch.zeros_like(values) if rotated is None else rotated
         prints = fingerprints(values)
         both = prints * 1_000_003 + fingerprints(keys)
         verified = torch.zeros_like(prints, dtype=torch.bool)
@@ -366,6 +383,29 @@ class LayerHistory:
         for name, part in new.items():
             self._append(name, part)
         self.count += values.shape[2]
+
+    def _rotated_keys(self, handed: Tensor, values: Tensor, rotations: list[tuple[Tensor, Tensor]]) -> Tensor | None:
+        """Keys of the pass's tokens, made of the projection's output and the model's rotation; None where those that
+        were handed to the cache are not among them, bit for bit."""
+        if not self.caught_keys:
+            return None
+        rows, heads, tokens, size = values.shape
+        output = torch.cat(self.caught_keys, dim=1)
+        if output.numel() != values.numel():
+            return None
+        keys = output.reshape(rows, tokens, heads, size).transpose(1, 2)
+        given = fingerprints(handed[:, :: max(1, handed.shape[1] // heads)])
+        for cosine, sine in rotations:
+            width = cosine.shape[-1]
+            if width > size or cosine.shape[1] != tokens:
+                continue
+            turned = keys[..., :width]
+            first, second = turned.chunk(2, dim=-1)
+            turned = turned * cosine[:, None] + torch.cat([-second, first], dim=-1) * sine[:, None]
+            turned = torch.cat([turned, keys[..., width:]], dim=-1)
+            if float((lookup(given, fingerprints(turned)) >= 0).float().mean()) > 0.1:  # others may be merged
+                return turned
+        return None
 
     def _append(self, name: str, part: Tensor) -> None:
         buffer = self.buffers.get(name)
@@ -379,9 +419,9 @@ class LayerHistory:
 
     def _new_values(self) -> Tensor | None:
         """Values of the pass's tokens from the projection, where its parts can be told apart."""
-        if not self._caught:
+        if not self.caught:
             return None
-        output = torch.cat(self._caught, dim=1)
+        output = torch.cat(self.caught, dim=1)
         if output.dim() != 3:
             return None
         rows, tokens, width = output.shape
@@ -468,13 +508,21 @@ class LayerHistory:
             same = loose & _equal_rows(values[:, :, known:], self._heads_of("values", head, heads), by_value)
             places = torch.where(same, by_value, places)
             kinds = torch.where(same, KINDS.index("moved"), kinds)
+        doubtful = torch.zeros_like(prints, dtype=torch.bool)
+        if not self.keys_known:
+            # Several tokens have this value: which of them it is cannot be said.
+            last = seen_prints.shape[2] - 1 - lookup(prints, seen_prints.flip(2))
+            doubtful = (last != lookup(prints, seen_prints)) & (last < seen_prints.shape[2])
+            places = places.masked_fill(doubtful[:, :, known:], UNKNOWN)
+            kinds = kinds.masked_fill(doubtful[:, :, known:], KINDS.index("unknown"))
         result = places.to("cpu", torch.int32)
         kinds = kinds.to("cpu", torch.uint8)
         if known and self.last is not None:
             result = torch.cat([self.last[1][:, :, :known], result], dim=2)
             kinds = torch.cat([self.last[2][:, :, :known], kinds], dim=2)
-        if bool((result < 0).any()):
-            self._take_apart(keys, values, result, head, merges)
+        open_ = (result < 0) & ~doubtful.cpu()
+        if bool(open_.any()):
+            self._take_apart(keys, values, result, open_, head, merges)
             kinds[result == MERGED] = KINDS.index("merged")
         if head is None:
             self.last = (slots_now, result, kinds)
@@ -517,22 +565,29 @@ class LayerHistory:
         return positions, kinds
 
     def _take_apart(
-        self, keys: Tensor, values: Tensor, result: Tensor, only_head: int | None, merges: list[list[float]]
+        self,
+        keys: Tensor,
+        values: Tensor,
+        result: Tensor,
+        open_: Tensor,
+        only_head: int | None,
+        merges: list[list[float]],
     ) -> None:
-        """Find the slots that are weighted sums of tokens: marks them in `result` and adds rows to `merges`."""
+        """Mark in `result` those of the `open_` slots that are weighted sums of tokens, and add rows to `merges`."""
         limit = NEAR.get(values.dtype, 1e-3)
         heads = values.shape[1]
         seen_keys = self._heads_of("keys", only_head, heads)
         seen_values = self._heads_of("values", only_head, heads)
         for row in range(values.shape[0]):
             for head in range(heads):
-                slots = (result[row, head] < 0).nonzero()[:, 0].to(values.device)
+                slots = open_[row, head].nonzero()[:, 0].to(values.device)
                 if not len(slots):
                     continue
                 kept = result[row, head][result[row, head] >= 0].long()
                 free = torch.ones(self.count, dtype=torch.bool)
                 free[kept] = False
                 tokens = free.nonzero()[:, 0].to(values.device)
+                names = tokens.tolist()
                 true_head = head if only_head is None else only_head
                 before = self._merged.get((row, true_head), {})
                 targets = _atoms(keys[row, head, slots], values[row, head, slots], self.keys_known)
@@ -551,18 +606,16 @@ class LayerHistory:
                     atoms = _atoms(seen_keys[row, head, tokens], seen_values[row, head, tokens], self.keys_known)
                     if old:
                         atoms = torch.cat([atoms, torch.stack([item["atom"] for item in old])])
-                    width = values.shape[-1]
-                    pairs = sums_of_two(torch.stack([target for _, _, target in left]), atoms, width)
-                    for (slot, print_, target), (chosen, residual) in zip(left, pairs):
-                        if residual > limit:
-                            chosen, residual = sum_of_few(target, atoms, limit, width)
-                        parents = {}
-                        if chosen is not None:
-                            parents = _parents(chosen, target, atoms, tokens, old, keys.shape[-1], self.keys_known)
+                    goals = torch.stack([target for _, _, target in left])
+                    chosen, residuals = sums_of_atoms(goals, atoms, limit, values.shape[-1])
+                    weights = weights_of(chosen, goals, atoms, values.shape[-1])
+                    for (slot, print_, target), places, parts, residual in zip(
+                        left, chosen, weights, residuals.tolist()
+                    ):
                         found[slot] = {
                             "atom": target.clone(),
                             "print": print_,
-                            "parents": parents,
+                            "parents": _parents(places, parts, names, old),
                             "residual": residual,
                         }
                 for slot, item in found.items():
@@ -780,122 +833,162 @@ def _atoms(keys: Tensor, values: Tensor, use_keys: bool) -> Tensor:
     return torch.cat([part.float() for part in parts], dim=-1)
 
 
-def sums_of_two(targets: Tensor, atoms: Tensor, width: int) -> list[tuple[list[int] | None, float]]:
-    """For each target the pair of atoms whose weighted sum comes nearest, and the relative residual, larger half.
+def sums_of_atoms(targets: Tensor, atoms: Tensor, limit: float, width: int) -> tuple[list[list[int]], Tensor]:
+    """For each target (targets, coordinates) the atoms (atoms, coordinates) that it is a weighted sum of, none where
+    there is no such sum within `limit` of its norm; and the relative residual, of keys or values, the larger.
 
-    Keys and values (the last `width` coordinates) have weights of their own. The first of a pair is one of the `BEAM`
-    that are most alike, the second any; the sums are in closed form and float64.
+    Keys and values (the last `width` coordinates) have weights of their own. Two atoms are tried first, greedily and
+    then every pair, and only then more.
     """
-    if len(atoms) < 2:
-        return [(None, 1.0)] * len(targets)
-    parts = [part for part in (slice(0, -width), slice(-width, None)) if atoms[:, part].shape[1]]
-    atoms = atoms.double()
-    targets = targets.double()
-    sizes = [atoms[:, part].square().sum(-1).clamp_min(1e-24) for part in parts]
-    first_count = min(BEAM, len(atoms))
-    result: list[tuple[list[int] | None, float]] = []
-    for block in targets.split(max(1, 2_000_000 // (first_count * len(atoms)))):
-        along = [block[:, part] @ atoms[:, part].T for part in parts]
-        wholes = [block[:, part].square().sum(-1).clamp_min(1e-24) for part in parts]
-        alike = sum(one.square() / size / whole[:, None] for one, size, whole in zip(along, sizes, wholes))
-        first = alike.topk(first_count, dim=-1).indices
-        left = torch.zeros(len(block), first_count, len(atoms), dtype=torch.float64, device=atoms.device)
-        for part, one, size, whole in zip(parts, along, sizes, wholes):
-            cross = atoms[first][..., part] @ atoms[:, part].T
-            onto_first = one.gather(1, first)[..., None]
-            determinant = size[first][..., None] * size - cross.square()
-            reached = onto_first.square() * size - 2 * onto_first * one[:, None] * cross
-            reached = reached + one[:, None].square() * size[first][..., None]
-            flat = determinant < 1e-9 * size[first][..., None] * size
-            reached = torch.where(
-                flat, onto_first.square() / size[first][..., None], reached / determinant.clamp_min(1e-24)
-            )
-            left = torch.maximum(left, 1 - reached / whole[:, None, None])
-        best = left.flatten(1).argmin(1)
-        for target, place, choices in zip(block, best.tolist(), first.tolist()):
-            chosen = [choices[place // len(atoms)], place % len(atoms)]
-            if chosen[0] == chosen[1]:
-                chosen = chosen[:1]
-            rows = atoms[torch.tensor(chosen, device=atoms.device)]
-            rests = [
-                float(
-                    (target[part] - _projected(rows[:, part], target[part])).norm()
-                    / target[part].norm().clamp_min(1e-12)
-                )
-                for part in parts
-            ]
-            result.append((chosen, max(rests)))
-    return result
-
-
-def sum_of_few(target: Tensor, atoms: Tensor, limit: float, width: int) -> tuple[list[int] | None, float]:
-    """The fewest atoms of which the target is a weighted sum within `limit` of its norm, and the relative residual.
-
-    Keys and values (the last `width` coordinates) have weights of their own. A beam of first parents, each gone on
-    with greedily.
-    """
-    if not len(atoms):
-        return None, 1.0
-    parts = [slice(0, atoms.shape[1] - width), slice(atoms.shape[1] - width, None)]
-    parts = [part for part in parts if atoms[:, part].shape[1]]
-    norms = [atoms[:, part].norm(dim=-1).clamp_min(1e-12) for part in parts]
-    scale = [float(target[part].norm().clamp_min(1e-12)) for part in parts]
-
-    def gain(rest: list[Tensor]) -> Tensor:
-        each = [
-            (atoms[:, part] @ left / size).abs() / whole for part, left, size, whole in zip(parts, rest, norms, scale)
-        ]
-        return torch.stack(each).square().sum(0)
-
-    first = gain([target[part] for part in parts]).topk(min(BEAM, len(atoms))).indices.tolist()
-    best: list[int] | None = None
-    best_residual = 1.0
-    for start in first:
-        chosen = [start]
-        while True:
-            matrix = atoms[torch.tensor(chosen, device=atoms.device)]
-            rest = [target[part] - _projected(matrix[:, part], target[part]) for part in parts]
-            residual = max(float(left.norm()) / whole for left, whole in zip(rest, scale))
-            if residual <= limit and (best is None or len(chosen) < len(best)):
-                best = list(chosen)
-                best_residual = residual
-            most = min(TAKEN_APART if best is None else len(best) - 1, len(atoms))
-            if residual <= limit or len(chosen) >= most:
-                break
-            gains = gain(rest)
-            gains[torch.tensor(chosen, device=gains.device)] = -1
-            chosen.append(int(gains.argmax()))
-        if best is not None and len(best) <= 2:
+    chosen: list[list[int]] = [[] for _ in targets]
+    residuals = torch.ones(len(targets), dtype=torch.float64, device=targets.device)
+    goals = unit_halves(targets, width)
+    units = unit_halves(atoms, width)
+    attempts = (
+        lambda some: sums_of_few(some, units, limit, 2),
+        lambda some: sums_of_two(some, units, limit),
+        lambda some: sums_of_few(some, units, limit, TAKEN_APART),
+    )
+    open_ = torch.arange(len(targets), device=targets.device)
+    for attempt in attempts:
+        if not len(atoms) or not len(open_):
             break
-    return best, best_residual
+        sums, residuals[open_] = attempt([goal[open_] for goal in goals])
+        for place, one in zip(open_.tolist(), sums):
+            chosen[place] = one
+        open_ = torch.tensor([place for place in open_.tolist() if not chosen[place]], device=targets.device).long()
+    return chosen, residuals
 
 
-def _projected(matrix: Tensor, goal: Tensor) -> Tensor:
-    """The least-squares sum of the rows of `matrix` (parents, width) that is nearest to `goal` (width,)."""
-    rows = matrix.double().cpu()
-    weights = torch.linalg.lstsq(rows.T, goal.double().cpu()[:, None]).solution[:, 0]
-    return (weights @ rows).to(goal)
+def sums_of_two(goals: list[Tensor], units: list[Tensor], limit: float) -> tuple[list[list[int]], Tensor]:
+    """As `sums_of_atoms` with the pair that comes nearest. The first of a pair is one of the `BEAM` that are most
+    alike, the second any; the sums are in closed form."""
+    atoms = len(units[0])
+    first_count = min(BEAM, atoms)
+    pairs: list[list[int]] = []
+    residuals = []
+    for block in zip(*(goal.split(max(1, 2_000_000 // (first_count * atoms))) for goal in goals)):
+        along = [goal @ unit.T for goal, unit in zip(block, units)]
+        first = torch.stack(along).square().sum(0).topk(first_count, dim=-1).indices
+        left = along[0].new_zeros(len(first), first_count, atoms)
+        for one, unit in zip(along, units):
+            # The part along the first, and what the second adds at a right angle to it.
+            cosine = unit[first] @ unit.T
+            onto_first = one.gather(1, first)[..., None]
+            added = torch.addcmul(one[:, None], onto_first, cosine, value=-1).square_()
+            sine = cosine.square_().neg_().add_(1)
+            added.div_(sine.clamp_min(1e-24)).masked_fill_(sine < 1e-9, 0)
+            left = torch.maximum(left, added.neg_().add_(1 - onto_first.square()))
+        best = left.flatten(1).argmin(1)
+        chosen = torch.stack([first.gather(1, best[:, None] // atoms)[:, 0], best % atoms], dim=1)
+        halves = []
+        for goal, unit in zip(block, units):
+            rest = goal
+            basis = goal.new_zeros(len(goal), 0, goal.shape[1])
+            for atom in chosen.T:
+                rest, basis = _taken_out(rest, basis, unit[atom])
+            halves.append(rest.norm(dim=-1))
+        residual = torch.stack(halves).amax(0)
+        residuals.append(residual)
+        pairs += [pair if near else [] for pair, near in zip(chosen.tolist(), (residual <= limit).tolist())]
+    return pairs, torch.cat(residuals)
+
+
+def sums_of_few(goals: list[Tensor], units: list[Tensor], limit: float, most: int) -> tuple[list[list[int]], Tensor]:
+    """As `sums_of_atoms` with the fewest atoms, at most `most`: a beam of first ones, each gone on with greedily, all
+    at once. What the chosen span is kept as an orthonormal basis of each half."""
+    atoms = len(units[0])
+    starts = min(BEAM, atoms)
+    rough = [unit.float() for unit in units]  # what comes next is chosen in single precision
+    sums: list[list[int]] = []
+    residuals = []
+    for block in zip(*(goal.split(max(1, 2_000_000 // (starts * atoms))) for goal in goals)):
+        rests = [goal[:, None] for goal in block]
+        newest = _gain(rests, rough)[:, 0].topk(starts, dim=-1).indices
+        rests = [rest.expand(-1, starts, -1) for rest in rests]
+        bases = [rest.new_zeros(*rest.shape[:2], 0, rest.shape[2]) for rest in rests]
+        chosen = newest[..., None]
+        found: list[list[int]] = [[] for _ in newest]
+        residual = torch.ones(len(newest), dtype=torch.float64, device=newest.device)
+        open_ = torch.arange(len(newest), device=newest.device)
+        for _ in range(min(most, atoms)):
+            for half, unit in enumerate(units):
+                rests[half], bases[half] = _taken_out(rests[half], bases[half], unit[newest])
+            each = torch.stack([rest.norm(dim=-1) for rest in rests]).amax(0)
+            near = each <= limit
+            done = near.any(1)
+            start = near.int().argmax(1)  # the first of the beam that comes near enough
+            for target in done.nonzero()[:, 0].tolist():
+                place = int(open_[target])
+                found[place] = chosen[target, start[target]].tolist()
+                residual[place] = each[target, start[target]]
+            if bool(done.all()) or chosen.shape[-1] >= min(most, atoms):
+                break
+            open_ = open_[~done]
+            chosen = chosen[~done]
+            rests = [rest[~done] for rest in rests]
+            bases = [basis[~done] for basis in bases]
+            newest = _gain(rests, rough).scatter(2, chosen, -1.0).argmax(-1)
+            chosen = torch.cat([chosen, newest[..., None]], dim=-1)
+        sums += found
+        residuals.append(residual)
+    return sums, torch.cat(residuals)
+
+
+def _gain(rests: list[Tensor], units: list[Tensor]) -> Tensor:
+    """How much of what is left (targets, starts, width) each atom would take, keys and values together."""
+    gains = [(rest.float() @ unit.T).square_() for rest, unit in zip(rests, units)]
+    return gains[0] if len(gains) == 1 else gains[0].add_(gains[1])
+
+
+def unit_halves(rows: Tensor, width: int) -> list[Tensor]:
+    """The key and the value of each row in float64 with a norm of 1; without keys the value alone."""
+    halves = [rows[:, part].double() for part in _parts(rows, width)]
+    return [half / half.norm(dim=-1, keepdim=True).clamp_min(1e-12) for half in halves]
+
+
+def _parts(atoms: Tensor, width: int) -> list[slice]:
+    """Where keys and values stand in the coordinates of atoms; without keys, values alone."""
+    size = atoms.shape[1]
+    return [slice(0, size - width), slice(size - width, size)] if size > width else [slice(0, size)]
+
+
+def _taken_out(rest: Tensor, basis: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """What is left of `rest` (..., width) without its part along `rows`, and the basis (..., vectors, width) with them.
+
+    A row that the basis spans already adds a vector of zeros.
+    """
+    vector = rows
+    for _ in range(2):  # a second time for what rounding leaves
+        vector = vector - ((basis @ vector[..., None]).transpose(-1, -2) @ basis)[..., 0, :]
+    size = vector.norm(dim=-1, keepdim=True)
+    vector = torch.where(size > 1e-9 * rows.norm(dim=-1, keepdim=True), vector / size.clamp_min(1e-30), 0.0)
+    rest = rest - (rest * vector).sum(-1, keepdim=True) * vector
+    return rest, torch.cat([basis, vector[..., None, :]], dim=-2)
+
+
+def weights_of(chosen: list[list[int]], targets: Tensor, atoms: Tensor, width: int) -> list[list[list[float]]]:
+    """The least-squares weights of each target's chosen atoms, for key and value; without keys twice the same."""
+    result: list[list[list[float]]] = [[] for _ in chosen]
+    for count in {len(one) for one in chosen if one}:
+        those = [index for index, one in enumerate(chosen) if len(one) == count]
+        places = torch.tensor([chosen[index] for index in those], device=atoms.device)
+        matrix = atoms[places].transpose(1, 2).double().cpu()
+        goal = targets[torch.tensor(those, device=atoms.device)].double().cpu()[..., None]
+        for part in _parts(atoms, width):
+            solved = torch.linalg.lstsq(matrix[:, part], goal[:, part]).solution[..., 0].tolist()
+            for index, weights in zip(those, solved):
+                result[index].append(weights)
+    return [weights if len(weights) == 2 else weights * 2 for weights in result]
 
 
 def _parents(
-    chosen: list[int],
-    target: Tensor,
-    atoms: Tensor,
-    tokens: Tensor,
-    old: list[dict[str, Any]],
-    width: int,
-    use_keys: bool,
+    chosen: list[int], weights: list[list[float]], tokens: list[int], old: list[dict[str, Any]]
 ) -> dict[int, tuple[float, float]]:
-    """Tokens with their weights in key and value (the key is the first `width` coordinates); a merged slot's own parts
-    are multiplied out."""
-    matrix = atoms[torch.tensor(chosen, device=atoms.device)].T.double().cpu()
-    goal = target.double().cpu()
-    halves = (slice(0, width), slice(width, None)) if use_keys else (slice(None), slice(None))
-    weights = [torch.linalg.lstsq(matrix[half], goal[half, None]).solution[:, 0].tolist() for half in halves]
+    """Tokens with their weights in key and value; a merged slot's own parts are multiplied out."""
     parents: dict[int, tuple[float, float]] = {}
     for place, key_weight, value_weight in zip(chosen, *weights):
-        is_token = place < len(tokens)
-        parts = {int(tokens[place]): (1.0, 1.0)} if is_token else old[place - len(tokens)]["parents"]
+        parts = {tokens[place]: (1.0, 1.0)} if place < len(tokens) else old[place - len(tokens)]["parents"]
         for token, (key_part, value_part) in parts.items():
             before = parents.get(token, (0.0, 0.0))
             parents[token] = (before[0] + key_weight * key_part, before[1] + value_weight * value_part)
@@ -942,10 +1035,10 @@ def weights_checksum(model: Any) -> str:
     return hashlib.sha256((sample * 256).round().to(torch.int32).numpy().tobytes()).hexdigest()
 
 
-def _catch(history: LayerHistory) -> Any:
+def _catch(outputs: list[Tensor]) -> Any:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if torch.is_tensor(output):
-            history.catch(output)
+            outputs.append(output.detach())
 
     return hook
 

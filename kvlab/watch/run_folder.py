@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
@@ -69,6 +70,7 @@ def import_recording(
             "record a prompt that its tokenizer encodes the same way twice."
         )
     layers = sorted(passes[-1].layers)
+    copies = copies_of_heads(loaded, passes[-1])
     slots = [int(_live(groups[0][-1].layers[layer].positions[row], padding)) for layer in layers]
     record = template.model_copy(
         update={
@@ -80,7 +82,7 @@ def import_recording(
             "hyper_parameters": {},
             "preset": "default",
             "departures": None,
-            "notes": _notes(recording, passes),
+            "notes": _notes(recording, passes, copies),
             "versions": recording.header["versions"],
             "level": "full",
             "left_out": {
@@ -104,7 +106,8 @@ def import_recording(
         for layer in layers:
             heads = passes[-1].layers[layer].positions.shape[1]
             for head in range(min(heads, record.model.num_key_value_heads)):
-                merged = steps_of_head([_joined(group, layer) for group in groups], layer, row, head, padding)
+                joined = [_joined(group, layer) for group in groups]
+                merged = steps_of_head(joined, layer, row, copies * head, padding)
                 _write_head(writer, layer, head, merged, prompt_tokens)
         _write_memory(writer, groups, layers, prompt_tokens, row, padding)
         writer.finish("complete", free_text=text, forced_text=text)
@@ -172,6 +175,12 @@ def steps_of(passes: list[Pass]) -> list[list[Pass]]:
     return [passes[:first], *([one] for one in passes[first:])]
 
 
+def copies_of_heads(loaded: LoadedModel, one: Pass) -> int:
+    """How many heads a recorded cache holds for each KV head of the model: more than 1 where it is one a query head."""
+    heads = max(layer.positions.shape[1] for layer in one.layers.values())
+    return max(1, heads // num_key_value_heads(loaded.model.config.get_text_config()))
+
+
 def _joined(group: list[Pass], layer: int) -> Pass:
     """One pass of a group: all its tokens, and the slots that the last one left."""
     last = group[-1]
@@ -220,7 +229,7 @@ def _live(positions: np.ndarray, padding: int) -> float:
     return float(held.sum(-1).mean())
 
 
-def _notes(recording: Recording, passes: list[Pass]) -> tuple[str, ...]:
+def _notes(recording: Recording, passes: list[Pass], copies: int) -> tuple[str, ...]:
     counts = recording.counts()
     total = max(sum(counts.values()), 1)
     notes = [f"This run was {recording.origin}; kvlab names the token of each slot it held.", *recording.notes]
@@ -238,6 +247,10 @@ def _notes(recording: Recording, passes: list[Pass]) -> tuple[str, ...]:
         notes.append(
             f"{100 * counts['masked'] / total:.2g} % of all slots are masked, not freed: they are drawn as evicted, "
             "and their bytes count."
+        )
+    if copies > 1:
+        notes.append(
+            f"The cache holds keys and values of every query head, {copies} for each KV head; the first is drawn."
         )
     if recording.cut_off:
         notes.append("The recording was cut off; what was written before is here.")

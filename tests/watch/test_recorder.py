@@ -108,6 +108,37 @@ def test_merged_slots_are_taken_apart_with_their_weights(tmp_path: Path, dtype: 
                 assert parents[second] == pytest.approx((1 - share, 1 - share), abs=0.03)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_cache_that_gets_only_chosen_tokens_is_recognised_by_rotated_keys(
+    tmp_path: Path, family: str, turned: bool
+) -> None:
+    chosen = torch.arange(TOKENS - 4).flip(0)[::3]
+
+    model = model_of(family)
+    model.config._attn_implementation = "eager"
+    ids = ids_of()
+    mask = torch.zeros(1, 1, TOKENS - 4, len(chosen))
+    with watch(model, path=str(tmp_path / "a.kvlab")), pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        update: Any = DynamicCache.update
+
+        def choose_first(cache: Any, keys: Tensor, values: Tensor, layer: int, *rest: Any) -> Any:
+            """As an attention does that chooses before it stores, a copy for each query head."""
+            keys, values = (part[:, :, chosen].repeat_interleave(2, 1) for part in (-keys if turned else keys, values))
+            whole = update(cache, keys, values, layer)
+            return whole[0][:, ::2], whole[1][:, ::2]
+
+        patch.setattr(DynamicCache, "update", choose_first)
+        model(ids[:, :-4], past_key_values=DynamicCache(), attention_mask=mask)
+    held = read_recording(tmp_path / "a.kvlab").passes[0].layers[0]
+    expected = chosen.tolist()
+    if turned:  # the keys are none of the model's: a token whose value is not its alone is not guessed
+        text = ids[0, :-4].tolist()
+        expected = [place if text.count(text[place]) == 1 else -1 for place in expected]
+        assert -1 in expected
+    assert held.positions[0].tolist() == [expected] * 4
+
+
 def test_rotated_keys_are_moved_and_noise_is_unknown(tmp_path: Path) -> None:
     def rotate_and_spoil(cache: Any) -> None:
         for layer in cache.layers:
