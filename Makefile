@@ -9,7 +9,7 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval llama openvino vllm ray lint format clean
+.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval llama openvino vllm ray lint format docs clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -109,6 +109,12 @@ vllm:
 ray: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,ray]'
 	KVLAB_RAY=1 $(BIN)/python -m pytest tests/evaluation/test_shards_on_ray.py -s
+
+# The documentation as a site, build/docs: README, docs/ and what they link to, and the public names with their docstrings.
+docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,docs]'
+	$(BIN)/python -m dev.docs_site build/docs-source
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
