@@ -181,8 +181,8 @@ def evaluate(
     part = Shard.parse(shard) if shard else None
     engine, options = parse_spec(on) if on else ("", {})
     if part or engine:
-        _check_in_parts(engine, shard, kept, is_table=preset not in ("", reasoning_preset.NAME))
-    if preset and preset != reasoning_preset.NAME:
+        _check_in_parts(engine, shard, kept, is_table=preset not in ("", reasoning_preset.REASONING))
+    if preset and preset != reasoning_preset.REASONING:
         from kvlab.cli.paper_table import run_paper_table
 
         _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS, forced=not forced)
@@ -206,12 +206,12 @@ def evaluate(
     errors = standard_error()
     choices: tuple[MethodChoice, ...] = ()
     if preset:
-        tasks = reasoning_preset.TASKS if tasks == DEFAULT_TASKS else tasks
+        tasks = reasoning_preset.REASONING_TASKS if tasks == DEFAULT_TASKS else tasks
         named, notes = (
             reasoning_preset.reasoning_methods(loading.model) if methods == DEFAULT_METHODS else (methods, [])
         )
         choices = reasoning_preset.reasoning_choices(
-            named, reasoning_preset.SLOTS if budgets == DEFAULT_BUDGETS else budgets
+            named, reasoning_preset.REASONING_SLOTS if budgets == DEFAULT_BUDGETS else budgets
         )
         for note in notes:
             errors.print(note)

@@ -15,9 +15,9 @@ from kvlab.core.method_spec import split_list
 from kvlab.core.methods import make_method
 from kvlab.core.methods.spec import parse_choices
 
-NAME = "reasoning"
-TASKS = "state_tracing:steps=2:others=1,arithmetic_chain:steps=4,list_recall:words=3:count=20"
-SLOTS = "48,96"
+REASONING = "reasoning"
+REASONING_TASKS = "state_tracing:steps=2:others=1,arithmetic_chain:steps=4,list_recall:words=3:count=20"
+REASONING_SLOTS = "48,96"
 BUFFER = 16  # generated tokens: the answers of these tasks are shorter than the authors' buffer of 128
 _BUFFERED = ("rkv", "snapkv:preset=decode", "lazyeviction")
 _EVERY_STEP = ("h2o", "raas", "morphkv")
@@ -43,7 +43,7 @@ def reasoning_choices(methods: str, slots: str) -> tuple[MethodChoice, ...]:
     choices: list[MethodChoice] = []
     for text in split_list(slots):
         if not text.isdecimal():
-            raise UserError(f"--preset {NAME} takes --budgets in slots, such as {SLOTS}, not '{text[:40]}'.")
+            raise UserError(f"--preset {REASONING} takes --budgets in slots, such as {REASONING_SLOTS}, not '{text[:40]}'.")
         for choice in parse_choices(methods, text):
             budget = int(text) - _beside(choice)
             if budget < _beside(choice):

@@ -13,7 +13,7 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
 from kvlab.core.validation import read_json
 
-FOLDER = ".drafts"
+DRAFTS = ".drafts"
 MOST_DRAFTS = 200  # the oldest beyond these are removed
 ID = re.compile(r"[0-9a-f]{16}")
 
@@ -25,7 +25,7 @@ def store_draft(root: Path, content: JsonValue) -> str:
     """
     text = json.dumps(content, ensure_ascii=False)
     draft = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    file = _file(root, draft)
+    file = _draft_file(root, draft)
     if not file.exists():
         try:
             replace_text(file, text)
@@ -39,7 +39,7 @@ def read_draft(root: Path, draft: str) -> JsonValue:
     """What was typed. Raises UserError if there is no such draft."""
     try:
         if ID.fullmatch(draft):
-            found: JsonValue = read_json(_file(root, draft).read_text(encoding="utf-8"))
+            found: JsonValue = read_json(_draft_file(root, draft).read_text(encoding="utf-8"))
             return found
     except (OSError, ValueError):
         pass  # removed or damaged
@@ -48,8 +48,8 @@ def read_draft(root: Path, draft: str) -> JsonValue:
     )
 
 
-def _file(root: Path, draft: str) -> Path:
-    return Path(root) / FOLDER / f"{draft}.json"
+def _draft_file(root: Path, draft: str) -> Path:
+    return Path(root) / DRAFTS / f"{draft}.json"
 
 
 def _remove_oldest(folder: Path) -> None:

@@ -13,7 +13,7 @@ from kvlab.models.fitting.request import FitRequest
 # again after three quarters.
 RATE = 0.2
 MOMENTUM = 0.9
-BATCH = 1000
+GATE_BATCH = 1000
 
 
 def fit_gate(states: Tensor, scores: Tensor, request: FitRequest, layer: int, group: int) -> SinkGate:
@@ -30,11 +30,11 @@ def fit_gate(states: Tensor, scores: Tensor, request: FitRequest, layer: int, gr
     order = torch.empty(0, dtype=torch.int64)
     place = 0
     for step in range(request.steps):
-        if place + BATCH > len(order):
+        if place + GATE_BATCH > len(order):
             order = torch.randperm(len(states), generator=source)
             place = 0
-        rows = order[place : place + BATCH]
-        place = place + BATCH
+        rows = order[place : place + GATE_BATCH]
+        place = place + GATE_BATCH
         optimizer.param_groups[0]["lr"] = RATE * rate_at(step, request.steps)
         given = gate.predict(states[None, rows])[0].T.exp()
         loss = binary_cross_entropy(given, wanted[rows], reduction="none").mean(0).sum()

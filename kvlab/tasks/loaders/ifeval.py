@@ -13,7 +13,7 @@ from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Part
 
-NEW_TOKENS = 1280  # lm-eval's limit
+IFEVAL_TOKENS = 1280  # lm-eval's limit
 
 
 class InstructionsRecord(BaseModel):  # type: ignore[no-redef]  # mypy gives __init__ a parameter of the alias
@@ -58,7 +58,7 @@ def _sample(path: Path, number: int, record: InstructionsRecord, tokenizer: PreT
         task=f"ifeval/{path.stem}",
         answers=answers,
         metric="ifeval",
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=IFEVAL_TOKENS,
         stop=None,
         parts=tuple(Part(kind=name) for name in record.instruction_id_list),
         meta={"key": record.key},

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 
 STOP = "###"
-QUESTION = "\n\nSummarize the above article in one sentence.\nSummary:"
+SUMMARIZE = "\n\nSummarize the above article in one sentence.\nSummary:"
 
 
 class HelmRecord(BaseModel):
@@ -59,7 +59,7 @@ def load_summaries(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malforme
     records, skipped = read_records(path, SummaryRecord, skip_malformed)
     fields: Any = {"task": "summary", "metric": "rouge_l", "max_new_tokens": 64}
     samples = [
-        sample_of(number, tokenizer, f"Article: {record.document}", QUESTION, answers=[record.summary], **fields)
+        sample_of(number, tokenizer, f"Article: {record.document}", SUMMARIZE, answers=[record.summary], **fields)
         for number, record in records
     ]
     return Loaded(samples, skipped)

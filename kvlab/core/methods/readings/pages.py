@@ -14,7 +14,7 @@ from kvlab.core.contract.view import NEVER
 from kvlab.core.methods.readings.selection import room, weights
 from kvlab.core.stores.quantized_states import dense_states, states_at
 
-SLACK = 4  # pages that an index has room for beyond the table
+SPARE_PAGES = 4  # pages that an index has room for beyond the table
 
 
 def all_bounds(held: Held, page: int) -> Tensor:
@@ -27,7 +27,7 @@ def all_bounds(held: Held, page: int) -> Tensor:
 
 def newest_bounds(bounds: Tensor, held: Held, page: int) -> Tensor:
     """`bounds` after a token was written: those of its page are taken again from its keys, so that they stay tight."""
-    bounds = room(bounds, -(-held.count // page), SLACK)
+    bounds = room(bounds, -(-held.count // page), SPARE_PAGES)
     own, new = page_of_newest(held, page)
     return bounds.scatter_(2, own[..., None].expand_as(new), new)
 
