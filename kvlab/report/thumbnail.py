@@ -11,13 +11,13 @@ from kvlab.report.deck import content
 from kvlab.report.draw import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.trace.stories import View
-from kvlab.views.base.packed_arrays import decode_arrays
+from kvlab.views.base.export import decode_arrays
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import GRID, INK, QUIET
 from kvlab.views.base.thumbnail import EDGE, HEIGHT, OPENING, WIDTH, blank, thumbnail
 
 # pixels: size, distance of lines, width of a character
-FONT_SIZE = 10
+FONT = 10
 LINE = 17
 CHARACTER = 5.6
 MOST_TOKENS = 200  # of a text, whose first words are drawn
@@ -68,7 +68,7 @@ def _words(lines: list[list[str]], theme: Theme) -> str:
         for column, text in enumerate(line[:columns]):
             cut = text[: int(wide / CHARACTER)]
             drawing.write_text(
-                EDGE + column * wide, EDGE + 10 + row * LINE, cut, FONT_SIZE, QUIET[theme] if is_head else INK[theme]
+                EDGE + column * wide, EDGE + 10 + row * LINE, cut, FONT, QUIET[theme] if is_head else INK[theme]
             )
         if is_head:
             drawing.line(EDGE, EDGE + 14, WIDTH - EDGE, EDGE + 14, GRID[theme])

@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kvlab.papers.zsmerge.contents.contents import REGIONS, slots_by_step
-from kvlab.papers.zsmerge.contents.contents import region_counts as regions_over_steps
 
 from kvlab.papers.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, cache_sizes
 from kvlab.papers.pyramid_pool.pyramid import (
@@ -29,6 +27,8 @@ from kvlab.papers.pyramid_pool.pyramid import (
     touched_sinks,
 )
 from kvlab.papers.pyramid_pool.tasks import evaluated_tasks
+from kvlab.papers.zsmerge.contents import REGIONS, slots_by_step
+from kvlab.papers.zsmerge.contents import region_counts as regions_over_steps
 from kvlab.trace import Run, open_run
 from kvlab.views.frames.lineage import Lineage, fold
 from tests.synthetic.runs import write_synthetic_run

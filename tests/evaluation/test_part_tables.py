@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.evaluation.results.summary import summarize
-from kvlab.results.part_tables import deaths, part_rows, part_table
-from kvlab.results.reachability import reachability
+from kvlab.results.part_tables import deaths, part_rows, part_table, reachability
 from tests.evaluation.test_informative import rows_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from kvlab.papers.gvote import probe_figures as probe
 from kvlab.papers.keepkv import attention as attention_rows
 from kvlab.papers.kvmerger import similarity as similarity_panels
-from kvlab.papers.zsmerge.contents import contents as cache_contents
+from kvlab.papers.zsmerge import contents as cache_contents
 from kvlab.report import pictures, slides
 from kvlab.views import lineage, scores, similarity, timeline
 from kvlab.views.frames.lineage import State
