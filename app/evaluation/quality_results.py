@@ -16,6 +16,7 @@ from app.compare.home import bytes_axis
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show, slug
+from app.figures.view import show_view
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
@@ -103,6 +104,8 @@ def results(name: str | None = None) -> None:
     with right:
         by_bytes(tables, axis, origin)
     needles(tables, origin)
+    if rows["task"].str.startswith("ruler").any():
+        show_view("public_board", rows, "quality-board", source=origin)
     prompts(rows, tables, budget)
     st.caption(f":material/folder_open: {plain(str(origin))}")
     # Buttons that export the scores as a table for a paper.

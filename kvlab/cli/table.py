@@ -20,7 +20,10 @@ def table(
     folders: Annotated[list[Path], typer.Argument(help="folders of results, such as runs/eval/first")],
     out: Annotated[
         Path | None,
-        typer.Option(help="FILE.md or .tex, with --of .csv, with --preset also .html; default: printed"),
+        typer.Option(
+            help="FILE.md or .tex, with --of .csv, with --preset also .html, with --beside also .svg, .png, .html, "
+            ".csv; default: printed"
+        ),
     ] = None,
     preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
     of: Annotated[
@@ -31,15 +34,24 @@ def table(
             "loops of answers, right and wrong)"
         ),
     ] = "scores",
+    beside: Annotated[
+        str,
+        typer.Option(help="scores of RULER's tasks next to a public board's: board (kvpress), or a FILE.csv like it"),
+    ] = "",
 ) -> None:
     """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
     from kvlab.evaluation.results.rows import newest, read_results
     from kvlab.papers import paper_tables
+    from kvlab.papers.evaluations import origin_of
+    from kvlab.views.base.view import find_view
 
     kind = check_kind(of)
     known = paper_tables.paper_table(preset) if preset else None
     is_figure = known is not None and out is not None and out.suffix.lower() == ".html"
-    if out is not None and kind == "scores" and not is_figure:
+    is_drawn = bool(beside) and out is not None and out.suffix.lower() not in paper_tables.WRITERS
+    if beside and (preset or kind != "scores"):
+        raise UserError("--beside is a table of its own: leave out --preset and --of.")
+    if out is not None and kind == "scores" and not is_figure and not is_drawn:
         paper_tables.check_file(out)
     rows = pd.concat([read_results(folder) for folder in folders], ignore_index=True).drop_duplicates("key")
     rows = newest(rows).reset_index(drop=True)
@@ -50,7 +62,14 @@ def table(
         else:
             write_csv(out, frame)
         return
-    if known is None:
+    if beside:
+        rows.attrs["source"] = origin_of(rows.assign(name=", ".join(folder.name for folder in folders)))
+        drawn = find_view("public_board").draw(rows, board=beside)
+        if is_drawn and out is not None:
+            typer.echo(f"{drawn.save(out)}: {drawn.caption}")
+            return
+        tables = paper_tables.board_tables(drawn.frame)
+    elif known is None:
         tables = paper_tables.score_tables(rows)
     else:
         scores = paper_tables.compare_scores(known, rows)

@@ -51,6 +51,32 @@ def correlation_interval(correlation: float, n: int, level: float = LEVEL) -> tu
     return float(np.tanh(middle - width)), float(np.tanh(middle + width))
 
 
+def rank_correlation(
+    first: Sequence[float], second: Sequence[float], seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> Interval | None:
+    """Spearman's rank correlation of pairs, ties with their mean rank; None where one side has a single value.
+
+    The interval is a percentile bootstrap over pairs; draws in which one side has a single value are left out.
+    """
+    pairs = np.array([first, second], dtype=np.float64)
+    count = pairs.shape[1]
+    picks = np.random.default_rng(seed).integers(count, size=(resamples, count))
+    with np.errstate(invalid="ignore"):
+        found = _spearman(*pairs[:, None])[0]
+        drawn = _spearman(*pairs[:, picks])
+    if np.isnan(found):
+        return None
+    low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(found), float(low), float(high), count)
+
+
+def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Of every row of both (rows, pairs); NaN for a constant one."""
+    # Twice the mean rank, less a constant: how many are smaller, minus how many are larger.
+    x, y = (np.sign(values[:, :, None] - values[:, None, :]).sum(axis=2) for values in (first, second))
+    return (x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+
+
 def mean_intervals(
     table: np.ndarray,
     groups: Sequence[object] | None = None,

@@ -29,6 +29,8 @@ from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import is_installed, packages, rescore
 from kvlab.results.quality_tables import ranks, scores
 from kvlab.views.base.provenance import PRESET, as_published, settings_of_rows
+from kvlab.views.base.words import plural
+from kvlab.views.frames.public_board import agreements
 
 COLUMNS = ("exhibit", "source", "model", "method", "budget", "dataset", "metric", "value", "note")
 VALUES = "paper_values.csv"
@@ -342,6 +344,41 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
     ]
     title = f"Scores of {model}"
     return TextTable(title, ("method", "budget", *across.values()), tuple(lines), "; ".join(filter(None, parts)) + ".")
+
+
+def board_tables(frame: pd.DataFrame) -> list[TextTable]:
+    """A board's scores beside ours (`kvlab.views.public_board`), and the rank correlations of every two models."""
+    cells = frame.assign(
+        share=frame["asked"].round(3),
+        question=frame["aware"].map({True: "in sight", False: "not in sight"}),
+        order=frame["score"].groupby(frame["label"]).transform("mean"),
+    ).sort_values(["question", "share", "order"], ascending=[False, False, False], kind="stable")
+    lines = []
+    for line in cells.to_dict("records"):
+        score = (
+            f"{line['score']:.3f}"
+            if line["is_board"]
+            else _mean(line["score"], line["low"], line["high"], line["n"], 3)
+        )
+        shares = (f"{line['share']:.1%}", f"{line['kept']:.1%}")
+        name = line["arm"] or line["label"]
+        texts = (name, *shares, line["series"], line["question"], score, f"{line['n']:,}", line["note"])
+        lines.append(tuple(map(Cell, texts)))
+    header = ("method", "kept: asked", "kept: held", "model", "question", "score (0 to 1)", "n", "note")
+    sources = "; ".join(name for name in frame["source"].unique() if name != "kvlab")
+    tasks = f"means over {plural(int(frame['tasks'].max()), 'task')}, n prompts; ours: mean [95 % interval]"
+    ranks = []
+    for line in agreements(frame).to_dict("records"):
+        pair = f"{line['first']} and {line['second']}"
+        rho = line["why"] or "{} [{}, {}]".format(*in_range(line["rho"], line["low"], line["high"], "{:.2f}".format))
+        kind = "ceiling" if line["ceiling"] else ""
+        ranks.append(tuple(map(Cell, (pair, f"{line['asked']:.1%}", rho, str(line["methods"]), kind))))
+    ranked = ("models", "kept: asked", "rank correlation (Spearman)", "methods", "")
+    interval = "95 % interval: bootstrap over methods; ceiling: the board's models with each other, on the same tasks"
+    return [
+        TextTable("Scores beside a public board", header, tuple(lines), f"{sources}; {tasks}."),
+        TextTable("Do the models rank the methods alike?", ranked, tuple(ranks), f"{interval}."),
+    ]
 
 
 def comparison_table(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> TextTable:
