@@ -1,4 +1,4 @@
-"""Kinds of fitted file: feature maps of LESS, profiles of head shares, query statistics, networks that predict scores."""
+"""Kinds of fitted file: feature maps of LESS, profiles of head shares, query statistics, networks of scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The embedded model: its card, and the wording of the questions that it was trained on."""
+"""The embedded model: its card, and phrasings of its synthetic prompts, shared by its training and by kvlab/tasks.
+
+Every form has *statements* (what to remember) and a *query*: the question, beginning with a newline and ending just
+before the answer. An answer begins with a space and is followed by TAIL, so greedy decoding may stop at the first
+newline. A whole prompt is BOS + context + query. Names are single tokens; a value has five digits, one token each.
+Statements are between sentences of real text, with one space before and after. Pure Python: no torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders of published benchmarks' files: GSM8K and MATH, summaries, and IFEval."""
+"""Loaders of published benchmarks' files: GSM8K, MATH and AIME, summaries, and IFEval."""
 
 from __future__ import annotations
 
