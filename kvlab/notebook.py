@@ -10,19 +10,23 @@ docs/python.md has the columns of every frame with their units.
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
+from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from uuid import uuid4
 
 import pandas as pd
 from pydantic import ValidationError
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence, path_of
@@ -31,14 +35,19 @@ from kvlab.trace.catalogue import list_runs, load_request
 from kvlab.trace.reader import Run
 from kvlab.trace.record import read_record
 from kvlab.trace.user_labels import Labels, load_labels
-from kvlab.views.base.view import Drawn, all_views, find_view
+from kvlab.views.base.view import Drawn, Subject, all_views, find_view
 from kvlab.views.base.words import plural
 from kvlab.views.frames.board import check_answer, expected_answer, verdicts
 from kvlab.views.frames.compare import headline
+from kvlab.views.frames.lineage import step_labels, steps_with_events
 
 if TYPE_CHECKING:  # reading a run needs no model stack
-    from kvlab.models.load import LoadedModel
+    from ipywidgets import DOMWidget
 
+    from kvlab.models.load import LoadedModel
+    from kvlab.views.base.widget import BrowserView
+
+PICTURE_ENDING = 64  # characters of a picture's base64 by which the live view finds it in the page
 Budgets = Sequence[float | int | str]
 # What a table shows of a frame: column -> (heading, format).
 SHOWN = {
@@ -68,6 +77,100 @@ SHOWN = {
 }
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What was clicked in a live view, and the step that it shows; None where the view has no such thing."""
+
+    layer: int | None
+    head: int | None
+    step: int
+    token: int | None
+
+
+@dataclass(frozen=True, repr=False)
+class LiveView(Drawn):
+    """A view that a notebook shows: with anywidget (extra `notebook`) live, and as a picture that needs no kernel."""
+
+    subject: Subject
+    place: dict[str, Any]
+
+    @cached_property
+    def widgets(self) -> tuple[DOMWidget, BrowserView] | None:
+        """What is shown, and the part of it that reports; None without anywidget, or for a view without steps."""
+        if find_spec("anywidget") is None:
+            return None
+        from kvlab.views.base.widget import BrowserView, stepped_figure
+
+        view = find_view(self.name)
+        place = {name: value for name, value in self.place.items() if name != "theme"}
+
+        def at(step: int | None) -> dict[str, Any]:
+            return place if step is None else {**place, "step": step}
+
+        ending = self._picture[-PICTURE_ENDING:]
+        if view.component:
+            whole = BrowserView(
+                view.component, lambda step: view.live_data(self.subject, self.theme, **at(step)), self.theme, ending
+            )
+            return whole, whole
+        if "step" not in view.place_names:
+            return None
+        run = self.subject if isinstance(self.subject, Run) else self.subject[-1]
+        steps, events = steps_with_events(run.select("steps", columns=["step", "evicted", "merged"]))
+        return stepped_figure(
+            self.figure,
+            lambda step: view.draw(self.subject, self.theme, **at(step)).figure,
+            place.get("step", steps[-1]),
+            steps,
+            events,
+            step_labels(run.tokens, run.record.prompt_tokens, steps),
+            self.theme,
+            ending,
+        )
+
+    @property
+    def selection(self) -> Selection | None:
+        """What was clicked last in the live view, and the step it shows; None before a click."""
+        if self.widgets is None or not self.widgets[1].was_used:
+            return None
+        part = self.widgets[1]
+        layer, head, token = part.place or (self.place.get("layer"), self.place.get("head"), part.token)
+        return Selection(layer, head, part.step, None if token is None or token < 0 else token)
+
+    @cached_property
+    def _picture(self) -> str:
+        """Base64 of the PNG; empty without Chromium."""
+        try:
+            return b64encode(self.to("png")).decode()
+        except UserError:
+            return ""
+
+    def _ipython_display_(self) -> None:
+        """Show the picture and, below it, the live view, which hides the picture.
+
+        In one output JupyterLab would take the live view alone, which says "model not found" when the notebook is
+        opened again without a kernel.
+        """
+        if self.widgets is None or not self._picture or not _is_in_kernel():
+            raise NotImplementedError  # IPython then asks for `_repr_mimebundle_`
+        from IPython.display import display
+
+        bundle = self._repr_mimebundle_()
+        display({"image/png": bundle.pop("image/png"), "text/plain": self.title}, raw=True)
+        display(bundle, raw=True)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The live view or plotly's chart, and a picture for where there is no kernel (needs Chromium)."""
+        if self.widgets is None:
+            bundle = dict(self.figure._repr_mimebundle_(include, exclude) or {})
+        else:
+            data = self.widgets[0]._repr_mimebundle_()
+            bundle = dict(data[0] if isinstance(data, tuple) else data)
+        bundle.pop("image/png", None)
+        picture = {"image/png": self._picture} if self._picture else {}
+        return {**bundle, **picture, "text/plain": repr(self)}
+
+
 class RecordedRun(Run):
     """A recorded run that draws views of itself: `run.view("wall")`, `run.view("timeline", layer=3, head=1)`."""
 
@@ -81,7 +184,7 @@ class RecordedRun(Run):
                 names.append(name)
         return names
 
-    def view(self, name: str, **place: Any) -> Drawn:
+    def view(self, name: str, **place: Any) -> LiveView:
         """Draw a view of the run; `place` is what the view takes, such as `layer`, `head`, `step` and `token`.
 
         Raises UserError for an unknown view, or one that needs a higher level of recording.
@@ -201,7 +304,7 @@ class Comparison(_Table):
             raise UserError(f"{key!r} names {count}: give a method and a budget of one of these: {labels}.")
         return found[0]
 
-    def view(self, name: str, **place: Any) -> Drawn:
+    def view(self, name: str, **place: Any) -> LiveView:
         """Draw a view of the comparison, or raise UserError: views of one run are `result[SPEC, BUDGET].view(NAME)`."""
         return _draw(name, self.runs, place)
 
@@ -239,7 +342,7 @@ class Scores(_Table):
 
         return summarize(self.rows)
 
-    def view(self, name: str, **place: Any) -> Drawn:
+    def view(self, name: str, **place: Any) -> LiveView:
         """Draw a view of evaluations; raises UserError for an unknown view, or one of another kind."""
         return _draw(name, self.rows, place)
 
@@ -446,7 +549,7 @@ def evaluate(
     return Scores(measured.rows, [*measured.notes, *notes], folder)
 
 
-def _draw(name: str, subject: RecordedRun | list[RecordedRun] | pd.DataFrame, place: dict[str, Any]) -> Drawn:
+def _draw(name: str, subject: RecordedRun | list[RecordedRun] | pd.DataFrame, place: dict[str, Any]) -> LiveView:
     """Draw a view of the subject; a view itself ignores the parts of a place that it does not take."""
     view = find_view(name)
     view.check(subject)
@@ -454,17 +557,42 @@ def _draw(name: str, subject: RecordedRun | list[RecordedRun] | pd.DataFrame, pl
         raise UserError(
             f"The view {name} takes no {' or '.join(unknown)}: give {', '.join(view.place_names) or 'none'}."
         )
-    return view.draw(subject, **place)
+    drawn = view.draw(subject, **place)
+    return LiveView(**vars(drawn), subject=subject, place=view.whole_place(subject, place))
 
 
 def _joined(given: str | Sequence[object]) -> str:
     return given if isinstance(given, str) else ",".join(map(str, given))
 
 
+class _Bar(tqdm):
+    """A bar; in a notebook an output that is empty in the end, so that a saved one keeps nothing of it."""
+
+    def __init__(self) -> None:
+        self._output = None
+        if _is_in_kernel():
+            from IPython.display import display
+
+            self._output = display({"text/plain": ""}, raw=True, display_id=True)
+        elsewhere: dict[str, Any] = {} if self._output is None else {"file": StringIO(), "ncols": 100}
+        super().__init__(total=1, leave=False, **elsewhere)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        if self._output is None:
+            return super().display(msg, pos)
+        self._output.update({"text/plain": str(self) if msg is None else msg}, raw=True)
+        return True
+
+
+def _is_in_kernel() -> bool:
+    """Whether a notebook shows what is displayed; IPython in a terminal has no kernel."""
+    return "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel")
+
+
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[Any], None]]:
-    """A bar of tqdm, a notebook's in a notebook, and what takes reports of progress (`stage`, `done`, `total`)."""
-    with tqdm(total=1, leave=False) as bar:
+    """A bar, and what takes reports of progress (`stage`, `done`, `total`) for it."""
+    with _Bar() as bar:
 
         def report(progress: Any) -> None:
             bar.total = progress.total

@@ -69,6 +69,7 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
     assert quality.frame["live_bytes"].tolist() == result.frame["live_bytes"].tolist()
     assert len(quality.frame) == len(result)
     bundle = drawn._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
     assert drawn.caption in bundle["text/plain"]
     try:
         drawn.to("png")
@@ -76,6 +77,59 @@ def test_a_run_draws_views_that_stay_without_a_kernel(result: notebook.Compariso
         pytest.skip("pictures need Chromium")
     assert len(bundle["image/png"]) > 1000
     assert ('src="data:image/png;base64,iVBOR' in result._repr_html_()) == ("quality" in all_views())
+
+
+def test_a_live_view_tells_what_was_clicked_and_follows_the_step(result: notebook.Comparison):
+    run = result["keepkv:rule=votes", 0.2]
+    wall = run.view("wall")
+    assert wall.selection is None and wall.widgets is not None
+    part = wall.widgets[1]
+    sent = part.content, part.shared
+    part.place = [2, 1, 9]
+    assert wall.selection == notebook.Selection(layer=2, head=1, step=part.step, token=9)
+    part.place, part.step = [0, 3, -1], 0
+    assert wall.selection == notebook.Selection(layer=0, head=3, step=0, token=None)
+    assert part.content != sent[0] and part.shared is sent[1], "texts and fates are sent once"
+    strip = run.view("timeline", layer=1, head=0)
+    assert strip.widgets is not None
+    strip.widgets[1].token = 5
+    assert strip.selection == notebook.Selection(layer=1, head=0, step=strip.widgets[1].step, token=5)
+
+
+def test_a_scrubber_draws_the_figure_again(result: notebook.Comparison):
+    spans = result.view("spans", step=2)
+    assert spans.widgets is not None
+    box, scrubber = spans.widgets
+    chart = box.children[1]
+    assert chart.layout.title.text == spans.figure.layout.title.text and spans.selection is None
+    scrubber.step = 1
+    expected = result.view("spans", step=1)
+    assert chart.layout.title.text == expected.figure.layout.title.text != spans.figure.layout.title.text
+    assert len(chart.data) == len(expected.figure.data)
+    assert spans.selection == notebook.Selection(layer=None, head=None, step=1, token=None)
+    assert result.view("quality").widgets is None
+
+
+def test_without_anywidget_a_view_is_the_chart(result: notebook.Comparison, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notebook, "find_spec", lambda name: None)
+    drawn = result[1].view("timeline", layer=1, head=0)
+    bundle = drawn._repr_mimebundle_()
+    assert drawn.selection is None and "application/vnd.jupyter.widget-view+json" not in bundle
+    assert drawn.caption in bundle["text/plain"]
+
+
+def test_a_bar_in_a_notebook_leaves_an_empty_output(monkeypatch: pytest.MonkeyPatch):
+    shown: list[str] = []
+
+    class Output:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            shown.append(bundle["text/plain"])
+
+    monkeypatch.setattr(notebook, "_is_in_kernel", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *what, **how: Output())
+    with notebook._Bar() as bar:
+        bar.set_description_str("reading")
+    assert any("reading" in text for text in shown) and shown[-1] == ""
 
 
 def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.Comparison, tmp_path: Path):

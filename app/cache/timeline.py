@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import streamlit as st
 
 from app.base.component import component
@@ -14,7 +13,7 @@ from app.base.lazy_views import after_first_chart, flush
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.components.payload import pack_payload, texts_for
+from app.components.payload import texts_for
 from app.figures import tables
 from app.figures.export_menu import Offer, show_title
 from app.figures.tables import show_table
@@ -23,9 +22,9 @@ from app.navigation.place import chosen_step, chosen_token, head_in_view, step_r
 from app.navigation.selection import current_run
 from app.run_views import page, view
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
-from kvlab.browser import read_static
+from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
-from kvlab.report.views import history_data, history_of, state_looks
+from kvlab.report.views import history_of
 from kvlab.trace.reader import Run
 from kvlab.views import memory, unread
 from kvlab.views.base.palette import Theme
@@ -41,6 +40,7 @@ from kvlab.views.frames.lineage import (
     slot_table,
 )
 from kvlab.views.frames.memory import budgets_by_layer
+from kvlab.views.timeline import Masses, history_data, mass_data, state_looks
 
 READING = "Which token each slot holds at this step, and what happened to the others."
 
@@ -54,7 +54,7 @@ def tokenstrip(
     identity: str,
     step: int,
     selected: int | None,
-    masses: tuple[np.ndarray, np.ndarray] | None,
+    masses: Masses | None,
     theme: Theme,
     key: str,
     on_step: Callable[[], None],
@@ -73,23 +73,15 @@ def tokenstrip(
     """
     build = partial(history_of, lineage, texts, step, selected, phases)
     show_title(Offer(title, build, READING, source, has_picture=True, steps=len(lineage.steps)), key)
-    data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | _masses(masses, lineage.tokens)
+    data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | mass_data(masses, step)
     data |= {
         "identity": identity,
         "step": step,
         "selected": selected,
         "why": why,
         "phases": phases,
-        "massesStep": None if masses is None else step,
     }
     return _component(key=key, data=pack_payload(data), on_step_change=on_step, on_token_change=on_token)
-
-
-def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
-    if masses is None:
-        return {}
-    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # browsers know no float16
-    return {"trueMass": true, "slotMass": slot}
 
 
 STRIP = "timeline-strip"

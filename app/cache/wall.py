@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from app.base.component import component
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of
 from app.compare.board import board_of
-from app.components.payload import SharedData
+from app.components.payload import SentTexts, SharedData, share
 from app.components.tokentext import difference_classes, tokentext
-from app.components.wall import Reads, cache_wall, wall_data
 from app.figures.figure import heading, note, show
 from app.figures.tables import show_table
 from app.figures.view import frame_of, show_view
@@ -26,6 +26,7 @@ from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, set_page_param, url_value
+from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.work import rerun_with_restored
@@ -38,12 +39,11 @@ from kvlab.views.base.provenance import join_sources, of_comparison
 from kvlab.views.base.template import along_text
 from kvlab.views.base.view import Subject, find_view
 from kvlab.views.frames import compare
-from kvlab.views.frames.facts import fact_spans
+from kvlab.views.frames.facts import facts_in
 from kvlab.views.frames.lineage import keep_by_run, merged_slots
-from kvlab.views.wall import fate_looks, most_read, open_wall
+from kvlab.views.wall import fate_looks, open_wall, reads_at, wall_content, wall_vectors
 
 WALL = "cache-wall"
-MOST_READ = 8  # slots of each head
 OPEN_WALLS = 6
 KEY = "wall-panes"
 PANES_PARAM = "panes"
@@ -58,6 +58,9 @@ CHANGES = {
     "apart": "do not merge",
     "evict": "evict instead of merging",
 }
+
+
+_component = component("wall", read_static("wall.html"), "step-bar.css", "wall.css")
 
 
 def draw(differs: bool = False) -> None:
@@ -106,32 +109,31 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         title = f"{label} and {other.record.label}: the caches after {moment}"
         hues = difference.hues_of(run.record.method, other.record.method)
         looks = difference.wall_looks(hues, label, other.record.label, page_theme())
-    try:
-        facts = fact_spans(run.tokens, run.record.prompt, run.record.facts)
-    except UserError:
-        facts = []  # its tokens are damaged, which the bar explains
     shares = frame_of(name, subject, step=step)
     caption = find_view(name).describe(shares, subject, step=step)
     picture = partial(find_view(name).draw_frame, shares, subject, page_theme(), step=step)
     heading(title, lambda: picture().figure, shares, caption, WALL, page.file_name(run, f"{name}-step-{step}"), source)
-    cache_wall(
+    content = wall_content(
         wall,
-        wall_payload(run),
-        None if other is None else wall_payload(other),
-        page.token_texts_of(run, wall.tokens),
-        identity=f"{run.path}/{'' if other is None else other.path}",
-        step=step,
+        step,
+        f"{run.path}/{'' if other is None else other.path}",
+        looks,
+        page_theme(),
         why=step_reason(run),
         focus=(layer, head),
         token=token,
-        facts=facts,
+        facts=facts_in(run),
         reads=reads_at(run, step) if other is None else None,
-        looks=looks,
-        theme=page_theme(),
-        key=WALL,
-        on_step=remember_step,
-        on_place=remember_place,
     )
+    shared: dict[str, SharedData | SentTexts] = {
+        "wall": wall_payload(run),
+        "texts": page.token_texts_of(run, wall.tokens),
+    }
+    if other is not None:
+        shared["other"] = wall_payload(other)
+    payload = pack_payload({**share(WALL, **shared), **content})
+    # `step` is where the user stopped, `place` the [layer, head, position] just clicked, position -1 beside the text.
+    _component(key=WALL, data=payload, on_step_change=remember_step, on_place_change=remember_place)
     note(caption)
     docked_panes(Place(run, other, runs, layer, head, step, token))
     with st.expander("Shares of every head, as a table"):
@@ -152,16 +154,7 @@ def remember_place() -> None:
 @st.cache_resource(max_entries=OPEN_WALLS, show_spinner="Reading the events of all heads", hash_funcs=BY_STAMP)
 def wall_payload(run: Run) -> SharedData:
     """The wall of a run as sent to the browser."""
-    return wall_data(open_wall(run))
-
-
-@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_STAMP)
-def reads_at(run: Run, step: int) -> Reads | None:
-    """The tokens read most at a step in every head; None if attention was not recorded then."""
-    wall = open_wall(run)
-    row, remainder = divmod(int(np.searchsorted(wall.steps, step)), run.attention_every)
-    positions, masses = most_read(run, wall.layers, row, MOST_READ)
-    return None if remainder or (positions < 0).all() else (positions, masses)
+    return SharedData(wall_vectors(open_wall(run)))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""Pack a component's data into bytes: vectors as in memory, after a JSON header with everything else.
-
-Streamlit serialises JSON twice, once to send it and once to detect changes; for six numbers per token of a text of
-131,072 tokens that takes as long as the rest of a page.
-"""
+"""What views of a page share: vectors and texts that are sent to the browser once, and named by their hash."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ import numpy as np
 import streamlit as st
 
 from app.base.component import component
+from kvlab.browser import pack_payload
 
 _present = component("present", '<button class="kv-present" type="button">Present</button>', "present.css")
 
@@ -23,30 +20,6 @@ _present = component("present", '<button class="kv-present" type="button">Presen
 def present_button(page: str, key: str) -> None:
     """The button; `page` is the HTML, which the browser receives now."""
     _present(key=key, data={"html": page})
-
-
-ALIGNED = 8  # bytes: alignment of vectors of any type
-
-
-def pack_payload(data: Mapping[str, Any]) -> bytes:
-    """The header's length (4 bytes, little-endian), the header, then the vectors; `payload.js` reads it.
-
-    Every numpy array of `data` becomes a flat typed array of the same type in the browser.
-    """
-    vectors = {name: value for name, value in data.items() if isinstance(value, np.ndarray)}
-    plain = {name: value for name, value in data.items() if name not in vectors}
-    places = {}
-    chunks = []
-    size = 0
-    for name, vector in vectors.items():
-        places[name] = [vector.dtype.name, size, vector.size]
-        content = np.ascontiguousarray(vector).tobytes()
-        padding = bytes(-len(content) % ALIGNED)
-        chunks += [content, padding]
-        size += len(content) + len(padding)
-    header = json.dumps({"plain": plain, "vectors": places}).encode()
-    header += b" " * (-(4 + len(header)) % ALIGNED)
-    return b"".join([len(header).to_bytes(4, "little"), header, *chunks])
 
 
 _component = component("shared")

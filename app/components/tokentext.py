@@ -11,9 +11,9 @@ import streamlit as st
 from app.base.component import component
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.components.payload import pack_payload, texts_for
+from app.components.payload import texts_for
 from app.figures.export_menu import Offer, show_title
-from kvlab.browser import read_static
+from kvlab.browser import pack_payload, read_static
 from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
 from kvlab.views.base.palette import HUES, pick

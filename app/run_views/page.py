@@ -21,13 +21,13 @@ from app.session.url_state import in_url
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
+from kvlab.views import timeline
 from kvlab.views.base.head_map import Place, caption_focus, takes_whole_width
 from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.lineage import Lineage, fold, token_texts
 from kvlab.views.frames.verdict import NO_REFERENCE
 
-Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 OPEN_HEADS = 24
 OPEN_TEXTS = 8
 OPEN_VECTORS = 4  # 64 MB per head at 128k tokens and head_dim 128
@@ -140,16 +140,9 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
     return (run.keys if what == "keys" else run.values)(layer, head)[0]
 
 
-def masses_at(run: Run, layer: int, head: int, step: int) -> Masses | None:
-    """True mass of each token and mass of each slot at a step, both (tokens,); None if not recorded."""
-    place = int(np.searchsorted(head_history(run, layer, head)[0].steps, step))
-    row, remainder = divmod(place, run.attention_every)
-    if remainder:
-        return None
-    try:
-        return run.attention_row(layer, head, row)
-    except UserError:
-        return None
+def masses_at(run: Run, layer: int, head: int, step: int) -> timeline.Masses | None:
+    """`kvlab.views.timeline.masses_at`."""
+    return timeline.masses_at(run, head_history(run, layer, head)[0], layer, head, step)
 
 
 def explain_no_masses(run: Run, layer: int, head: int, step: int) -> None:

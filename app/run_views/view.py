@@ -16,17 +16,13 @@ from app.run_views import page
 from app.session.open_runs import BY_STAMP, is_as_opened
 from app.session.streamlit_internals import is_fragment_run, wait_until_sent
 from app.session.url_state import PLACE_FRAGMENT, apply_pending, go_to, mark_drawn
+from kvlab.browser import read_static
 from kvlab.trace.reader import Run
 from kvlab.views.frames.lineage import states_at, step_labels, steps_with_events
 
 KEY = "scrubber"
-HTML = """
-<div class="kv-scrubber" data-testid="scrubber">
-  <div class="kv-steps" role="group" aria-label="Step" data-part="bar"></div>
-</div>
-"""
 
-_component = component("scrubber", HTML, "step-bar.css")
+_component = component("scrubber", read_static("scrubber.html"), "step-bar.css")
 
 
 def scrubber(

@@ -1,5 +1,5 @@
-/* Bundles every file of src/components/ (ES modules that Streamlit imports), src/talk-views.js and src/live-replay.js
-   (classic scripts for exported talks and replays) into static/. `node build.mjs --check` writes nothing and fails if a
+/* Bundles every file of src/components/ (ES modules that Streamlit imports), src/notebook.js (one that anywidget imports),
+   src/talk-views.js and src/live-replay.js (classic scripts for exported talks and replays) into static/. `node build.mjs --check` writes nothing and fails if a
    file of static/ is out of date. */
 
 import { createHash } from "node:crypto";
@@ -11,7 +11,7 @@ import { build } from "esbuild";
 const root = dirname(fileURLToPath(import.meta.url));
 const components = readdirSync(`${root}/src/components`).map((name) => ({ entry: `src/components/${name}`, format: "esm" }));
 const scripts = ["talk-views.js", "live-replay.js"].map((name) => ({ entry: `src/${name}`, format: "iife" }));
-const entries = [...components, ...scripts];
+const entries = [...components, { entry: "src/notebook.js", format: "esm" }, ...scripts];
 
 const sha256 = (...parts) => parts.reduce((hash, part) => hash.update(part), createHash("sha256")).digest("hex");
 

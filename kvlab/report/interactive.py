@@ -11,8 +11,9 @@ import numpy as np
 
 from kvlab.browser import read_static
 from kvlab.report.pictures import PICTURED, picture
-from kvlab.report.views import History, Passages, Shown, Table, Text, history_data, state_looks
+from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.views.base.palette import Theme, pick
+from kvlab.views.timeline import history_data, state_looks
 
 STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("step-bar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}

@@ -15,16 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.core.errors import UserError
 from kvlab.trace.stories import Kind, View
-from kvlab.views.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
-from kvlab.views.base.template import INK
+from kvlab.views.base.palette import STATE_COLOURS, STATE_NAMES
 from kvlab.views.base.words import number
-from kvlab.views.frames.lineage import NEVER, Lineage, event_steps, mosaic
+from kvlab.views.frames.lineage import NEVER, Lineage
 from kvlab.views.frames.textdiff import Segment
+from kvlab.views.timeline import VECTORS, encode_never
 
 Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
 STATE_CUES: tuple[Cue, ...] = ("faint", "fill", "fill", "fill", "under", "dashed", "strike")  # in the order of states
-MOSAIC_ROWS = 300
-VECTORS = ("birth", "leave", "death", "absorb")  # of `Lineage`
 MOST_CELLS = 4000
 DIGITS = 4
 Colour = tuple[str, str]
@@ -136,46 +134,10 @@ def history_of(
     )
 
 
-def encode_never(steps: np.ndarray) -> np.ndarray:
-    """Steps with -1 for never."""
-    return np.where(steps == NEVER, -1, steps)
-
-
 def state_classes() -> tuple[TokenClass, ...]:
     """The classes of `kvlab.views.frames.lineage.State`, in its order."""
     looks = zip(STATE_COLOURS, STATE_CUES, strict=True)
     return tuple(TokenClass(name=STATE_NAMES[state], colour=STATE_COLOURS[state], cue=cue) for state, cue in looks)
-
-
-def history_data(lineage: Lineage) -> dict[str, Any]:
-    """The lineage's vectors for the browser, with -1 for never."""
-    picture = mosaic(lineage, MOSAIC_ROWS)
-    rows, columns = picture.shape
-    return {
-        **{name: _small(encode_never(getattr(lineage, name))) for name in VECTORS},
-        "parent": lineage.parent.astype(np.int32),
-        "steps": lineage.steps.tolist(),
-        "eventSteps": event_steps(lineage).tolist(),
-        "mosaic": {"rows": rows, "columns": columns},
-        "codes": picture.to_numpy(np.uint8),
-    }
-
-
-def state_looks(theme: Theme) -> dict[str, Any]:
-    """Colours and labels of states for the browser."""
-    return {
-        "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
-        "labels": list(STATE_NAMES.values()),
-        "meanings": list(STATE_LABELS.values()),
-        "paper": SURFACES[theme],
-        "ink": INK[theme],
-    }
-
-
-def _small(steps: np.ndarray) -> np.ndarray:
-    """Steps in the smallest integer type that holds them."""
-    kinds = (np.int8, np.int16, np.int32)
-    return steps.astype(next(kind for kind in kinds if steps.max(initial=0) <= np.iinfo(kind).max))
 
 
 def _cell(value: Any) -> str:

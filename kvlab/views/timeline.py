@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.amounts import part, sentence
 from kvlab.views.base.lines import add_area
-from kvlab.views.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.views.base.template import CLEAR, along_text, finish, token_ticks
+from kvlab.views.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick, state_scale
+from kvlab.views.base.template import CLEAR, INK, along_text, finish, token_ticks
 from kvlab.views.base.view import view
 from kvlab.views.base.words import number, token_labels
-from kvlab.views.frames.lineage import STATES, head_history, mosaic, state_counts
+from kvlab.views.frames.lineage import NEVER, STATES, Lineage, event_steps, head_history, mosaic, state_counts
 
+Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 MAX_HOVER_CELLS = 60_000
+MOSAIC_ROWS = 300  # of the browser's view
+VECTORS = ("birth", "leave", "death", "absorb")  # of `Lineage`
 
 
 @view("timeline", title="Token states over the steps", needs="full", page="cache")
@@ -54,6 +60,22 @@ def draw_timeline(
     figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(labels, 16))
     figure.update_xaxes(showgrid=False, **({"tickvals": [0]} if len(frame.columns) == 1 else {}))
     return along_text(figure, "y")
+
+
+@timeline.live("tokenstrip")
+def live_timeline(run: Run, theme: Theme, layer: int, head: int, step: int | None = None) -> dict[str, Any]:
+    """The linked view of the head: its steps, slots and text."""
+    lineage, _, texts = head_history(run, layer, head)
+    step = int(lineage.steps[-1]) if step is None else step
+    masses = masses_at(run, lineage, layer, head, step)
+    place = {"identity": f"{run.path}/{layer}/{head}", "step": step, "why": "", "selected": None, "phases": None}
+    return {
+        **history_data(lineage),
+        **state_looks(theme),
+        **mass_data(masses, step),
+        **place,
+        "shared": {"texts": texts},
+    }
 
 
 @timeline.caption
@@ -125,3 +147,59 @@ def state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
         )
         for state in (STATES[code] for code in codes)
     ]
+
+
+def history_data(lineage: Lineage) -> dict[str, Any]:
+    """The lineage's vectors for the browser, with -1 for never."""
+    picture = mosaic(lineage, MOSAIC_ROWS)
+    rows, columns = picture.shape
+    return {
+        **{name: _small(encode_never(getattr(lineage, name))) for name in VECTORS},
+        "parent": lineage.parent.astype(np.int32),
+        "steps": lineage.steps.tolist(),
+        "eventSteps": event_steps(lineage).tolist(),
+        "mosaic": {"rows": rows, "columns": columns},
+        "codes": picture.to_numpy(np.uint8),
+    }
+
+
+def state_looks(theme: Theme) -> dict[str, Any]:
+    """Colours and labels of states for the browser."""
+    return {
+        "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
+        "labels": list(STATE_NAMES.values()),
+        "meanings": list(STATE_LABELS.values()),
+        "paper": SURFACES[theme],
+        "ink": INK[theme],
+    }
+
+
+def masses_at(run: Run, lineage: Lineage, layer: int, head: int, step: int) -> Masses | None:
+    """The masses at a step; None if they were not recorded."""
+    row, remainder = divmod(int(np.searchsorted(lineage.steps, step)), run.attention_every)
+    if remainder:
+        return None
+    try:
+        masses = run.attention_row(layer, head, row)
+    except UserError:
+        return None
+    return None if masses is None else (masses[0][: lineage.tokens], masses[1][: lineage.tokens])
+
+
+def mass_data(masses: Masses | None, step: int) -> dict[str, Any]:
+    """The masses at a step for the browser, which knows no float16."""
+    if masses is None:
+        return {"massesStep": None}
+    true, slot = (mass.astype(np.float16).view(np.uint16) for mass in masses)
+    return {"massesStep": step, "trueMass": true, "slotMass": slot}
+
+
+def encode_never(steps: np.ndarray) -> np.ndarray:
+    """Steps with -1 for never."""
+    return np.where(steps == NEVER, -1, steps)
+
+
+def _small(steps: np.ndarray) -> np.ndarray:
+    """Steps in the smallest integer type that holds them."""
+    kinds = (np.int8, np.int16, np.int32)
+    return steps.astype(next(kind for kind in kinds if steps.max(initial=0) <= np.iinfo(kind).max))

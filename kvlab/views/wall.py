@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +19,17 @@ from kvlab.views.base.amounts import (
     part,
     sentence,
 )
-from kvlab.views.base.palette import MASS_COLOURS, STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
-from kvlab.views.base.template import finish, round_distance
+from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
+from kvlab.views.base.template import INK, QUIET, finish, round_distance
 from kvlab.views.base.view import view
 from kvlab.views.base.words import visible
-from kvlab.views.frames.lineage import keep_by_run
+from kvlab.views.frames.facts import facts_in
+from kvlab.views.frames.lineage import keep_by_run, token_texts
 from kvlab.views.frames.wall import Wall, shares_by_head, wall_of
 
+Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
+Reads = tuple[np.ndarray, np.ndarray]  # of `most_read`
+MOST_READ = 8  # slots of each head
 # pixels of all tiles: width, and bounds of the height
 WIDTH = 1_080
 LEAST = 300
@@ -60,6 +66,16 @@ def describe_wall(frame: pd.DataFrame) -> str:
     return f"After {when}, over all heads, {part(held)} of the text is still held{together}."
 
 
+@wall.live("wall")
+def live_wall(run: Run, theme: Theme, step: int | None = None) -> dict[str, Any]:
+    """The wall of the browser, for all steps."""
+    fates = open_wall(run)
+    step = _step_of(run, step)
+    facts = facts_in(run)
+    content = wall_content(fates, step, str(run.path), fate_looks(theme), theme, facts=facts, reads=reads_at(run, step))
+    return {**content, "shared": {"texts": token_texts(run.tokens, fates.tokens), "wall": wall_vectors(fates)}}
+
+
 def _step_of(run: Run, step: int | None) -> int:
     return int(open_wall(run).steps[-1]) if step is None else step
 
@@ -70,11 +86,76 @@ def open_wall(run: Run) -> Wall:
     return wall_of(run)
 
 
-def fate_looks(theme: Theme) -> tuple[list[str], list[str], list[str]]:
+def fate_looks(theme: Theme) -> Looks:
     """(colours, names, meanings) of the codes of a wall: fates, then not yet read."""
     texts = [text.split(": ") for _, text in WALL_FATES.values()]
     colours = [pick(STATE_COLOURS[state], theme) for state, _ in WALL_FATES.values()]
     return colours, [parts[0] for parts in texts], [parts[-1] for parts in texts]
+
+
+def wall_vectors(wall: Wall) -> dict[str, np.ndarray]:
+    """The wall as the browser gets it, once for all steps: fates in two bits, changes as lists."""
+    steps = np.arange(len(wall.steps))
+    return {
+        "first": packed_fates(wall.first),
+        "readBy": np.searchsorted(wall.birth, steps, side="right").astype(np.uint32),
+        "changesBy": np.searchsorted(wall.change_step, steps, side="right").astype(np.uint32),
+        "changeCells": wall.change_cell,
+        "changeFates": wall.change_fate,
+    }
+
+
+def packed_fates(fates: np.ndarray) -> np.ndarray:
+    """Four fates to a byte, lowest bits first; the last byte is filled with zeros."""
+    flat = fates.reshape(-1)
+    fours = np.pad(flat, (0, -len(flat) % 4)).reshape(-1, 4)
+    return fours[:, 0] | fours[:, 1] << 2 | fours[:, 2] << 4 | fours[:, 3] << 6
+
+
+def wall_content(
+    wall: Wall,
+    step: int,
+    identity: str,
+    looks: Looks,
+    theme: Theme,
+    *,
+    why: str = "",
+    focus: tuple[int, int] | None = None,
+    token: int | None = None,
+    facts: Sequence[tuple[int, int]] = (),
+    reads: Reads | None = None,
+) -> dict[str, Any]:
+    """What the browser's wall shows at a step, beside `wall_vectors` and the tokens' texts.
+
+    `why` is the reason for a default step, `focus` a layer and KV head, `facts` are first and last positions, `reads`
+    the slots read most at `step`.
+    """
+    positions, masses = (np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32)) if reads is None else reads
+    colours, names, meanings = looks
+    return {
+        "identity": identity,
+        "layers": list(wall.layers),
+        "heads": wall.heads,
+        "steps": wall.steps.tolist(),
+        "eventSteps": np.unique(wall.steps[wall.change_step]).tolist(),
+        "step": step,
+        "why": why,
+        "focus": None if focus is None else list(focus),
+        "token": token,
+        "facts": [list(span) for span in facts],
+        "readsStep": None if reads is None else step,
+        "readsPerHead": positions.shape[1],
+        "readPositions": positions,
+        "readMasses": masses,
+        "colours": colours,
+        "labels": names,
+        "meanings": meanings,
+        "ink": INK[theme],
+        "quiet": QUIET[theme],
+        "paper": SURFACES[theme],
+        "factColour": pick(HUES["gold"], theme),
+        "focusColour": pick(HUES["red"], theme),
+    }
 
 
 def wall_picture(
@@ -160,6 +241,15 @@ def _resized(mask: np.ndarray, height: int, width: int) -> np.ndarray:
 def _rgb(colour: str) -> tuple[int, int, int]:
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return red, green, blue
+
+
+@keep_by_run(64)
+def reads_at(run: Run, step: int) -> Reads | None:
+    """The tokens read most at a step in every head; None if attention was not recorded then."""
+    fates = open_wall(run)
+    row, remainder = divmod(int(np.searchsorted(fates.steps, step)), run.attention_every)
+    positions, masses = most_read(run, fates.layers, row, MOST_READ)
+    return None if remainder or (positions < 0).all() else (positions, masses)
 
 
 def most_read(run: Run, layers: tuple[int, ...], row: int, count: int) -> tuple[np.ndarray, np.ndarray]:

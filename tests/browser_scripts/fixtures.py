@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from app.components.payload import pack_payload
 from app.components.tilemap import quantize_cosines
-from app.components.wall import packed_fates, wall_data
+from kvlab.browser import pack_payload
 from kvlab.core.assets import project_root
-from kvlab.report.views import encode_never
 from kvlab.views.frames.lineage import NEVER, Lineage, states_at
 from kvlab.views.frames.wall import Fate, Wall
+from kvlab.views.timeline import encode_never
+from kvlab.views.wall import packed_fates, wall_vectors
 
 PATH = project_root() / "kvlab" / "browser" / "tests" / "fixtures.json"
 PAYLOAD = {
@@ -84,7 +84,7 @@ def fixtures() -> dict[str, Any]:
             "values": quantize_cosines(COSINES).ravel().tolist(),
         },
         "wall": {
-            **{name: _plain(vector) for name, vector in wall_data(fates).vectors.items()},
+            **{name: _plain(vector) for name, vector in wall_vectors(fates).items()},
             "fates": [fates.fates(step).ravel().tolist() for step in range(4)],
             "packed": packed_fates(np.array([3, 2, 1, 0, 3], np.uint8)).tolist(),
         },

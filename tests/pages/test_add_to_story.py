@@ -37,7 +37,6 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/papers/overview.py summarise": "the same picture while exhibits are judged",
     "app/papers/overview.py show_overview": "places of the summary and cards",
     "app/compare/board.py _run_rows": "beginnings of the texts, which are a slide below",
-    "app/components/wall.py cache_wall": "the page gives it the menu of its static figure",
     "app/live/start.py text_section": "a form: prefixes that can be chosen",
     "app/live/conversation.py conversation": "styles",
     "app/live/answers.py present": "styles",

@@ -7,7 +7,8 @@ import struct
 
 import numpy as np
 
-from app.components.payload import ALIGNED, SentTexts, pack_payload
+from app.components.payload import SentTexts
+from kvlab.browser import ALIGNED, pack_payload
 from tests.browser_scripts.fixtures import PAYLOAD
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.components.wall import packed_fates, wall_data
 from kvlab import jobs
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run
 from kvlab.views.frames.wall import wall_of
+from kvlab.views.wall import packed_fates, wall_vectors
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -62,7 +62,7 @@ def test_an_unknown_second_run_is_said_and_unknown_views_are_ignored(runs_root: 
 
 def test_fates_and_changes_are_sent_in_the_format_the_browser_reads(tmp_path: Path) -> None:
     wall = wall_of(open_run(write_synthetic_run(tmp_path, prompt_tokens=41, steps=9)))
-    vectors = wall_data(wall).vectors
+    vectors = wall_vectors(wall)
     packed = vectors["first"]
     fates = np.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], 1).reshape(-1)[: wall.first.size]
     assert np.array_equal(fates, wall.first.reshape(-1))

@@ -1,4 +1,4 @@
-/* The format of app/components/payload.py: the header's length in 4 bytes, a JSON header, then the vectors. */
+/* The format of `pack_payload` in kvlab/browser/__init__.py: the header's length in 4 bytes, a JSON header, then the vectors. */
 
 const ARRAY_TYPES = {
   uint8: Uint8Array,

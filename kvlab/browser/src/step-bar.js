@@ -1,3 +1,4 @@
+/** @import { Component } from "./types.js" */
 import { findPart, Listeners } from "./dom.js";
 import { hasModifier, ignoresKeys, keyTarget } from "./keyboard.js";
 import { clampIndex, nextEventIndex, stepLabel } from "./steps.js";
@@ -24,6 +25,7 @@ const HTML = `
 /**
  * What a step bar controls.
  * @typedef {object} SteppedView
+ * @property {Component} component
  * @property {HTMLElement} root contains the element `[data-part="bar"]`
  * @property {number[]} steps
  * @property {number[]} events steps in which a slot was evicted or merged
@@ -116,7 +118,8 @@ export class StepBar {
   /** @param {KeyboardEvent} event */
   onKey(event) {
     const target = keyTarget(event), isInside = event.composedPath().includes(this.view.root);
-    if (!(isInside || ignoresKeys(target)) || hasModifier(event)) return;
+    const isMeant = isInside || (!this.view.component.isEmbedded && ignoresKeys(target));
+    if (!isMeant || hasModifier(event)) return;
     const action = this.keys[event.key];
     if (!action || (target.tagName === "BUTTON" && event.key === " ")) return;
     event.preventDefault();

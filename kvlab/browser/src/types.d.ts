@@ -1,7 +1,9 @@
-/** What Streamlit passes to the default export of a component, and a talk to the views of its slides. */
+/** What Streamlit passes to the default export of a component, a talk to the views of its slides, a notebook to a view. */
 export interface Component<Data = any> {
   parentElement: HTMLElement | ShadowRoot;
   data: Data;
+  /** Whether the page has a use of its own for keys that are typed beside the view. */
+  isEmbedded?: boolean;
   setStateValue(name: string, value: unknown): void;
   setTriggerValue(name: string, value: unknown): void;
 }

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/components/scrubber.js src/dom.js src/keyboard.js src/mount.js src/step-bar.js src/steps.js
-// SHA-256 of the sources: 21e4e2a1347f5bba6221f7a4842b8dbb5159b76403437972152d7957131ea74c
-// SHA-256 of the code: 8e2485af606455c66a9ab443ed242c6566df072820413db25d79065c699f7b7b
+// SHA-256 of the sources: 7d4b59286f95b6bff2a2bc89a4ae5bcb9bf437137ca999565561dc5323ede51d
+// SHA-256 of the code: 817e60ad3c7986cb959f82e2eb2830f50dd45826b43b7587e8b34a295c4606b6
 // src/dom.js
 function find(root, selector) {
   const node = root.querySelector(selector);
@@ -187,7 +187,8 @@ var StepBar = class {
   /** @param {KeyboardEvent} event */
   onKey(event) {
     const target = keyTarget(event), isInside = event.composedPath().includes(this.view.root);
-    if (!(isInside || ignoresKeys(target)) || hasModifier(event)) return;
+    const isMeant = isInside || !this.view.component.isEmbedded && ignoresKeys(target);
+    if (!isMeant || hasModifier(event)) return;
     const action = this.keys[event.key];
     if (!action || target.tagName === "BUTTON" && event.key === " ") return;
     event.preventDefault();

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/plotly-charts.js src/step-bar.js src/stepped-view.js src/steps.js src/talk-views.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js src/tokentext.js
-// SHA-256 of the sources: 5e410656748a45a50330ec6a36a7dff555d9361f662a7cadb011a66fb4ad885f
-// SHA-256 of the code: 6b8431354d9d7f414d669aa5ebd24e995d95b08731b30aa8bef8bdebb98b77df
+// SHA-256 of the sources: 98204c31963d9d6bb2777720f4be85483040925afd62820bd5c234f70bfd9e78
+// SHA-256 of the code: 0fef474be44169ee4286c09d98979fba14d56a2e2cac91fbf3eabc446ba245d4
 (() => {
   // src/mount.js
   var deliverNow = (component, draw) => {
@@ -304,7 +304,8 @@
     /** @param {KeyboardEvent} event */
     onKey(event) {
       const target = keyTarget(event), isInside = event.composedPath().includes(this.view.root);
-      if (!(isInside || ignoresKeys(target)) || hasModifier(event)) return;
+      const isMeant = isInside || !this.view.component.isEmbedded && ignoresKeys(target);
+      if (!isMeant || hasModifier(event)) return;
       const action = this.keys[event.key];
       if (!action || target.tagName === "BUTTON" && event.key === " ") return;
       event.preventDefault();

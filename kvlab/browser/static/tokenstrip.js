@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
-// SHA-256 of the sources: ff676d93b6db15a3206dbf53b36392942a50c6f75d76d979c643e1dfce1245c7
-// SHA-256 of the code: f7790836de10ea66cbda3af96652a3a9264965662bedf2f38dbb645fb4b33c64
+// SHA-256 of the sources: 45b98164b0e4772ff5cdb622b52c8d3f4db7e46b695338652c55e5a5e307c33b
+// SHA-256 of the code: 12dc849ccabd06be387bafa97b4d779b6cb882d44fe4c132f5990540d49fbfdb
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -346,7 +346,8 @@ var StepBar = class {
   /** @param {KeyboardEvent} event */
   onKey(event) {
     const target = keyTarget(event), isInside = event.composedPath().includes(this.view.root);
-    if (!(isInside || ignoresKeys(target)) || hasModifier(event)) return;
+    const isMeant = isInside || !this.view.component.isEmbedded && ignoresKeys(target);
+    if (!isMeant || hasModifier(event)) return;
     const action = this.keys[event.key];
     if (!action || target.tagName === "BUTTON" && event.key === " ") return;
     event.preventDefault();

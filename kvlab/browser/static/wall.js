@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/wall.js src/dom.js src/keyboard.js src/mount.js src/payload.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text.js src/wall/cache-wall.js src/wall/cells.js src/wall/geometry.js src/wall/marks.js src/wall/painter.js
-// SHA-256 of the sources: 5c192265592957e17bfc6cbac456e00e3d01f52bdaa1fa3cf599e3ac7814118c
-// SHA-256 of the code: 24c95080c679c2b25781256b16b91b5d5c8642d95e0d6eb3281eb86dd039e77a
+// SHA-256 of the sources: 8f568d0193c72dd9aaafa5cbbe2333769174174d5f4639bedcee7f2f6224a821
+// SHA-256 of the code: 81c65f2cf02d4130d5282d2623af30a1b4601ada4636bb455e83e8cb8bd66bbf
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -257,7 +257,8 @@ var StepBar = class {
   /** @param {KeyboardEvent} event */
   onKey(event) {
     const target = keyTarget(event), isInside = event.composedPath().includes(this.view.root);
-    if (!(isInside || ignoresKeys(target)) || hasModifier(event)) return;
+    const isMeant = isInside || !this.view.component.isEmbedded && ignoresKeys(target);
+    if (!isMeant || hasModifier(event)) return;
     const action = this.keys[event.key];
     if (!action || target.tagName === "BUTTON" && event.key === " ") return;
     event.preventDefault();

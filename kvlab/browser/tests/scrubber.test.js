@@ -25,11 +25,11 @@ function wait(milliseconds) {
 }
 
 /** A mounted scrubber with what it told the server. */
-function start(changes = {}) {
+function start(changes = {}, isEmbedded = false) {
   const parentElement = new FakeElement(), reported = [], state = { ...data, ...changes };
   const refresh = (more = {}) => {
     Object.assign(state, more);
-    return scrubber({ parentElement, data: { ...state }, setStateValue: (_, value) => reported.push(value) });
+    return scrubber({ parentElement, isEmbedded, data: { ...state }, setStateValue: (_, value) => reported.push(value) });
   };
   const unmount = refresh(), root = parentElement.querySelector(".kv-scrubber"), bar = root.querySelector('[data-part="bar"]');
   const part = (name) => bar.querySelector(`[data-part="${name}"]`);
@@ -69,6 +69,14 @@ test("keys of other elements, keys with a modifier and a space on a button are l
   assert.equal(label(), "step 0 of 6");
   assert.ok(press("ArrowRight", [button]) && press("ArrowRight", [document.body]));
   assert.equal(label(), "step 4 of 6");
+});
+
+test("in a notebook only keys typed in the view are meant for it", () => {
+  const { press, root, label } = start({}, true), button = Object.assign(new FakeElement(), { tagName: "BUTTON" });
+  assert.ok(!press("ArrowRight", [document.body]) && !press("ArrowRight", [button]));
+  assert.equal(label(), "step 0 of 6");
+  assert.ok(press("ArrowRight", [root]));
+  assert.equal(label(), "step 2 of 6");
 });
 
 test("a single step is reported at once, of several the last", () => {

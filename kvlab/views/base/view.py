@@ -18,7 +18,6 @@ caption may take `run`, `runs` or `rows` too.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -70,15 +69,6 @@ class Drawn:
     def __repr__(self) -> str:
         return f"<kvlab view {self.name}: {self.caption}>"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """For notebooks: plotly's live chart, and a picture that stays when there is no kernel (needs Chromium)."""
-        bundle = dict(self.figure._repr_mimebundle_(include, exclude) or {}) | {"text/plain": repr(self)}
-        try:
-            bundle["image/png"] = b64encode(self.to("png")).decode()
-        except UserError:
-            bundle.pop("image/png", None)
-        return bundle
-
     def to(self, kind: str) -> bytes:
         """The view as a file of one of `FORMATS`; pictures need Chromium.
 
@@ -117,6 +107,7 @@ class View:
         kind: what it is of.
         needs: the least level of recording it can be drawn from.
         page: the page of the dashboard that shows it.
+        component: the component of `kvlab/browser` that shows it live in a notebook, if there is one.
         description: one sentence for its page, where it has one to itself (views of plug-ins).
     """
 
@@ -139,6 +130,8 @@ class View:
         self.kind: Kind = first if first in KINDS else "run"
         self._draw: Callable[..., go.Figure] | None = None
         self._describe: Callable[..., str] = lambda frame: ""
+        self.component = ""
+        self._live: Callable[..., dict[str, Any]] | None = None
         self.__module__ = read.__module__
         self.__qualname__ = read.__qualname__
 
@@ -154,6 +147,24 @@ class View:
         """Decorate the function (frame, place ...) -> one sentence."""
         self._describe = describe
         return describe
+
+    def live(self, component: str) -> Callable[[Function], Function]:
+        """Decorate the function (run, theme, place ...) -> data of a component of `kvlab/browser`, live in notebooks.
+
+        Its `shared` are texts and vectors that are the same at every step.
+        """
+        self.component = component
+
+        def decorate(give: Function) -> Function:
+            self._live = give
+            return give
+
+        return decorate
+
+    def live_data(self, subject: Subject, theme: Theme, **place: Any) -> dict[str, Any]:
+        """The data of `component` at a place."""
+        assert self._live is not None, self.name
+        return _call(self._live, (subject, theme), place, self.name)
 
     @property
     def place_names(self) -> list[str]:
@@ -201,10 +212,15 @@ class View:
         Without a layer or head, the one that `suggest_head` finds telling is taken.
         """
         self.check(subject)
-        if isinstance(subject, Run) and {"layer", "head"} & set(self.place_names) - place.keys():
-            suggested = suggest_head(subject, [subject], None)
-            place = {"layer": suggested.layer, "head": suggested.head} | place
+        place = self.whole_place(subject, place)
         return self.draw_frame(self.frame(subject, **place), subject, theme, **place)
+
+    def whole_place(self, subject: Subject, place: Mapping[str, Any]) -> dict[str, Any]:
+        """The place with the layer and head that are taken where it has none."""
+        if not isinstance(subject, Run) or not {"layer", "head"} & set(self.place_names) - place.keys():
+            return dict(place)
+        suggested = suggest_head(subject, [subject], None)
+        return {"layer": suggested.layer, "head": suggested.head} | dict(place)
 
     def describe(self, frame: pd.DataFrame, subject: Subject, **place: Any) -> str:
         """The caption of a frame that was read before."""

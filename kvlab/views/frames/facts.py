@@ -39,9 +39,12 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
     return read["position"].to_numpy(np.int64)[inside]
 
 
-def fact_spans(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """First and last position of each run of neighbouring tokens among `fact_positions`; raises as it does."""
-    positions = fact_positions(tokens, prompt, facts)
+def facts_in(run: Run) -> list[tuple[int, int]]:
+    """First and last position of each run of neighbouring tokens of the facts; none if the tokens are damaged."""
+    try:
+        positions = fact_positions(run.tokens, run.record.prompt, run.record.facts)
+    except UserError:
+        return []
     parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
     return [(int(part[0]), int(part[-1])) for part in parts if len(part)]
 

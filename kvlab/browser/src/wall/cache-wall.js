@@ -16,7 +16,7 @@ const REST_MS = 90, CLICK_PIXELS = 4;
 const HINT = "Hover for a token and its head; click puts the head into focus. Click the wall, then wheel to zoom; drag to move; shift and drag to select heads.";
 
 /**
- * A run's wall at a step, as app/components/wall.py sends it. With `other` it is the difference of two runs.
+ * A run's wall at a step, as `wall_content` of kvlab/views/wall.py sends it. With `other` it is the difference of two runs.
  * @typedef {object} Data
  * @property {string} identity
  * @property {WallData} wall

@@ -6,7 +6,7 @@ export const BOTH = 0, ONLY_A = 1, ONLY_B = 2, NEITHER = 3;
 export const CODES = 5;
 
 /**
- * The data of a wall as sent by app/components/wall.py.
+ * The data of a wall: `wall_vectors` of kvlab/views/wall.py.
  * @typedef {object} WallData
  * @property {Uint8Array} first fates when tokens are read, four to a byte, lowest bits first
  * @property {Uint32Array} readBy number of tokens read by each step
