@@ -25,7 +25,7 @@ from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.queue.job_panel import show_job
 from app.run_views import page
-from app.run_views.page import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from app.session.open_runs import runs_root
 from app.session.url_state import get_param
 from kvlab.common.formatting import ONE_PROMPT

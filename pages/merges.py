@@ -16,7 +16,7 @@ from app.base.widgets import one_of
 from app.figures.figure import show
 from app.navigation.place import head_in_view
 from app.run_views import page, view
-from app.run_views.page import run_with_steps
+from app.run_views.require_level import run_with_steps
 from app.session.open_runs import BY_STAMP
 from kvlab.trace.reader import Run
 from kvlab.views import merges, sag

@@ -9,7 +9,7 @@ from app.navigation.selection import current_sources
 from app.papers.exhibit import show_exhibit
 from app.papers.overview import shipped_claims, show_overview
 from app.run_views import page
-from app.run_views.page import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_value
 from kvlab.papers.exhibit import Exhibit
 from kvlab.papers.registry import EXHIBITS, JOINED, PAPERS

@@ -12,7 +12,7 @@ from app.components.tokentext import along_text
 from app.figures.tables import show_table
 from app.navigation.place import head_in_view
 from app.run_views import page, view
-from app.run_views.page import run_with_steps
+from app.run_views.require_level import run_with_steps
 from app.session.url_state import go_to_and_redraw
 from kvlab.trace.reader import Run
 from kvlab.views import memory, regret, sag

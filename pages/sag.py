@@ -13,7 +13,7 @@ from app.base.widgets import one_of
 from app.components.tokentext import along_text
 from app.navigation.place import recorded_layers
 from app.run_views import page, view
-from app.run_views.page import full_run
+from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP
 from kvlab.trace.reader import Run
 from kvlab.views import bound

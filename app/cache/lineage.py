@@ -13,7 +13,7 @@ from app.base.widgets import one_of
 from app.figures.view import show_view
 from app.navigation.place import shared_token
 from app.run_views import page, view
-from app.run_views.page import full_run
+from app.run_views.require_level import full_run
 from app.session.url_state import set_page_param, url_number
 from kvlab.trace.reader import Run
 from kvlab.views import lineage as lineage_views

@@ -21,7 +21,7 @@ from app.figures.figure import show
 from app.figures.view import frame_of
 from app.navigation.selection import runs_root
 from app.run_views import page
-from app.run_views.page import warn_reference_fails
+from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP, shipped_answer
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from kvlab.common.formatting import ONE_PROMPT

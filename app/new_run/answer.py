@@ -16,7 +16,7 @@ from app.compare.facts import NEW_RUN, facts_section, marked_in, store
 from app.navigation.selection import open_cached, runs_root, session_id
 from app.new_run.model_section import chat_model_button, one_line
 from app.new_run.prompt_source import PromptChoice
-from app.run_views.page import CLEAR_REFERENCE
+from app.run_views.require_level import CLEAR_REFERENCE
 from app.session.url_state import get_param, in_url
 from kvlab import jobs
 from kvlab.common.lab import acting
