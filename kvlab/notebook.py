@@ -21,7 +21,7 @@ from html import escape
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from uuid import uuid4
 
 import pandas as pd
@@ -31,6 +31,7 @@ from tqdm import tqdm
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence, path_of
 from kvlab.requests.compare import CompareRequest, RecordLevel
+from kvlab.requests.recording import Recording
 from kvlab.trace.catalogue import list_runs, load_request
 from kvlab.trace.reader import Run
 from kvlab.trace.record import read_record
@@ -75,6 +76,41 @@ SHOWN = {
     "created": ("created", "{:.19}"),
     "runs": ("runs", "{}"),
 }
+
+
+class ModelSettings(TypedDict, total=False):
+    """Keywords of `compare` and `evaluate` for the model, fields of `kvlab.requests.compare.ModelRequest`."""
+
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    placement: Literal["single", "auto"]
+    load_in: Literal["4bit", "8bit"] | None
+    revision: str | None
+    cache_dir: str | None
+    chat: Literal["auto", "no"]
+    system: str
+    thinking: bool | None
+    prefill_chunk: int | None
+
+
+class CompareSettings(ModelSettings, total=False):
+    """Further keywords of `compare`, fields of `kvlab.requests.compare.CompareRequest`."""
+
+    other_answers: Sequence[str]
+    compress_every: int
+    generation_config: Literal["ignore", "honour"]
+    record: Recording | dict[str, Any]
+
+
+class EvaluateSettings(ModelSettings, total=False):
+    """Further keywords of `evaluate`, fields of `kvlab.evaluation.request.EvalRequest`."""
+
+    batch_rows: int | None
+    style: Literal["auto", "continuation", "chat", "question"]
+    forced: bool
+    skip_malformed: bool
+    max_prompt: int | None
+    cut: Literal["start", "middle", "end"]
 
 
 @dataclass(frozen=True)
@@ -414,7 +450,7 @@ def compare(
     title: str = "",
     seed: int = 0,
     out: Path | str = "runs",
-    **fields: Any,
+    **fields: Unpack[CompareSettings],
 ) -> Comparison: ...
 
 
@@ -445,7 +481,7 @@ def compare(
         answer: words that a right continuation contains; `facts`: spans of the prompt that it needs.
         level: what is recorded, off, light or full.
         out: the folder of runs.
-        fields: other fields of `kvlab.requests.compare.CompareRequest`.
+        fields: `CompareSettings` and `ModelSettings`.
 
     The stop button and Ctrl-C return the runs that are complete, which may be none: `result.resume()` goes on.
     Raises UserError for bad input, before anything runs.
@@ -501,11 +537,12 @@ def evaluate(
     samples: int = 20,
     model: str | LoadedModel = "mini",
     lengths: Sequence[int] | None = None,
+    depths: Sequence[float] | None = None,
     question_aware: bool = True,
     files: Sequence[str] = (),
     seed: int = 0,
     out: Path | str = "runs/eval/notebook",
-    **fields: Any,
+    **fields: Unpack[EvaluateSettings],
 ) -> Scores:
     """Score methods at budgets and the full cache on the same prompts.
 
@@ -514,9 +551,10 @@ def evaluate(
         methods, budgets, model: as `compare` takes them.
         samples: prompts of each task and length.
         lengths: tokens of a prompt; None: those of each task.
+        depths: where in the text the evidence is, 0 to 1; None: anywhere.
         question_aware: whether a cache is compressed with the question in sight.
         out: the folder of rows; prompts that stand there are not measured again.
-        fields: other fields of `kvlab.evaluation.request.EvalRequest`.
+        fields: `EvaluateSettings` and `ModelSettings`.
 
     The stop button and Ctrl-C keep what is measured, and return it: the same call goes on.
     Raises UserError for bad input, before anything runs.
@@ -530,7 +568,7 @@ def evaluate(
         methods=_joined(methods),
         budgets=_joined(budgets),
         lengths=None if lengths is None else _joined(lengths),
-        depths=None,
+        depths=None if depths is None else _joined(depths),
         question_aware="yes" if question_aware else "no",
         samples=samples,
         seed=seed,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ import pytest
 import kvlab
 from kvlab import notebook
 from kvlab.core.errors import UserError
+from kvlab.evaluation.request import EvalRequest
 from kvlab.requests.compare import CompareRequest
 from kvlab.views.base import export
 from kvlab.views.base.view import all_views
@@ -157,6 +159,24 @@ def test_bad_input_is_one_sentence_and_shows_no_frames_of_ours(result: notebook.
     assert [run.record.method for run in light] == ["full", "snapkv"]
     assert "--level full" in message(lambda: light["snapkv"].view("wall")) and not light["snapkv"].views
     assert "window" in message(lambda: kvlab.compare("word " * 20_000, methods="snapkv", out=tmp_path))
+
+
+def test_settings_of_editors_and_of_the_page_are_fields_of_the_requests(tmp_path: Path):
+    page = (ROOT / "docs" / "python.md").read_text()
+    for settings, request in ((notebook.CompareSettings, CompareRequest), (notebook.EvaluateSettings, EvalRequest)):
+        names = get_type_hints(settings)
+        assert names and names.keys() <= request.model_fields.keys()
+        assert not [name for name in names if f"`{name}`" not in page]
+        for name, kind in names.items():
+            if get_origin(kind) is Literal:
+                assert get_args(kind) == get_args(request.model_fields[name].annotation), name
+    for function in (kvlab.compare, kvlab.evaluate):
+        given = inspect.signature(function).parameters
+        assert not [
+            name for name in given if name not in ("prompt", "root", "tasks", "fields") and f"`{name}`" not in page
+        ]
+    with pytest.raises(UserError, match="sampels"):
+        kvlab.evaluate("needle", methods="snapkv", sampels=3, out=tmp_path)
 
 
 def test_a_request_gives_the_paths_of_its_runs_as_before(tmp_path: Path):
