@@ -16,7 +16,7 @@ if str(ROOT) not in sys.path:
 from app.server.gate import Files, Gate, without_delay
 from kvlab.common.binding import LOCAL, OPEN
 from kvlab.common.formatting import hide_paths
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab
 from kvlab.core.errors import rewrite_messages
 
 RUNS = "KVLAB_RUNS"

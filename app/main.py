@@ -36,7 +36,7 @@ from app.session.url_state import (
 )
 from app.story_mode import caption_bar, offer
 from kvlab.core.assets import asset_path
-from kvlab.planning import methods
+from kvlab.planning import choices
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     if not let_in():
         return
     load_plotly_ahead()
-    methods.prefetch()
+    choices.prefetch()
     shown = menu()
     page = st.navigation(list(shown.pages), expanded=True)
     st.set_page_config(page_title=f"{page.title} · kvlab")

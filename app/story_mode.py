@@ -16,8 +16,7 @@ from app.base.links import go, page_exists
 from app.base.text import code, plain
 from app.base.widgets import button_unless
 from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view
-from app.figures.page_contents import Item, telling_items
-from app.figures.provenance import PLACE, TELLING, view_query
+from app.figures.provenance import PLACE, TELLING, Item, telling_items, view_query
 from app.navigation.moved_pages import current_place
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number

@@ -12,14 +12,14 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tokentext import along_text, state_classes, tokentext
 from app.figures.tables import csv_button, show_table
-from app.navigation.token_cursor import share_token, shared_token
+from app.navigation.place import share_token, shared_token
 from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of, shipped_answer
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
 from kvlab.core.errors import UserError
-from kvlab.jobs.reruns import counterfactual
+from kvlab.jobs.work import counterfactual
 from kvlab.trace.reader import Run
 from kvlab.views import autopsy as figures
 from kvlab.views import unread

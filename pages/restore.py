@@ -21,7 +21,7 @@ from app.session.url_state import get_param, params, set_param
 from kvlab.common.answer_match import find_answer
 from kvlab.common.thoughts import declared_tags, hide_thinking
 from kvlab.core.errors import UserError
-from kvlab.jobs.reruns import rerun_with_restored
+from kvlab.jobs.work import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result

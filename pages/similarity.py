@@ -14,9 +14,8 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tilemap import clamp, tilemap
 from app.figures.figure import heading, note
-from app.navigation.place import pick_step, recorded_layers
+from app.navigation.place import offer_token, pick_step, recorded_layers
 from app.navigation.selection import current_run
-from app.navigation.token_cursor import offer_token
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_param, url_numbers

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.base.text import plain, unseen
 from app.base.widgets import attempt, button_unless, why_not_change, widget_options
-from app.components.present import present_button
+from app.components.payload import present_button
 from app.figures.add_slide import talk_file, talk_html
 from app.figures.export_menu import explain_formats, file_button
 from app.figures.figure import slug

@@ -87,7 +87,7 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvlab.cli import commands
     from kvlab.core.errors import UserError
     from kvlab.forms import prompt_files
-    from kvlab.planning import methods
+    from kvlab.planning import choices
 
     def run_command(*words: str, given: str | None = None) -> CompletedProcess[str]:
         done = CliRunner().invoke(commands, list(words), input=given)
@@ -95,7 +95,7 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
             return CompletedProcess(words, 2, done.stdout, f"kvlab: {done.exception}\n")
         return CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
-    monkeypatch.setattr(methods, "run_command", run_command)
+    monkeypatch.setattr(choices, "run_command", run_command)
     monkeypatch.setattr(prompt_files, "run_command", run_command)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from kvlab.bench.presets import ON_RANDOM_WEIGHTS
+from kvlab.bench.request import ON_RANDOM_WEIGHTS
 from kvlab.core.cache import CompressedCache, make_cache
 
 # Where models and prompts of the conformance tests are: `KVLAB_TEST_DEVICE=cuda` runs the matrix on a GPU.

@@ -36,7 +36,7 @@ NOUNS = {
 }  # fmt: skip
 # Named after what they hold: a method, a task, a page with its address, a published term.
 NAMED_AFTER = {
-    "kvlab/core/methods/whole/packed.py", "kvlab/core/methods/composition/composed.py",
+    "kvlab/core/methods/whole/full.py", "kvlab/core/methods/composition/composed.py",
     "kvlab/core/methods/allocators/model_wide.py", "kvlab/core/contract/in_place.py",
 }  # fmt: skip
 # Functions whose name is a method's metric, a command, a figure, a decorator, or exported by `kvlab.extend`.

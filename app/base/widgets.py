@@ -9,8 +9,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.session.url_state import in_url
-from kvlab.common.lab_file import lab
-from kvlab.common.users import is_owner
+from kvlab.common.lab import is_owner, lab
 from kvlab.core.errors import UserError
 
 T = TypeVar("T", bound=str)

@@ -11,7 +11,7 @@ from app.base.lazy_views import after_first_chart
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.figures.view import show_view
-from app.navigation.token_cursor import shared_token
+from app.navigation.place import shared_token
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.url_state import set_page_param, url_number

@@ -18,9 +18,8 @@ from app.figures import tables
 from app.figures.export_menu import Offer, show_title
 from app.figures.tables import show_table
 from app.figures.view import frame_of, show_view
-from app.navigation.place import chosen_step, head_in_view, step_reason
+from app.navigation.place import chosen_step, chosen_token, head_in_view, step_reason
 from app.navigation.selection import current_run
-from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
 from kvlab.browser import pack_payload, read_static

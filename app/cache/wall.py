@@ -20,9 +20,8 @@ from app.components.tokentext import difference_classes, tokentext
 from app.figures.figure import heading, note, show
 from app.figures.tables import show_table
 from app.figures.view import frame_of, show_view
-from app.navigation.place import chosen_step, step_reason
+from app.navigation.place import chosen_step, chosen_token, step_reason
 from app.navigation.selection import current_sources, other_run
-from app.navigation.token_cursor import chosen_token
 from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
@@ -30,12 +29,12 @@ from app.session.url_state import go_to, set_page_param, url_value
 from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
-from kvlab.jobs.reruns import rerun_with_restored
+from kvlab.jobs.work import rerun_with_restored
 from kvlab.trace.reader import Run
-from kvlab.views import attention as attention_figures
 from kvlab.views import board as board_figures
 from kvlab.views import compare as compare_figures
 from kvlab.views import difference
+from kvlab.views import wall as attention_figures
 from kvlab.views.base.provenance import join_sources, of_comparison
 from kvlab.views.base.template import along_text
 from kvlab.views.base.view import Subject, find_view

@@ -14,6 +14,14 @@ import streamlit as st
 from app.base.component import component
 from kvlab.browser import pack_payload
 
+_present = component("present", '<button class="kv-present" type="button">Present</button>', "present.css")
+
+
+def present_button(page: str, key: str) -> None:
+    """The button; `page` is the HTML, which the browser receives now."""
+    _present(key=key, data={"html": page})
+
+
 _component = component("shared")
 
 

@@ -18,7 +18,7 @@ from kvlab.core.errors import UserError
 from kvlab.forms import measurement_job
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.models.fitting.request import Fittable
-from kvlab.planning.methods import MethodEntry
+from kvlab.planning.choices import MethodEntry
 
 WHAT = {
     "kvzap": "networks that predict the scores of a second reading",

@@ -29,8 +29,7 @@ from kvlab.evaluation.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.chat_template import has_template
-from kvlab.planning.methods import model_field_help
-from kvlab.planning.tasks import TaskEntry, TaskList, task_list
+from kvlab.planning.choices import TaskEntry, TaskList, model_field_help, task_list
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.risk.sentences import fewest_prompts, prompts_warning

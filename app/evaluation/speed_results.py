@@ -19,7 +19,7 @@ from kvlab.core.errors import UserError
 from kvlab.forms import eval_form
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name
-from kvlab.planning.methods import model_field_help
+from kvlab.planning.choices import model_field_help
 from kvlab.results import speed_tables
 from kvlab.views import speed
 

@@ -10,11 +10,10 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme
 from app.figures.image_writer import image_writer
-from app.figures.page_contents import Item
-from app.figures.provenance import slide_words, view_query
+from app.figures.provenance import Item, slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
-from kvlab.common.users import acting
+from kvlab.common.lab import acting
 from kvlab.core.errors import UserError
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk

@@ -15,8 +15,7 @@ from app.base.widgets import widget_options
 from app.figures.add_slide import add_slide, slide_of
 from app.figures.figure import STORY_BUTTON, slug
 from app.figures.image_writer import browser, image_writer
-from app.figures.page_contents import Item, record_item
-from app.figures.provenance import picture_source, view_query
+from app.figures.provenance import Item, picture_source, record_item, view_query
 from kvlab.report.deck import deck
 from kvlab.report.export import FORMATS, why_unavailable
 from kvlab.report.pictures import TALL, animation, estimate_gif, picture

@@ -15,8 +15,7 @@ from app.base.text import plain, unseen
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
-from app.figures.page_contents import Item, clear_items, record_item
-from app.figures.provenance import picture_source, view_query
+from app.figures.provenance import Item, clear_items, picture_source, record_item, view_query
 from kvlab.views.base import export
 from kvlab.views.base.caption import as_caption, both_of, simple_of
 from kvlab.views.base.provenance import FigureSource

@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
+import streamlit as st
 
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
 from kvlab.core.errors import UserError
-from kvlab.report.subject import place_of, provenance, slide_title, subject_of
-from kvlab.report.views import Text
+from kvlab.report.contents import place_of, provenance, slide_title, subject_of
+from kvlab.report.views import Shown, Text
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 from kvlab.views.base.provenance import FigureSource
+
+ITEMS = "shown_on_page"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A chart, table or text with its title; `build` is called when a slide needs it.
+
+    A table has no picture.
+    """
+
+    title: str
+    build: Callable[[], go.Figure | Shown]
+    caption: str = ""
+    source: FigureSource = ""
+    has_picture: bool = True
+
+
+def record_item(key: str, item: Item) -> None:
+    """Record an item that the page shows; one that is redrawn keeps its place."""
+    st.session_state.setdefault(ITEMS, {})[key] = item
+
+
+def telling_items() -> list[Item]:
+    """The items with a picture, or without one all of them: what slides of the whole view are made of."""
+    items = list(st.session_state.get(ITEMS, {}).values())
+    return [item for item in items if item.has_picture] or items
+
+
+def clear_items() -> None:
+    """Call where a page begins."""
+    st.session_state[ITEMS] = {}
+
 
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"

@@ -23,7 +23,7 @@ from kvlab.core.validation import quote_value
 from kvlab.forms import compare_form
 from kvlab.live.events import heads_path
 from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
-from kvlab.planning.methods import methods
+from kvlab.planning.choices import methods
 from kvlab.planning.parameters import DEFAULT, PRESET
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import Edit, LiveRequest, edit_tokens, edit_words, without_edits

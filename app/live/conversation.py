@@ -11,20 +11,20 @@ from app.base.text import plain, shorten
 from app.base.theme import theme
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless, widget_options
-from app.components.present import present_button
+from app.components.payload import present_button
 from app.figures.image_writer import browser
 from app.live.answers import PRESENT, YES, answers_html
 from app.live.context_text import NEW_TOKENS, change_lane, change_question, known_heads, sampling, what_is_left
 from app.live.cursor import LANE, chosen_words, head_in_focus, place_of
 from app.live.sessions import act, last_failure, running_job, transcript_of, waiting
+from app.navigation.place import share_token
 from app.navigation.selection import runs_root
-from app.navigation.token_cursor import share_token
 from app.queue.submit import queue_job
 from app.session.url_state import forget, in_url, remember, set_param
 from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes, model_title
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab
 from kvlab.library.prefixes import free_path, proposed_name
 from kvlab.live.events import append_event, read_events
 from kvlab.live.transcript import LaneState, Transcript

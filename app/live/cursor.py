@@ -6,8 +6,8 @@ import streamlit as st
 
 from app.base.links import link
 from app.base.text import plain
+from app.navigation.place import TOKEN, share_token, shared_token
 from app.navigation.selection import runs_root
-from app.navigation.token_cursor import TOKEN, share_token, shared_token
 from app.session.url_state import (
     chosen_value,
     clear_page_param,

@@ -11,7 +11,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_job
 from kvlab import jobs
-from kvlab.common.users import acting, is_owner
+from kvlab.common.lab import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.live.events import append_event, fork_log, read_events

@@ -18,7 +18,7 @@ from app.new_run.model_section import download_buttons
 from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import get_params, in_url, params, set_param
 from kvlab.common.formatting import format_bytes, model_title
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence

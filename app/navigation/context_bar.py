@@ -15,7 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.base.component import component
 from app.base.text import plain, shorten
-from app.new_run.prompt_preview import facts_as_html
+from app.new_run.prompt_view import facts_as_html
 from kvlab.browser import read_static
 from kvlab.common.formatting import join_words, model_title
 from kvlab.report.views import Passages

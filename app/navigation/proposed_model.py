@@ -11,7 +11,7 @@ from app.navigation.selection import wanted_comparison
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page, params, set_param
 from kvlab.core.errors import UserError
-from kvlab.library.side_by_side import split_joint_id
+from kvlab.library.items import split_joint_id
 from kvlab.models.info.names import check_model
 from kvlab.trace.catalogue import list_comparisons
 

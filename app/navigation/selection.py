@@ -28,7 +28,7 @@ from app.session.url_state import (
 )
 from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.core.errors import UserError
-from kvlab.library import side_by_side
+from kvlab.library import items
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons
 from kvlab.trace.reader import Run
@@ -100,7 +100,7 @@ def comparison_label(group: Sequence[ComparisonEntry]) -> str:
     """The prompt of a comparison or batch, the number of prompts, and the time, which tells equal prompts apart."""
     comparison = group[0]
     numbers = len({entry.number for entry in group})
-    together = len(side_by_side.split_joint_id(comparison.comparison_id))
+    together = len(items.split_joint_id(comparison.comparison_id))
     count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
 
@@ -234,10 +234,10 @@ def _pick_comparison() -> ComparisonEntry | None:
 
 def _with_joined(comparisons: list[ComparisonEntry], wanted: str) -> list[ComparisonEntry]:
     """The comparisons, preceded by the joined one if `wanted` names several."""
-    if not side_by_side.split_joint_id(wanted):
+    if not items.split_joint_id(wanted):
         return comparisons
     try:
-        return [side_by_side.join_comparisons(runs_root(), wanted, comparisons), *comparisons]
+        return [items.join_comparisons(runs_root(), wanted, comparisons), *comparisons]
     except UserError as error:
         st.error(plain(str(error)))
         return comparisons
@@ -266,7 +266,7 @@ def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
         run = value_of("run")
         comparison = value_of("comparison")
         # A run of one of several joined comparisons leaves them joined.
-        if run in owner and owner[run] not in side_by_side.split_joint_id(comparison or ""):
+        if run in owner and owner[run] not in items.split_joint_id(comparison or ""):
             return owner[run]
         if comparison:
             return comparison

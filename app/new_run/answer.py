@@ -19,14 +19,14 @@ from app.new_run.prompt_source import PromptChoice
 from app.run_views.require_level import CLEAR_REFERENCE
 from app.session.url_state import get_param, in_url
 from kvlab import jobs
-from kvlab.common.users import acting
+from kvlab.common.lab import acting
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.client import busy_words, place_words
-from kvlab.jobs.live_file import read_live
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_card import taught
+from kvlab.jobs.job_reporter import read_live
+from kvlab.models.info import mini
+from kvlab.models.info.mini import taught
 from kvlab.models.info.names import EMBEDDED
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn
@@ -372,7 +372,7 @@ def _planted(one: OnePrompt) -> Question:
             "Wording (those that mini was trained on)",
             range(WORDINGS),
             **in_url("plant_kind"),
-            format_func=lambda kind: mini_phrasing.needle_statement(mini_phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
+            format_func=lambda kind: mini.needle_statement(mini.NEEDLE_PHRASINGS[kind], "…", "…"),
         )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     if "depth" in vary:

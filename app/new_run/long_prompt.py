@@ -9,8 +9,7 @@ import streamlit as st
 from app.base.widgets import one_of
 from app.figures.export_menu import Offer, show_title
 from app.new_run.answer import Question, plant_needle
-from app.new_run.prompt_preview import cut_as_html, cut_as_passages
-from app.new_run.prompt_view import further_down
+from app.new_run.prompt_view import cut_as_html, cut_as_passages, further_down
 from app.session.url_state import parse_number
 from kvlab.common.formatting import model_title
 from kvlab.forms import uploads

@@ -16,7 +16,7 @@ from app.session.url_state import in_url, params
 from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
-from kvlab.planning.methods import MethodEntry, methods
+from kvlab.planning.choices import MethodEntry, methods
 from kvlab.planning.parameters import DEFAULT, PRESET, Parameter, parameters
 
 OF_PAGES = ("page_rule", "page_heads")

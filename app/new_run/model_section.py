@@ -18,12 +18,12 @@ from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.models.info import names, token_count
 from kvlab.models.info.chat_template import ChatFormat, render_prompt
-from kvlab.models.info.mini_card import cannot_do, taught
+from kvlab.models.info.mini import cannot_do, taught
 from kvlab.models.info.model_download import get_model
 from kvlab.models.info.names import EMBEDDED
 from kvlab.models.info.offered_models import offered_models, short_name
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
-from kvlab.planning.methods import local_models, model_field_help
+from kvlab.planning.choices import local_models, model_field_help
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
 

@@ -13,7 +13,7 @@ from app.navigation.selection import runs_root
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.core.errors import UserError
 from kvlab.library import prompts
-from kvlab.library.drafts import read_draft, store_draft
+from kvlab.library.prompts import read_draft, store_draft
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import MOST_TURNS, ROLES, Role, Turn, as_text, check_turns
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from kvlab.common.users import acting, acting_as
+from kvlab.common.lab import acting, acting_as
 from kvlab.results.sources import SourceState
 
 V = TypeVar("V")

@@ -20,17 +20,16 @@ from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_duration, hide_paths, model_title, time_left
-from kvlab.common.lab_file import lab
-from kvlab.common.users import acting
+from kvlab.common.lab import acting, lab
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.client import busy_words, place_words
-from kvlab.jobs.live_file import read_live
+from kvlab.jobs.job_reporter import read_live
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
-from kvlab.planning.methods import methods
+from kvlab.planning.choices import methods
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs

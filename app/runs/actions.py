@@ -18,7 +18,7 @@ from app.base.widgets import attempt, button_unless, why_not_change, widget_opti
 from app.navigation.selection import runs_root
 from app.runs.table import PAGES
 from kvlab.core.errors import UserError
-from kvlab.library import archive, side_by_side
+from kvlab.library import archive, items
 from kvlab.library import recycle_bin as rubbish
 from kvlab.trace.user_labels import change_labels, change_tags
 from kvlab.views.base.words import byte_size
@@ -97,11 +97,11 @@ def _compare(chosen: pd.DataFrame) -> None:
         help_text = "Show these comparisons of the same prompt and model as one, on every page."
         if st.button("Side by side", type="primary", icon=":material/compare:", key="runs-join", help=help_text):
             try:
-                side_by_side.check_joinable(runs_root(), comparisons)
+                items.check_joinable(runs_root(), comparisons)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            go("compare", comparison=side_by_side.joint_id(comparisons))
+            go("compare", comparison=items.joint_id(comparisons))
 
 
 def _label(chosen: pd.DataFrame) -> None:

@@ -10,8 +10,7 @@ import streamlit as st
 from app.base.text import plain
 from app.session.open_runs import runs_root
 from kvlab.common.binding import OPEN, OPEN_TO_EVERYONE
-from kvlab.common.lab_file import lab
-from kvlab.common.users import ALONE, User, set_current_user
+from kvlab.common.lab import ALONE, User, lab, set_current_user
 from kvlab.core.errors import UserError
 from kvlab.jobs import access_check as disk_space
 from kvlab.trace.index import index_note

@@ -24,7 +24,7 @@ import psutil
 from starlette.responses import FileResponse
 
 from app.session.streamlit_internals import STATIC, claim_in_cookie
-from kvlab.common.lab_file import People, lab
+from kvlab.common.lab import People, lab
 from kvlab.core.errors import UserError
 
 # Streamlit's own scripts, styles and fonts, each sent in one write.

@@ -35,9 +35,9 @@ def _work() -> None:
     try:
         while not server_is_running():
             time.sleep(0.02)
-        from kvlab.planning import methods
+        from kvlab.planning import choices
 
-        methods.prefetch()
+        choices.prefetch()
         import_all([MAIN, *sorted(PAGES.glob("*.py"))])
     finally:
         _finished.set()

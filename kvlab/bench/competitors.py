@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
-from kvlab.bench.cache_bytes import live_bytes
+from kvlab.bench.caches import fill, live_bytes, random_token
 from kvlab.bench.device import check_room
-from kvlab.bench.fill import fill, random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest

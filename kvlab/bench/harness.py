@@ -16,8 +16,7 @@ from kvlab.bench.competitors import method_label
 from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
-from kvlab.bench.presets import preset_requests
-from kvlab.bench.request import BenchJob, BenchRequest, parts_of
+from kvlab.bench.request import BenchJob, BenchRequest, parts_of, preset_requests
 from kvlab.bench.rows import ResultFile, Row, Status, read_rows
 from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods import make_method

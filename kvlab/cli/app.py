@@ -22,8 +22,8 @@ import typer
 
 from kvlab.cli.models import Folders, offer
 from kvlab.common.binding import check_serving, server_command
-from kvlab.common.lab_file import VARIABLE, Lab
-from kvlab.common.lab_file import lab as lab_settings
+from kvlab.common.lab import VARIABLE, Lab
+from kvlab.common.lab import lab as lab_settings
 from kvlab.core.errors import UserError
 from kvlab.jobs import ensure_worker, release_workers
 from kvlab.jobs.client import tail

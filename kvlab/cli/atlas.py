@@ -81,7 +81,7 @@ def _print_jobs(jobs: Sequence[Work], root: Path) -> None:
 
 def _size(job: Work) -> str:
     from kvlab.jobs.size_check import prompt_lengths
-    from kvlab.planning.tasks import task_list
+    from kvlab.planning.choices import task_list
 
     if isinstance(job, EvalJob):
         return f"{len(prompt_lengths(job.request, task_list())):,} prompts under {len(job.request.all_choices)} caches"

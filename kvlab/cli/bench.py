@@ -100,7 +100,7 @@ def _from_preset(
     name: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
 ) -> tuple[BenchRequest, ...]:
     """A preset's experiment with other repeats, device or size; the experiment itself cannot be changed."""
-    from kvlab.bench.presets import find_preset, preset_requests
+    from kvlab.bench.request import find_preset, preset_requests
     from kvlab.models.load import pick_device
 
     fixed = {"methods": methods, "budgets": budgets, **lists, **{n: changes.get(n) for n in ("model", "new_tokens")}}

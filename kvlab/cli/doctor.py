@@ -50,7 +50,7 @@ def doctor(
     a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
     if runs is not None:
-        from kvlab.trace.files.verify import verify_runs
+        from kvlab.trace.verify import verify_runs
 
         findings = verify_runs(runs)
         if as_json:

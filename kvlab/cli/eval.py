@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.cli.options.model import ModelOptions
-from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
-from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary
+from kvlab.cli.options.tables import SUMMARY_WIDTH, as_table, frame_of, print_summary
 from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
@@ -171,7 +170,7 @@ def evaluate(
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
     from kvlab.core.methods import spec
-    from kvlab.evaluation import reasoning_preset, request_parser
+    from kvlab.evaluation import request_parser
     from kvlab.evaluation.data_check import check_tasks
     from kvlab.evaluation.harness import evaluate as run
     from kvlab.evaluation.job import shown_progress
@@ -181,8 +180,8 @@ def evaluate(
     part = Shard.parse(shard) if shard else None
     engine, options = parse_spec(on) if on else ("", {})
     if part or engine:
-        _check_in_parts(engine, shard, kept, is_table=preset not in ("", reasoning_preset.NAME))
-    if preset and preset != reasoning_preset.NAME:
+        _check_in_parts(engine, shard, kept, is_table=preset not in ("", request_parser.REASONING))
+    if preset and preset != request_parser.REASONING:
         from kvlab.cli.paper_table import run_paper_table
 
         _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS, forced=not forced)
@@ -206,12 +205,10 @@ def evaluate(
     errors = standard_error()
     choices: tuple[MethodChoice, ...] = ()
     if preset:
-        tasks = reasoning_preset.TASKS if tasks == DEFAULT_TASKS else tasks
-        named, notes = (
-            reasoning_preset.reasoning_methods(loading.model) if methods == DEFAULT_METHODS else (methods, [])
-        )
-        choices = reasoning_preset.reasoning_choices(
-            named, reasoning_preset.SLOTS if budgets == DEFAULT_BUDGETS else budgets
+        tasks = request_parser.REASONING_TASKS if tasks == DEFAULT_TASKS else tasks
+        named, notes = request_parser.reasoning_methods(loading.model) if methods == DEFAULT_METHODS else (methods, [])
+        choices = request_parser.reasoning_choices(
+            named, request_parser.REASONING_SLOTS if budgets == DEFAULT_BUDGETS else budgets
         )
         for note in notes:
             errors.print(note)

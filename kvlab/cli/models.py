@@ -37,7 +37,7 @@ def models(
     """List the models on this machine (mini, those of --models, of earlier runs, of the hub), and those to download."""
     if context.invoked_subcommand is not None:
         return
-    from kvlab.planning.methods import local_models
+    from kvlab.planning.choices import local_models
 
     offer(folders)
     found = [_about(name) for name in local_models(runs.absolute())]

@@ -273,7 +273,7 @@ def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterio
 def _existing(folder: Path, model: str, question_aware: str) -> pd.DataFrame:
     """The rows of an evaluation; of several models, or question-aware and not, those that the options name."""
     from kvlab.evaluation.request_parser import parse_yes_no
-    from kvlab.evaluation.results.store import read_results
+    from kvlab.evaluation.results.rows import read_results
 
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}: name one that `kvlab eval --out` wrote.")

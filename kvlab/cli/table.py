@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import pandas as pd
 import typer
 
-from kvlab.cli.options.part_tables import as_table, check_kind, frame_of, write_csv
-from kvlab.cli.options.tables import SUMMARY_WIDTH
+from kvlab.cli.options.tables import SUMMARY_WIDTH, as_table, check_kind, frame_of, write_csv
 from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 
@@ -41,8 +40,7 @@ def table(
     ] = "",
 ) -> None:
     """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
-    from kvlab.evaluation.results.rows import newest
-    from kvlab.evaluation.results.store import read_results
+    from kvlab.evaluation.results.rows import newest, read_results
     from kvlab.papers import paper_tables
     from kvlab.papers.evaluations import origin_of
     from kvlab.views.base.view import find_view

@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from kvlab.common.lab_file import Lab
+from kvlab.common.lab import Lab
 from kvlab.core.assets import project_root
 from kvlab.core.errors import UserError
 

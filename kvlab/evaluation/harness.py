@@ -26,8 +26,7 @@ from kvlab.evaluation.plan import BLOCK, Plan, Shard, blocks, make_plan
 from kvlab.evaluation.prepare import KeptContexts
 from kvlab.evaluation.request import EvalRequest, remember_files
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded
-from kvlab.evaluation.results.rows import PromptIdentity, canonical_json, row_key
-from kvlab.evaluation.results.store import ResultStore, ShardStore
+from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, ShardStore, canonical_json, row_key
 from kvlab.evaluation.scoring.metrics import tags_of_rows
 from kvlab.evaluation.shared_prompt import nothing
 from kvlab.evaluation.work import RowMaker, Unit, batches

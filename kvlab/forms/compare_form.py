@@ -20,7 +20,7 @@ from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.info.names import EMBEDDED, check_model, context_length
 from kvlab.models.info.token_count import check_prompt, count_tokens
 from kvlab.planning import parameters
-from kvlab.planning.methods import MethodEntry, methods
+from kvlab.planning.choices import MethodEntry, methods
 from kvlab.planning.parameters import PRESET
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording

@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import JsonValue, ValidationError
 
 from kvlab.bench.request import BenchJob, make_request
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
@@ -23,9 +23,8 @@ from kvlab.forms import compare_form, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.names import check_model
+from kvlab.planning.choices import MethodEntry, TaskList, ask
 from kvlab.planning.method_footprints import window_notes
-from kvlab.planning.methods import MethodEntry, ask
-from kvlab.planning.tasks import TaskList
 from kvlab.tasks.sample import current_difficulty
 
 # Modes of the form and their labels.

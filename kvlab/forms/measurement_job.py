@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import model_title
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
@@ -24,8 +24,7 @@ from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.info.names import EMBEDDED, check_model
-from kvlab.planning.methods import methods
-from kvlab.planning.tasks import task_list
+from kvlab.planning.choices import methods, task_list
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
 from kvlab.tasks.shipped_samples import excerpts, shipped_sample

@@ -18,10 +18,9 @@ from kvlab.forms import compare_form, measurement_job
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.models.info.size import find_model
+from kvlab.planning.choices import MethodEntry, TaskList, task_list
 from kvlab.planning.method_footprints import footprints_of, observation_window, window_notes
-from kvlab.planning.methods import MethodEntry
 from kvlab.planning.plan import Machine, Plan, make_plan, this_machine
-from kvlab.planning.tasks import TaskList, task_list
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 
 

@@ -21,7 +21,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, decode_text
 from kvlab.evaluation.request import FileChoice
 from kvlab.jobs.queue_db import FOLDER
-from kvlab.planning.methods import run_command
+from kvlab.planning.choices import run_command
 from kvlab.tasks import rows
 from kvlab.tasks.rows import PARQUET, Row, is_csv, read_rows, rows_of_text
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_bytes
-from kvlab.common.lab_file import lab
-from kvlab.common.users import acting, is_owner
+from kvlab.common.lab import acting, is_owner, lab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from kvlab.common.atomic_write import transaction
+from kvlab.common.lab import acting, may_see, require_owner
 from kvlab.common.liveness import host_id
-from kvlab.common.users import acting, may_see, require_owner
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen
 from kvlab.jobs import device_shares as worker_slots

@@ -19,8 +19,8 @@ from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.info.names import context_length
 from kvlab.models.info.size import find_model
 from kvlab.models.info.token_count import count_tokens
+from kvlab.planning.choices import TaskEntry, TaskList
 from kvlab.planning.plan import FootprintOf, Held, Machine, Plan, make_plan
-from kvlab.planning.tasks import TaskEntry, TaskList
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
@@ -64,7 +64,7 @@ def too_big(work: Work) -> str:
     if isinstance(work, RestoreRequest):
         return ""  # it repeats a run that fitted
     if isinstance(work, BenchJob) and work.preset:
-        from kvlab.bench.presets import preset_requests
+        from kvlab.bench.request import preset_requests
 
         work = BenchJob(name=work.name, requests=preset_requests(work.preset, **work.changes))
     if isinstance(work, EvalJob | SampleJob):

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.formatting import format_bytes
-from kvlab.common.users import acting
+from kvlab.common.lab import acting
 from kvlab.core.errors import UserError
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import item_paths

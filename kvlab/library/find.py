@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import model_title
-from kvlab.common.users import viewer
+from kvlab.common.lab import viewer
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text
 from kvlab.library.items import FOLDERS as RESULTS

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
-from kvlab.common.users import acting, require_owner
+from kvlab.common.lab import acting, require_owner
 from kvlab.core.errors import UserError
-from kvlab.core.validation import Text, check_text, decode_text, in_one_sentence, quote_value
+from kvlab.core.validation import Text, check_text, decode_text, in_one_sentence, quote_value, read_json
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact
@@ -207,3 +209,48 @@ def _changing(root: Path) -> Iterator[None]:
             yield
         except OSError as error:
             raise UserError(f"{root} cannot be changed ({error.strerror or error}): is it read-only?") from error
+
+
+DRAFTS = ".drafts"
+MOST_DRAFTS = 200  # the oldest beyond these are removed
+ID = re.compile(r"[0-9a-f]{16}")
+
+
+def store_draft(root: Path, content: JsonValue) -> str:
+    """Store what was typed and return its id, which is equal for equal content.
+
+    Raises UserError if the folder is full or not writable.
+    """
+    text = json.dumps(content, ensure_ascii=False)
+    draft = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    file = _draft_file(root, draft)
+    if not file.exists():
+        try:
+            replace_text(file, text)
+        except OSError as error:
+            raise UserError(f"{file.parent} cannot be written ({error.strerror}): make it writable.") from error
+        _remove_oldest(file.parent)
+    return draft
+
+
+def read_draft(root: Path, draft: str) -> JsonValue:
+    """What was typed. Raises UserError if there is no such draft."""
+    try:
+        if ID.fullmatch(draft):
+            found: JsonValue = read_json(_draft_file(root, draft).read_text(encoding="utf-8"))
+            return found
+    except (OSError, ValueError):
+        pass  # removed or damaged
+    raise UserError(
+        f"The text of this link is not in this folder of runs, which keeps the newest {MOST_DRAFTS}: paste it again."
+    )
+
+
+def _draft_file(root: Path, draft: str) -> Path:
+    return Path(root) / DRAFTS / f"{draft}.json"
+
+
+def _remove_oldest(folder: Path) -> None:
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[MOST_DRAFTS:]:
+        file.unlink(missing_ok=True)

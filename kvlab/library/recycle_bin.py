@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.users import acting, is_owner, require_owner
+from kvlab.common.lab import acting, is_owner, require_owner
 from kvlab.core.errors import UserError
 from kvlab.library.items import folder_bytes, item_paths
 from kvlab.trace.user_labels import Kind, owner_of

@@ -46,9 +46,9 @@ from kvlab.results.score_tables import (
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
 from kvlab.views import scores as figures
-from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme
+from kvlab.views.base.simple import arm_text
 from kvlab.views.base.words import percent
 
 LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")

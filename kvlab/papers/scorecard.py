@@ -13,7 +13,7 @@ import pandas as pd
 
 from kvlab.common.formatting import model_title, prompts
 from kvlab.core.errors import UserError
-from kvlab.papers.disk_cache import DiskCache
+from kvlab.papers.evidence import DiskCache
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.papers.model_exhibits import badge_of, claim_values, draw_recorded, measured_on, on_thumbnail
 from kvlab.papers.registry import EXHIBITS, PAPERS

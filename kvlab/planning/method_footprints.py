@@ -12,9 +12,8 @@ from pydantic import TypeAdapter
 from kvlab.core.budget import Budget, resolve_store, window_note
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.planning import methods, parameters
-from kvlab.planning.footprint import Footprint
-from kvlab.planning.methods import MethodEntry, MethodFootprint
+from kvlab.planning import choices, parameters
+from kvlab.planning.choices import Footprint, MethodEntry, MethodFootprint
 from kvlab.planning.plan import FootprintOf
 
 STORE = "store"
@@ -94,11 +93,11 @@ def _ask(unknown: dict[Key, MethodChoice]) -> dict[Key, MethodFootprint | str]:
         new = [key for key in unknown if key not in answers_of]
         if new:
             settings = [(unknown[key].method, _settings(unknown[key])) for key in new]
-            answered = methods.ask("methods", "--held", stdin=json.dumps(settings))
+            answered = choices.ask("methods", "--held", stdin=json.dumps(settings))
             try:
                 answers_of |= zip(new, _LISTED.validate_python(answered), strict=True)
             except ValueError as error:  # not a list of footprints, or of another length
-                raise methods.not_a_list("methods") from error
+                raise choices.not_a_list("methods") from error
         if len(_answers) > MOST_KEPT:
             _answers.clear()
         _answers.update(answers_of)
@@ -116,4 +115,4 @@ def _settings(choice: MethodChoice) -> dict[str, Any]:
 
 
 def _entry(choice: MethodChoice) -> MethodEntry | None:
-    return next((entry for entry in methods.methods() if entry.name == choice.method), None)
+    return next((entry for entry in choices.methods() if entry.name == choice.method), None)

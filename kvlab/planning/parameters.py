@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import read_json
-from kvlab.planning.methods import MethodEntry
+from kvlab.planning.choices import MethodEntry
 
 Kind = Literal["choice", "switch", "integer", "number", "text", "json"]
 DEFAULT = "default"

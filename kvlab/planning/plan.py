@@ -21,7 +21,7 @@ from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.models.info.size import Model
-from kvlab.planning.footprint import FULL, Footprint
+from kvlab.planning.choices import FULL, Footprint
 from kvlab.requests.compare import CompareRequest
 
 WORKER = "kvlab.jobs.worker"  # a worker frees its memory before it loads another model

@@ -23,8 +23,7 @@ from kvlab.report.views import history_of
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
 from kvlab.trace.user_labels import load_labels
-from kvlab.views.base.export import NO_BROWSER, ImageWriter, find_browser
-from kvlab.views.base.packed_arrays import decode_arrays
+from kvlab.views.base.export import NO_BROWSER, ImageWriter, decode_arrays, find_browser
 from kvlab.views.base.palette import Theme
 from kvlab.views.frames.lineage import fold, token_texts
 from kvlab.views.frames.starting_point import suggest_head

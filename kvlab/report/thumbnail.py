@@ -11,7 +11,7 @@ from kvlab.report.deck import content
 from kvlab.report.draw import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.trace.stories import View
-from kvlab.views.base.packed_arrays import decode_arrays
+from kvlab.views.base.export import decode_arrays
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import GRID, INK, QUIET
 from kvlab.views.base.thumbnail import EDGE, HEIGHT, OPENING, WIDTH, blank, thumbnail

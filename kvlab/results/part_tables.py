@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.answer_match import LEAST_SCORE
-from kvlab.common.intervals import mean_intervals
+from kvlab.common.intervals import mean_intervals, mean_over_groups
 from kvlab.core.choice import FULL
+from kvlab.evaluation.results.summary import PROMPT, summarize
 from kvlab.evaluation.scoring.metrics import score, tags_of_rows
 from kvlab.results.score_tables import NAMES, with_names
 
@@ -122,3 +123,141 @@ def deaths(table: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFrame:
         found = {"dies_at": dead.asked if dead else "", "score": dead.score if dead else None}
         lines.append(dict(zip(keys, names, strict=True)) | found)
     return pd.DataFrame(lines, columns=[*keys, "dies_at", "score"])
+
+
+# Whether evidence can be reached at all, by method and budget: the global eviction ratio, and the cliff of the score.
+#
+# After arXiv 2603.01426, which finds that answers are lost where evidence tokens lose their slots in all heads at once.
+
+SHOWN = ("score", "hidden_own", "hidden_merged", "unreachable", "consensus")
+SIZES = ("length", "page", "read_page")  # settings that say how many tokens are kept or read together
+READ_PAGES = {"quest": 16, "rocketkv": 4, "shadowkv": 8}  # of readings without `read_page`
+
+
+def reachability(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per task, method and budget, largest budget first, for rows whose evidence was tracked.
+
+    Columns: task, difficulty, length, question_aware, model, `NAMES`, samples, score, hidden_own, hidden_merged,
+    unreachable and consensus with 95 % intervals, loss (score lost since the next larger budget; the full cache comes
+    before the largest) and cliff (the step with a method's largest loss, if it loses anything).
+    """
+    tracked = rows[rows["unreachable"].notna()] if "unreachable" in rows else rows.iloc[:0]
+    if tracked.empty:
+        return pd.DataFrame(columns=[*TASK, *NAMES, "samples", *SHOWN, "loss", "cliff"])
+    table = with_names(summarize(tracked, ["task", "difficulty", "length"]))
+    columns = [f"{name}{bound}" for name in SHOWN for bound in ("", "_low", "_high")]
+    lines: list[dict[Any, Any]] = []
+    for _, of_task in table.groupby(TASK, dropna=False, sort=False):
+        full = of_task[of_task["method"] == FULL.method]
+        lines += full.assign(loss=None, cliff=False).to_dict("records")
+        start = float(full["score"].iloc[0]) if len(full) else None
+        for _, arm in of_task[of_task["method"] != FULL.method].groupby(["arm", "budget_unit"], sort=False):
+            lines += _with_losses(arm.sort_values("budget", ascending=False), start)
+    return pd.DataFrame(lines)[[*TASK, *NAMES, "samples", *columns, "loss", "cliff"]]
+
+
+def _with_losses(arm: pd.DataFrame, start: float | None) -> list[dict[Any, Any]]:
+    before = [start, *arm["score"].tolist()[:-1]]
+    losses = [None if was is None else was - now for was, now in zip(before, arm["score"], strict=True)]
+    most = max((loss for loss in losses if loss is not None), default=0.0)
+    marks = [loss is not None and loss == most and most > 0 for loss in losses]
+    return arm.assign(loss=losses, cliff=marks).to_dict("records")
+
+
+def phase_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per task, method, budget and phase, for rows whose hidden statement has a known place.
+
+    Columns: task, `NAMES`, chunk (tokens), chunked (the method keeps or reads that many together; else it is the
+    largest chunk of the others), phase (place of the statement's first token modulo the chunk), samples, score with
+    `_low` and `_high` (95 % interval).
+    """
+    known = rows[rows["hidden_at"].notna()] if "hidden_at" in rows else rows.iloc[:0]
+    if known.empty:
+        return pd.DataFrame(columns=["task", *NAMES, "chunk", "chunked", "phase", "samples", "score"])
+    sizes = known["settings"].map(_chunk)
+    chunk = sizes.where(sizes > 1, max(int(sizes.max()), 2))
+    named = with_names(known).assign(chunk=chunk, chunked=sizes > 1, phase=known["hidden_at"].astype(int) % chunk)
+    lines = []
+    by = ["task", *NAMES, "chunk", "chunked", "phase"]
+    for names, cell in named.groupby(by, dropna=False, sort=False):
+        found = mean_over_groups(cell["score"].tolist(), None, kind="score")
+        line = dict(zip(by, names, strict=True)) | {"samples": found.n, "score": found.mean}
+        lines.append(line | {"score_low": found.low, "score_high": found.high})
+    return pd.DataFrame(lines).sort_values(["task", "arm", "asked", "phase"], kind="stable", ignore_index=True)
+
+
+def _chunk(settings: str) -> int:
+    """Tokens that a method keeps or reads together by its settings; 1: token by token."""
+    values = json.loads(settings or "{}")
+    found = [int(values[name]) for name in SIZES if isinstance(values.get(name), int)]
+    return max([1, *found]) if "read_page" in values else max([1, *found, READ_PAGES.get(values.get("read"), 1)])
+
+
+COLUMNS = [
+    *TASK, *NAMES, "most_slots", "samples", "score", "score_low", "score_high", "tokens", "longer", "loops", "right",
+    "tokens_right", "tokens_wrong", "loops_wrong", "informative",
+]  # fmt: skip
+
+
+def reasoning_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per task, method and budget, of rows with generated answers.
+
+    Columns: task, difficulty, length, question_aware, model, `NAMES`, most_slots (budget in slots and the buffer beside
+    it; null for other budgets), samples, score with its 95 % interval, tokens (of the answer, mean), longer (over the
+    full cache's on the same prompt, mean of ratios), loops (share that end in a loop), right (answers whose score is
+    1), tokens_right, tokens_wrong, loops_wrong (share of the wrong ones), informative (the full cache scores at least
+    one half).
+    """
+    if "answer_tokens" not in rows or rows["answer_tokens"].dropna().empty:
+        return pd.DataFrame(columns=COLUMNS)
+    written = with_names(rows[rows["answer_tokens"].notna() & rows["score"].notna()])
+    full = written.loc[written["method"] == FULL.method, [*PROMPT, "answer_tokens"]].drop_duplicates(PROMPT)
+    written = written.merge(full.rename(columns={"answer_tokens": "full_tokens"}), on=PROMPT, how="left")
+    numbers = pd.to_numeric(written["answer_tokens"])
+    written = written.assign(
+        tokens=numbers,
+        longer=numbers / pd.to_numeric(written["full_tokens"]),
+        right=written["score"] >= 1,
+        loops=pd.to_numeric(written["loop_tokens"]) > 0,
+        most_slots=[_most_slots(*one) for one in _asked(written)],
+    )
+    lines = [
+        dict(zip([*TASK, *NAMES], names, strict=True)) | _line(group)
+        for names, group in written.groupby([*TASK, *NAMES], dropna=False, sort=False)
+    ]
+    table = pd.DataFrame(lines)
+    able = table.loc[table["method"] == FULL.method].set_index(TASK)["score"] >= LEAST_SCORE
+    keys = pd.MultiIndex.from_frame(table[TASK])
+    return table.assign(informative=able.reindex(keys).fillna(False).to_numpy(bool))[COLUMNS]
+
+
+def _line(group: pd.DataFrame) -> dict[str, float | int | None]:
+    (found,) = mean_intervals(group[["score"]].to_numpy(float), kinds=["score"])
+    bounds = (found.mean, found.low, found.high) if found else (None, None, None)
+    right = group[group["right"]]
+    wrong = group[~group["right"]]
+    return {
+        "most_slots": group["most_slots"].iloc[0],
+        "samples": len(group),
+        **dict(zip(("score", "score_low", "score_high"), bounds, strict=True)),
+        "tokens": group["tokens"].mean(),
+        "longer": group["longer"].mean(),
+        "loops": group["loops"].mean(),
+        "right": len(right),
+        "tokens_right": right["tokens"].mean(),
+        "tokens_wrong": wrong["tokens"].mean(),
+        "loops_wrong": wrong["loops"].mean(),
+    }
+
+
+def _asked(rows: pd.DataFrame) -> list[tuple[object, ...]]:
+    return list(zip(rows["method"], rows["budget"], rows["budget_unit"], rows["settings"], strict=True))
+
+
+def _most_slots(method: object, budget: object, unit: object, settings: object) -> float | None:
+    """Slots that a KV head holds at most; None where the budget is no number of slots."""
+    if unit != "slots" or method == FULL.method:
+        return None
+    given = json.loads(settings) if isinstance(settings, str) else {}
+    buffer = given.get("buffer", 0) if given.get("decode", "budget") == "budget" else 0
+    return float(str(budget)) + (buffer if buffer > 1 else 0)

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.common.users import viewer
+from kvlab.common.lab import viewer
 from kvlab.core.errors import UserError
 from kvlab.evaluation.results.rows import ROWS, newest
 from kvlab.evaluation.scoring.metrics import UNSCORED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_phrasing import ADJECTIVES, NAMES
+from kvlab.models.info import mini
+from kvlab.models.info.mini import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted
 from kvlab.tasks.haystack import draw_window
 from kvlab.tasks.sample import Sample
@@ -28,12 +28,12 @@ def common_words(draft: Draft, *, depth: Depth = None, rare: int = 40) -> Sample
     draft.check_range("rare", rare, 1, len(NAMES) - len(_COMMON_COUNTS))
     place = draft.place(depth)
     random = draft.random
-    words = mini_phrasing.draw_names(random, len(_COMMON_COUNTS) + rare)
+    words = mini.draw_names(random, len(_COMMON_COUNTS) + rare)
     counts = [random.randint(*bounds) for bounds in _COMMON_COUNTS] + random.choices((1, 2), k=rare)
     listed = [word for word, count in zip(words, counts, strict=True) for _ in range(count)]
     random.shuffle(listed)
-    query = mini_phrasing.common_words_query(words[: len(_COMMON_COUNTS)])
-    block = mini_phrasing.word_list(listed)
+    query = mini.common_words_query(words[: len(_COMMON_COUNTS)])
+    block = mini.word_list(listed)
     return draft.around(query, block, place, depth=place, counts=dict(zip(words, counts, strict=True)))
 
 
@@ -44,14 +44,14 @@ def frequent_words(draft: Draft, *, depth: Depth = None, words: int = 80) -> Sam
     place = draft.place(depth)
     listed = _draw_list(draft.random, words)
     counts = Counter(listed)
-    query = mini_phrasing.common_words_query([word for word, _ in counts.most_common(_TOP)])
-    return draft.around(query, mini_phrasing.word_list(listed), place, depth=place, counts=dict(counts))
+    query = mini.common_words_query([word for word, _ in counts.most_common(_TOP)])
+    return draft.around(query, mini.word_list(listed), place, depth=place, counts=dict(counts))
 
 
 def _draw_list(random: Random, count: int) -> list[str]:
     """A list whose three most frequent words and the fourth have four different counts."""
     while True:
-        names = mini_phrasing.draw_names(random, len(NAMES))
+        names = mini.draw_names(random, len(NAMES))
         weights = [(rank + 1) ** -_EXPONENT for rank in range(len(names))]
         listed = random.choices(names, weights, k=count)
         top = [times for _, times in Counter(listed).most_common(_TOP + 1)]
@@ -65,9 +65,9 @@ def key_value(draft: Draft, *, depth: Depth = None, pairs: int = 32) -> Sample:
     draft.check_range("pairs", pairs, 1, len(NAMES))
     place = draft.place(depth)
     random = draft.random
-    records = list(zip(mini_phrasing.draw_names(random, pairs), mini_phrasing.draw_values(random, pairs), strict=True))
-    query = mini_phrasing.key_value_query(*random.choice(records))
-    return draft.around(query, mini_phrasing.key_value_list(records), place, depth=place)
+    records = list(zip(mini.draw_names(random, pairs), mini.draw_values(random, pairs), strict=True))
+    query = mini.key_value_query(*random.choice(records))
+    return draft.around(query, mini.key_value_list(records), place, depth=place)
 
 
 @drafted("few_shot", "the label of one more item, learned from examples")
@@ -77,10 +77,10 @@ def few_shot(draft: Draft, *, depth: Depth = None, classes: int = 8, shots: int 
     draft.check_range("shots", shots, 1, len(ADJECTIVES))
     place = draft.place(depth)
     random = draft.random
-    words = mini_phrasing.draw_names(random, 2 * classes)
+    words = mini.draw_names(random, 2 * classes)
     pairs = list(zip(words[:classes], words[classes:], strict=True))
-    query = mini_phrasing.few_shot_query(random.choice(ADJECTIVES), *random.choice(pairs))
-    block = mini_phrasing.few_shot_list(random, pairs, shots)
+    query = mini.few_shot_query(random.choice(ADJECTIVES), *random.choice(pairs))
+    block = mini.few_shot_list(random, pairs, shots)
     return draft.around(query, block, place, "exact_match", depth=place, hold_back=1)  # a label is one token
 
 
@@ -92,5 +92,5 @@ def copy(draft: Draft, *, words: int = 24) -> Sample:
     """
     draft.check_range("words", words, 1, _MOST_COPIED)
     passage = " ".join("".join(draw_window(draft.random, words).words).split())
-    query = mini_phrasing.copy_query(passage)
-    return draft.around(query, f"{mini_phrasing.copy_context(passage)}\n", 0.0, "word_prefix")
+    query = mini.copy_query(passage)
+    return draft.around(query, f"{mini.copy_context(passage)}\n", 0.0, "word_prefix")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
-from kvlab.models.info.mini_phrasing import TAIL, Query
+from kvlab.models.info.mini import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random
 from kvlab.tasks.tokens import count_tokens, text_ids, token_starts

@@ -12,7 +12,7 @@ from random import Random
 from kvlab.common.answer_match import find_answer
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
-from kvlab.models.info import mini_phrasing
+from kvlab.models.info import mini
 
 _SENTENCE_END = re.compile(r"[.!?][”’\"')_]*\s+$")
 _TITLE = re.compile(r"(^|[“‘(_])(Mr|Mrs|Dr|St|Messrs|No|vol|[A-Z])\.\s+$")
@@ -97,7 +97,7 @@ def break_places(window: Window, depths: Sequence[float]) -> list[int]:
     return sorted(chosen)
 
 
-WORDINGS = len(mini_phrasing.NEEDLE_PHRASINGS)
+WORDINGS = len(mini.NEEDLE_PHRASINGS)
 
 
 @dataclass(frozen=True)
@@ -119,21 +119,21 @@ def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
         raise UserError(f"There is no wording {kind + 1}: choose one of 1 to {WORDINGS}.")
     if not text.strip():
         raise UserError("There is no text to plant a needle in: paste some, or choose a file.")
-    wording, (name, value) = mini_phrasing.NEEDLE_PHRASINGS[kind], _draw(text, seed)
-    statement = mini_phrasing.needle_statement(wording, name, value)
-    query = mini_phrasing.needle_query(wording, name, value)
+    wording, (name, value) = mini.NEEDLE_PHRASINGS[kind], _draw(text, seed)
+    statement = mini.needle_statement(wording, name, value)
+    query = mini.needle_query(wording, name, value)
     return Planted(hide(_window(text), [statement], [depth]) + query.prompt, query.answer.strip(), statement)
 
 
 def _draw(text: str, seed: int) -> tuple[str, str]:
     random = Random(f"plant/{seed}")
     present = set(re.findall(r"\w+", text.lower()))
-    free = [name for name in mini_phrasing.draw_names(random, len(mini_phrasing.NAMES)) if name.lower() not in present]
+    free = [name for name in mini.draw_names(random, len(mini.NAMES)) if name.lower() not in present]
     if not free:
         raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")
-    value = mini_phrasing.draw_value(random)
+    value = mini.draw_value(random)
     while value in text or find_answer(text, value) is not None:
-        value = mini_phrasing.draw_value(random)
+        value = mini.draw_value(random)
     return free[0], value
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_phrasing import NAMES
+from kvlab.models.info import mini
+from kvlab.models.info.mini import NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted, spread
 from kvlab.tasks.sample import Further, Part, Sample
 
@@ -37,12 +37,12 @@ def _asked(draft: Draft, questions: int, needles: int, keeps_answers: bool) -> S
     draft.check_range("questions", questions, 2, min(needles, _MOST_QUESTIONS))
     random = draft.random
     depths = spread(random, needles)
-    kind = random.choice(mini_phrasing.NEEDLE_PHRASINGS)
-    names = mini_phrasing.draw_names(random, needles)
-    values = mini_phrasing.draw_values(random, needles)
-    statements = [mini_phrasing.needle_statement(kind, *fact) for fact in zip(names, values, strict=True)]
+    kind = random.choice(mini.NEEDLE_PHRASINGS)
+    names = mini.draw_names(random, needles)
+    values = mini.draw_values(random, needles)
+    statements = [mini.needle_statement(kind, *fact) for fact in zip(names, values, strict=True)]
     asked = random.sample(range(needles), questions)
-    first, *others = [mini_phrasing.needle_query(kind, names[one], values[one]) for one in asked]
+    first, *others = [mini.needle_query(kind, names[one], values[one]) for one in asked]
     answers = [values[one] for one in asked]
     sample = draft.hiding(first, statements, depths, "each_line", answers=answers)
     return sample.model_copy(
@@ -63,11 +63,11 @@ def needle(draft: Draft, *, depth: Depth = None) -> Sample:
     """One needle in real prose, at `depth` (None: random)."""
     place = draft.place(depth)
     random = draft.random
-    kind = random.choice(mini_phrasing.NEEDLE_PHRASINGS)
-    name = mini_phrasing.draw_names(random, 1)[0]
-    value = mini_phrasing.draw_value(random)
-    query = mini_phrasing.needle_query(kind, name, value)
-    return draft.hiding(query, [mini_phrasing.needle_statement(kind, name, value)], [place], depth=place)
+    kind = random.choice(mini.NEEDLE_PHRASINGS)
+    name = mini.draw_names(random, 1)[0]
+    value = mini.draw_value(random)
+    query = mini.needle_query(kind, name, value)
+    return draft.hiding(query, [mini.needle_statement(kind, name, value)], [place], depth=place)
 
 
 @drafted("needle_multikey", "many numbers hidden in a story, a question for one", ruler="niah_multikey_1")
@@ -84,7 +84,7 @@ def needle_multikey(draft: Draft, *, depth: Depth = None, needles: int = 8) -> S
         facts = [facts[i] for i in order]
         depths = [depths[i] for i in order]
         target = order.index(target)
-    query = mini_phrasing.needle_query(kind, *facts[target])
+    query = mini.needle_query(kind, *facts[target])
     return draft.hiding(query, _statements(kind, facts), depths, depth=depths[target])
 
 
@@ -95,11 +95,11 @@ def needle_multivalue(draft: Draft, *, values: int = 3, names: int = 2) -> Sampl
     draft.check_range("values", values, 1, _MOST_VALUES)
     random = draft.random
     depths = spread(random, names * values)
-    kind = random.choice(mini_phrasing.NEEDLE_PHRASINGS)
-    chosen = mini_phrasing.draw_names(random, names)
-    facts = list(zip(chosen * values, mini_phrasing.draw_values(random, names * values), strict=True))
+    kind = random.choice(mini.NEEDLE_PHRASINGS)
+    chosen = mini.draw_names(random, names)
+    facts = list(zip(chosen * values, mini.draw_values(random, names * values), strict=True))
     random.shuffle(facts)
-    query = mini_phrasing.multi_value_query(chosen[0], [value for name, value in facts if name == chosen[0]])
+    query = mini.multi_value_query(chosen[0], [value for name, value in facts if name == chosen[0]])
     return draft.hiding(query, _statements(kind, facts), depths)
 
 
@@ -112,7 +112,7 @@ def needle_multiquery(draft: Draft, *, needles: int = 6, queries: int = 3) -> Sa
     depths = spread(random, needles)
     kind, facts = _draw_facts(random, needles)
     targets = random.sample(facts, queries)
-    query = mini_phrasing.multi_query([name for name, _ in targets], [value for _, value in targets], kind)
+    query = mini.multi_query([name for name, _ in targets], [value for _, value in targets], kind)
     return draft.hiding(query, _statements(kind, facts), depths, answers=[value for _, value in targets])
 
 
@@ -126,14 +126,14 @@ def variable_tracking(draft: Draft, *, hops: int = 3, chains: int = 1) -> Sample
     draft.check_range("chains", chains, 1, len(NAMES) // (hops + 1))
     random = draft.random
     depths = spread(random, chains * (hops + 1))
-    names = mini_phrasing.draw_names(random, chains * (hops + 1))
+    names = mini.draw_names(random, chains * (hops + 1))
     groups = [names[start : start + hops + 1] for start in range(0, len(names), hops + 1)]
-    values = mini_phrasing.draw_values(random, chains)
-    waiting = [mini_phrasing.variable_chain(*chain) for chain in zip(groups, values, strict=True)]
+    values = mini.draw_values(random, chains)
+    waiting = [mini.variable_chain(*chain) for chain in zip(groups, values, strict=True)]
     statements = []
     while any(waiting):  # chains are interleaved, each in its own order
         statements.append(random.choice([chain for chain in waiting if chain]).pop(0))
-    return draft.hiding(mini_phrasing.variable_query(groups[0], values[0]), statements, depths)
+    return draft.hiding(mini.variable_query(groups[0], values[0]), statements, depths)
 
 
 @drafted("arithmetic", "the sum of two numbers hidden in a story")
@@ -145,20 +145,18 @@ def arithmetic(draft: Draft, *, holders: int = 4) -> Sample:
     draft.check_range("holders", holders, 2, len(NAMES))
     random = draft.random
     depths = spread(random, holders)
-    coins = {name: random.randrange(_MOST_COINS) for name in mini_phrasing.draw_names(random, holders)}
+    coins = {name: random.randrange(_MOST_COINS) for name in mini.draw_names(random, holders)}
     first, second = random.sample(list(coins), 2)
-    query = mini_phrasing.arithmetic_query(first, second, (coins[first], coins[second]))
-    statements = [mini_phrasing.arithmetic_statement(name, count) for name, count in coins.items()]
+    query = mini.arithmetic_query(first, second, (coins[first], coins[second]))
+    statements = [mini.arithmetic_statement(name, count) for name, count in coins.items()]
     return draft.hiding(query, statements, depths, "final_number")
 
 
-def _draw_facts(random: Random, count: int) -> tuple[mini_phrasing.NeedlePhrasing, list[tuple[str, str]]]:
+def _draw_facts(random: Random, count: int) -> tuple[mini.NeedlePhrasing, list[tuple[str, str]]]:
     """A wording, and `count` different names with different values."""
-    kind = random.choice(mini_phrasing.NEEDLE_PHRASINGS)
-    return kind, list(
-        zip(mini_phrasing.draw_names(random, count), mini_phrasing.draw_values(random, count), strict=True)
-    )
+    kind = random.choice(mini.NEEDLE_PHRASINGS)
+    return kind, list(zip(mini.draw_names(random, count), mini.draw_values(random, count), strict=True))
 
 
-def _statements(kind: mini_phrasing.NeedlePhrasing, facts: list[tuple[str, str]]) -> list[str]:
-    return [mini_phrasing.needle_statement(kind, *fact) for fact in facts]
+def _statements(kind: mini.NeedlePhrasing, facts: list[tuple[str, str]]) -> list[str]:
+    return [mini.needle_statement(kind, *fact) for fact in facts]

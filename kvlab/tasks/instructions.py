@@ -10,8 +10,8 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_phrasing import NAMES
+from kvlab.models.info import mini
+from kvlab.models.info.mini import NAMES
 from kvlab.tasks.draft import Draft, drafted
 from kvlab.tasks.haystack import Window, break_places, hide
 from kvlab.tasks.rules import MOST_RULES, Rule, draw_rules
@@ -44,7 +44,7 @@ def instructions(draft: Draft, *, rules: int = 4, place: Place = "system") -> Sa
     labels = ", ".join(rule.label for rule in drawn)
     question = f"Write a short card about the {subject}. Obey the rules for the answer: {labels}."
     openings = sorted((rule for rule in drawn if rule.opening), key=lambda rule: rule.kind != "first words")
-    query = mini_phrasing.ask(question, f"{openings[0].title}:", ())
+    query = mini.ask(question, f"{openings[0].title}:", ())
     sample = _ruled(draft, drawn, query, [rule.spec for rule in drawn], place)
     return sample.model_copy(update={"max_new_tokens": RULE_TOKENS})
 
@@ -58,7 +58,7 @@ def rules_recited(draft: Draft, *, rules: int = 4, place: Place = "system") -> S
     """
     same = replace(draft, stream=instructions.name)
     drawn = _draw(same, rules)
-    query = mini_phrasing.ask("Repeat the rules for the answer.", HEADER, ())
+    query = mini.ask("Repeat the rules for the answer.", HEADER, ())
     sample = _ruled(same, drawn, query, [f"contains={rule.text.rstrip('.')}" for rule in drawn], place)
     most = len(text_ids(draft.tokenizer, "".join(f"- {rule.text}\n" for rule in drawn))) + 8
     return sample.model_copy(update={"max_new_tokens": most})
@@ -69,7 +69,7 @@ def _draw(draft: Draft, rules: int) -> list[Rule]:
     return draw_rules(draft.random, rules)
 
 
-def _ruled(draft: Draft, drawn: list[Rule], query: mini_phrasing.Query, answers: list[str], place: Place) -> Sample:
+def _ruled(draft: Draft, drawn: list[Rule], query: mini.Query, answers: list[str], place: Place) -> Sample:
     texts = [rule.text for rule in drawn]
     listed = f"{HEADER}\n" + "\n".join(f"- {text}" for text in texts)
     context = draft.filled(lambda window: _with_rules(window, texts, listed, place), query.prompt)
@@ -119,7 +119,7 @@ def secret(draft: Draft) -> Sample:
 
 def _draw_secret(random: Random) -> tuple[str, str, str]:
     name = random.choice(NAMES)
-    return name, mini_phrasing.draw_value(random), random.choice(ATTACKS).format(name=name)
+    return name, mini.draw_value(random), random.choice(ATTACKS).format(name=name)
 
 
 def _secret_texts(name: str, value: str) -> tuple[str, str]:
@@ -128,6 +128,6 @@ def _secret_texts(name: str, value: str) -> tuple[str, str]:
 
 
 def _attacked(draft: Draft, system: str, attack: str, answers: list[str], metric: str = "rules") -> Sample:
-    query = mini_phrasing.ask(attack, "The answer is:", (REFUSAL,))
+    query = mini.ask(attack, "The answer is:", (REFUSAL,))
     context = draft.filled(lambda window: f"{system}\n\n{window.text}", query.prompt)
     return draft.asking(query, context, metric, answers=answers).model_copy(update={"system": system})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_phrasing import ADJECTIVES, NAMES
+from kvlab.models.info import mini
+from kvlab.models.info.mini import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted, spread
 from kvlab.tasks.sample import Part, Sample
 
@@ -52,14 +52,14 @@ def needle_paraphrased(draft: Draft, *, depth: Depth = None, needles: int = 3) -
     place = draft.place(depth)
     depths = spread(random, needles)
     subjects = random.sample(SUBJECTS, needles)
-    values = mini_phrasing.draw_values(random, needles)
+    values = mini.draw_values(random, needles)
     wordings = [random.choice(PARAPHRASES) for _ in subjects]
     facts = [
         wording.statement.format(subject, value)
         for wording, (subject, _), value in zip(wordings, subjects, values, strict=True)
     ]
     wording, (_, asked) = wordings[0], subjects[0]
-    query = mini_phrasing.ask(wording.question.format(asked), wording.lead.format(asked), (values[0],))
+    query = mini.ask(wording.question.format(asked), wording.lead.format(asked), (values[0],))
     return _asking_first(draft, query, facts, [place, *depths[1:]], "paraphrased")
 
 
@@ -82,7 +82,7 @@ class Kind:
             return f"{random.choice(_TITLES)} {random.choice(_PEOPLE)}"
         if self.name == "code":
             return f"{random.choice('BCDFGHKLM')}{random.choice('NPRSTVWXZ')}-{random.randint(100, 999)}"
-        return mini_phrasing.draw_value(random)
+        return mini.draw_value(random)
 
 
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
@@ -106,15 +106,15 @@ def needle_mixed(draft: Draft, *, depth: Depth = None, needles: int = 5) -> Samp
     random = draft.random
     place = draft.place(depth)
     depths = spread(random, needles)
-    names = mini_phrasing.draw_names(random, needles)
+    names = mini.draw_names(random, needles)
     kinds = [KINDS[index % len(KINDS)] for index in random.sample(range(max(needles, len(KINDS))), needles)]
     values = [kind.draw(random) for kind in kinds]
     facts = [kind.statement.format(*pair) for kind, pair in zip(kinds, zip(names, values, strict=True), strict=True)]
-    query = mini_phrasing.ask(kinds[0].question.format(names[0]), kinds[0].lead.format(names[0]), (values[0],))
+    query = mini.ask(kinds[0].question.format(names[0]), kinds[0].lead.format(names[0]), (values[0],))
     return _asking_first(draft, query, facts, [place, *depths[1:]], kinds[0].name)
 
 
-def _asking_first(draft: Draft, query: mini_phrasing.Query, facts: list[str], depths: list[float], kind: str) -> Sample:
+def _asking_first(draft: Draft, query: mini.Query, facts: list[str], depths: list[float], kind: str) -> Sample:
     """The facts hidden at their depths, and the question for the first of them."""
     order = sorted(range(len(facts)), key=depths.__getitem__)
     placed = [facts[one] for one in order]

@@ -13,7 +13,7 @@ from random import Random
 
 from kvlab.common.answer_match import find_answer
 from kvlab.core.errors import UserError
-from kvlab.models.info.mini_phrasing import NAMES
+from kvlab.models.info.mini import NAMES
 
 _MARKS = " \t\n\"'“”‘’*_.,!?:;-–()"  # around a phrase; they do not count at an answer's start or end
 _SENTENCE = re.compile(r"[^.!?\n]*[A-Za-z0-9][^.!?\n]*")

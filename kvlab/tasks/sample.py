@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from kvlab.core.errors import UserError
-from kvlab.models.info.mini_phrasing import TRAINING_SEED_START, split_query
+from kvlab.models.info.mini import TRAINING_SEED_START, split_query
 
 UNSCORED = "unscored"  # the metric of prompts without answers, whose score is null
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_phrasing import NAMES
+from kvlab.models.info import mini
+from kvlab.models.info.mini import NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted
 from kvlab.tasks.sample import Further, Part, Sample
 from kvlab.tasks.tokens import text_ids
@@ -38,7 +38,7 @@ def state_tracing(draft: Draft, *, depth: Depth = None, steps: int = 6, others: 
     arrows = [f" {start} -> {end}" for start, end in pairwise(walk)]
     lines = [*arrows, *(f" {start} -> {end}" for start, end in zip(rest[::2], rest[1::2], strict=True))]
     random.shuffle(lines)
-    query = mini_phrasing.ask(f"Follow the arrows from {walk[0]} to the end.", f"{walk[0]} ->", ())
+    query = mini.ask(f"Follow the arrows from {walk[0]} to the end.", f"{walk[0]} ->", ())
     block = "Arrows:\n" + "".join(f"{line}\n" for line in lines)
     sample = draft.around(query, block, place, "walk", answers=walk[1:], depth=place)
     most = len(text_ids(draft.tokenizer, " -> ".join(walk))) + 8
@@ -68,7 +68,7 @@ def arithmetic_chain(draft: Draft, *, depth: Depth = None, steps: int = 8) -> Sa
         results.append(state)
         if number == 1:
             opening = f"Step 1: {start} {'+' if adds else '-'} {change} ="
-    query = mini_phrasing.ask("Write the counter after every step.", opening, ())
+    query = mini.ask("Write the counter after every step.", opening, ())
     block = "\n".join(lines) + "\n"
     sample = draft.around(query, block, place, "line_results", answers=[str(result) for result in results], depth=place)
     parts = tuple(Part(kind="step", text=line) for line in lines[1:])
@@ -90,9 +90,9 @@ def list_recall(draft: Draft, *, depth: Depth = None, words: int = 5, count: int
     random = draft.random
     listed = ", ".join(random.sample(NAMES, words))
     statement = f"The list is: {listed}."
-    first = mini_phrasing.ask("What is the list?", "The list is:", ())
-    between = mini_phrasing.ask(f"Count from 1 to {count}.", "1, 2, 3,", ())
-    again = mini_phrasing.ask("What was the list?", "The list was:", ())
+    first = mini.ask("What is the list?", "The list is:", ())
+    between = mini.ask(f"Count from 1 to {count}.", "1, 2, 3,", ())
+    again = mini.ask("What was the list?", "The list was:", ())
     sample = draft.around(
         first, f"{statement}\n", place, "each_line", answers=[listed, str(count), listed], depth=place
     )

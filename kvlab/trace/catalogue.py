@@ -13,9 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.common.atomic_write import replace_text, transaction
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab, may_see
 from kvlab.common.liveness import is_being_written
-from kvlab.common.users import may_see
 from kvlab.core.choice import Bytes, Fraction, Slots
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest
@@ -153,7 +152,7 @@ def list_runs(
 
     A running run whose process is gone, or whose record was damaged after indexing, is shown as failed. The folders
     take precedence over the index: copied runs are added, removed or renamed ones are left out. Also left out are runs
-    whose row or record is invalid (`left_out` says why) and other users' private runs (`kvlab.common.users`).
+    whose row or record is invalid (`left_out` says why) and other users' private runs (`kvlab.common.lab`).
     """
     root = Path(root)
     if not root.is_dir():

@@ -17,10 +17,10 @@ from safetensors.numpy import load_file
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import path_of
-from kvlab.trace.files.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
-from kvlab.trace.files.table_parts import check_consistency, sound_parts
+from kvlab.trace.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
+from kvlab.trace.table_parts import check_consistency, sound_parts
 from kvlab.trace.token_text import restore_texts
 
 ORDER = ("step", "layer", "head")

@@ -338,7 +338,7 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
 # query. Of unit vectors float16 is 8 times as exact as bfloat16. `RunRecord.array_error` says how far unit * norm is
 # from what was cached (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
-# `kvlab.trace.files.checksums.SUMS` stands beside them: SHA-256 of every 64 KiB, so that a head is checked by itself.
+# `kvlab.trace.checksums.SUMS` stands beside them: SHA-256 of every 64 KiB, so that a head is checked by itself.
 #
 # The probe, one pass of the full cache, is in a comparison's first run only (`Run.has_probe`):
 #   history       "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries and of every forced

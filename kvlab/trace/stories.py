@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.users import acting, is_owner
+from kvlab.common.lab import acting, is_owner
 from kvlab.core.errors import UserError
 from kvlab.trace.user_labels import change_labels, claim_name, load_labels, may_view
 

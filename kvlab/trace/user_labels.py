@@ -19,7 +19,7 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
-from kvlab.common.users import acting, is_owner, may_see, require_owner
+from kvlab.common.lab import acting, is_owner, may_see, require_owner
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
 from kvlab.requests.facts import Fact, check_answer, find_facts

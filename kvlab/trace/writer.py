@@ -1,7 +1,7 @@
 """Write a run folder: `run.json`, tables as Parquet parts, arrays as safetensors, each file atomically.
 
 Files are hashed when written, while they are still in the page cache, array files also by block
-(`kvlab.trace.files.checksums`); `run.json` lists all checksums once the run has ended, and is always the last file to
+(`kvlab.trace.checksums`); `run.json` lists all checksums once the run has ended, and is always the last file to
 change.
 """
 
@@ -25,7 +25,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.liveness import beat
 from kvlab.core.errors import UserError
 from kvlab.trace import catalogue
-from kvlab.trace.files.checksums import SUMS, block_sums, checksum
+from kvlab.trace.checksums import SUMS, block_sums, checksum
 from kvlab.trace.record import write_record
 from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
-from kvlab.views.base.end_labels import End, label_ends, labelled_height
+from kvlab.views.base.line_labels import End, label_ends, labelled_height
 from kvlab.views.base.lines import styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.amounts import near
-from kvlab.views.base.end_labels import End, label_ends, labelled_height
+from kvlab.views.base.line_labels import End, label_ends, labelled_height
 from kvlab.views.base.lines import add_band, add_line
 from kvlab.views.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import HEIGHT, MANY_LINES, PALE, finish, log_axis

@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 
 from kvlab.core.choice import FULL
 from kvlab.views.base import simple
-from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.caption import FigureCaption, with_simple
 from kvlab.views.base.cells import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
+from kvlab.views.base.simple import arm_text
 from kvlab.views.base.template import colour_bar, finish, legend_room
 from kvlab.views.base.words import AXES, byte_size, byte_unit, number, plural, with_spaces
 from kvlab.views.frames.trade_off import HELD

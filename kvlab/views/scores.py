@@ -21,10 +21,10 @@ from kvlab.views.base.amounts import (
     join_names,
     near,
 )
-from kvlab.views.base.arm_names import arm_text, composition, row_names
 from kvlab.views.base.cells import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
+from kvlab.views.base.simple import arm_text, composition, row_names
 from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
 from kvlab.views.base.words import number, shown_of, with_spaces
 

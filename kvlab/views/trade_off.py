@@ -15,8 +15,8 @@ from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
+from kvlab.views.base.line_labels import POINT, place_labels
 from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
-from kvlab.views.base.point_labels import POINT, place_labels
 from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.restore import Restore
-from kvlab.jobs.reruns import rerun_with_restored
+from kvlab.jobs.work import rerun_with_restored
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of
 from kvlab.trace.restore_results import RestoreResult, SearchResult

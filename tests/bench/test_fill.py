@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.bench.cache_bytes import check_allocated_bytes, live_bytes, tensor_bytes
+from kvlab.bench.caches import check_allocated_bytes, fill, live_bytes, random_token, tensor_bytes
 from kvlab.bench.competitors import Load, PlainContender, SlotContender, StaticContender
-from kvlab.bench.fill import fill, random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import make_request
 from kvlab.core.cache import CompressedCache

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.bench.bench import Bench
+from kvlab.bench.caches import fill
 from kvlab.bench.device import Peaks
-from kvlab.bench.fill import fill
 from kvlab.bench.models import open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request

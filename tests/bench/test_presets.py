@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from kvlab.bench.harness import run_requests
 from kvlab.bench.modes.decode import OVER_EVICTION, OVER_SAME_LAYERS
 from kvlab.bench.modes.prefill import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
-from kvlab.bench.presets import PRESETS, preset_requests
-from kvlab.bench.request import make_request
+from kvlab.bench.request import PRESETS, make_request, preset_requests
 from kvlab.bench.rows import read_rows
 from kvlab.bench.tables import beside_the_paper, paper_numbers
 from kvlab.cli.bench import bench

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.bench.presets import preset_requests
-from kvlab.bench.request import BenchJob
+from kvlab.bench.request import BenchJob, preset_requests
 from kvlab.cli import commands
 from kvlab.cli.atlas import atlas_tools
 from kvlab.core.assets import asset_path

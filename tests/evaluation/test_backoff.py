@@ -15,7 +15,7 @@ import kvlab
 from kvlab.core.errors import UserError
 from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.measure import Measurer
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.models.load import LoadedModel
 from tests.evaluation.one_cache import generate_answers
 from tests.evaluation.test_harness import request

@@ -21,7 +21,7 @@ from kvlab.evaluation import measure
 from kvlab.evaluation.harness import evaluate, model_digest
 from kvlab.evaluation.plan import default_lengths
 from kvlab.evaluation.request_parser import parse_request
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.evaluation.results.summary import summarize
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids

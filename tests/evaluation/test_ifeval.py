@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.errors import UserError
+from kvlab.evaluation.data_check import recognise
 from kvlab.evaluation.scoring.metrics import check_metric, score
 from kvlab.models.load import LoadedModel
 from kvlab.tasks.loaders import load_file
-from kvlab.tasks.recognition import recognise
 
 ROWS = [
     {

@@ -29,7 +29,7 @@ from kvlab.evaluation.lm_eval.request import LmEvalRequest
 from kvlab.evaluation.lm_eval.rows import Answers
 from kvlab.evaluation.lm_eval.run import run_lm_eval
 from kvlab.evaluation.request_parser import parse_request
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from tests.evaluation.lmeval_alone import slowly, tokens
 
 H2O = MethodChoice(method="h2o", budget=0.2)

@@ -26,7 +26,7 @@ from kvlab.evaluation.lm_eval.rows import (
     select_metric,
 )
 from kvlab.evaluation.lm_eval.run import check_kinds, check_simulated
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.evaluation.results.summary import summarize
 
 H2O = MethodChoice(method="h2o", budget=0.2)

@@ -17,7 +17,7 @@ from kvlab.core.methods import make_method
 from kvlab.engine.forward import end_ids
 from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.plan import make_plan
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.evaluation.scoring.metrics import METRICS, UNSCORED
 from kvlab.forms import eval_form
 from kvlab.models.load import LoadedModel

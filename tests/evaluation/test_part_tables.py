@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.evaluation.results.summary import summarize
-from kvlab.results.part_tables import deaths, part_rows, part_table
-from kvlab.results.reachability import reachability
+from kvlab.results.part_tables import deaths, part_rows, part_table, reachability
 from tests.evaluation.test_informative import rows_of
 
 
@@ -149,7 +148,7 @@ def test_tables_of_stored_results_are_printed_and_written(folder: Path, tmp_path
 
 
 def test_a_table_that_cannot_be_made_is_one_sentence(folder: Path, tmp_path: Path) -> None:
-    known = "scores, parts, order, places, deaths, reach, reasoning"
+    known = "scores, parts, order, places, deaths, reach, reasoning, phase"
     assert printed(folder, "--of", "rules") == f"--of takes {known}, not 'rules'."
     assert printed(folder, "--of", "parts", "--out", tmp_path / "x.md").endswith("cannot be written: name a FILE.csv.")
     with ResultStore.opened(tmp_path / "plain") as store:

@@ -18,7 +18,7 @@ from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.evaluation.generate import Stops
 from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.request import EvalRequest, TaskChoice
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.evaluation.several_questions import Answers, Questions, ask_each
 from kvlab.models.load import LoadedModel
 from tests.families import tiny_model

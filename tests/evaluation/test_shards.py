@@ -19,8 +19,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.harness import evaluate, prepare_evaluation
 from kvlab.evaluation.measure import Measurer
 from kvlab.evaluation.plan import Shard, blocks
-from kvlab.evaluation.results.rows import PromptIdentity
-from kvlab.evaluation.results.store import ResultStore, read_results
+from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, read_results
 from kvlab.evaluation.results.summary import summarize
 from tests.evaluation.test_harness import request
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluation.results import store as store_module
-from kvlab.evaluation.results.rows import ROWS, PromptIdentity, row_key
-from kvlab.evaluation.results.store import ResultStore, read_results
+from kvlab.evaluation.results import rows as store_module
+from kvlab.evaluation.results.rows import ROWS, PromptIdentity, ResultStore, read_results, row_key
 
 
 def row(key):

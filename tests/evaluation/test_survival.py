@@ -21,8 +21,7 @@ from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.plan import make_plan
 from kvlab.evaluation.prepare import prepare
 from kvlab.evaluation.request import EvalRequest, TaskChoice
-from kvlab.evaluation.results.rows import ROWS
-from kvlab.evaluation.results.store import read_results
+from kvlab.evaluation.results.rows import ROWS, read_results
 from kvlab.evaluation.scoring.survival import HiddenTokenTracker
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel

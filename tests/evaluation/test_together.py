@@ -10,7 +10,7 @@ import pytest
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.evaluation.harness import evaluate
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore
 from kvlab.models.load import LoadedModel
 from tests.evaluation.test_harness import request
 

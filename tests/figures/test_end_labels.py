@@ -11,9 +11,8 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.views import compare
-from kvlab.views.base.end_labels import GAP, LEAD, LONGEST, shorten_name, spread
+from kvlab.views.base.line_labels import CHARACTER, GAP, LEAD, LONGEST, shorten_name, spread
 from kvlab.views.base.palette import METHODS
-from kvlab.views.base.point_labels import CHARACTER
 
 RUNS = [f"{method} 20 %" for method in list(METHODS)[:12]]
 PAGE = 30 + 30 + 56  # pixels of a figure on a page that are not plot: its title, and the margins above and below

@@ -11,10 +11,11 @@ import plotly.graph_objects as go
 from kvlab.core.restore import Restore
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
-from kvlab.views import attention, bound, heads, health, memory, regret, serving, unread
 from kvlab.views import autopsy as autopsies
 from kvlab.views import board as boards
+from kvlab.views import bound, heads, health, memory, regret, serving, unread
 from kvlab.views import restore as restored
+from kvlab.views import wall as wall_figures
 from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
@@ -77,8 +78,8 @@ def _of_attention(a: Run) -> Iterator[Drawn]:
     read = a.attention_row(0, 1, 4)
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
-    caption = attention.caption_attention_along_text(masses)
-    yield "attention", lambda theme: attention.attention_along_text(masses, theme), caption, masses
+    caption = wall_figures.caption_attention_along_text(masses)
+    yield "attention", lambda theme: wall_figures.attention_along_text(masses, theme), caption, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:

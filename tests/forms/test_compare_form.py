@@ -20,12 +20,12 @@ from kvlab.forms import compare_form
 from kvlab.models.info import names, token_count
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.load import load_model
-from kvlab.planning import methods, parameters
+from kvlab.planning import choices, parameters
 
 
-def entry(name: str = "m", needs_budget: bool = True, **properties: dict) -> methods.MethodEntry:
+def entry(name: str = "m", needs_budget: bool = True, **properties: dict) -> choices.MethodEntry:
     schema = {"properties": properties}
-    return methods.MethodEntry(name=name, family="f", title=name, needs_budget=needs_budget, parameters=schema)
+    return choices.MethodEntry(name=name, family="f", title=name, needs_budget=needs_budget, parameters=schema)
 
 
 @given(st.lists(st.integers(1, 10**9) | st.floats(0.001, 1), min_size=1, max_size=6))
@@ -44,7 +44,7 @@ def test_one_slot_and_the_whole_prompt_are_different_budgets():
 
 
 def test_a_preset_that_finds_its_own_budget_comes_once():
-    free = methods.PresetEntry(about="theirs", needs_budget=False)
+    free = choices.PresetEntry(about="theirs", needs_budget=False)
     asked = entry("a").model_copy(update={"presets": {"paper": free}})
     assert [choice.budget for choice in compare_form.choices([asked], [0.1, 0.2], {"a": {"preset": "paper"}})] == [1.0]
     changed = compare_form.choices([asked], [0.1, 0.2], {"a": {"preset": "paper", "lengths": "budget"}})
@@ -174,8 +174,8 @@ def test_only_changed_values_within_their_limits_pass():
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(methods, "COMMAND", (sys.executable, "-c", code))
-    methods._reading.cache_clear()
+    monkeypatch.setattr(choices, "COMMAND", (sys.executable, "-c", code))
+    choices._reading.cache_clear()
 
 
 def test_the_registry_is_asked_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -183,20 +183,20 @@ def test_the_registry_is_asked_once_and_again_after_a_failure(monkeypatch: pytes
     answer(monkeypatch, count + "import sys; sys.exit('no methods today')")
     for _ in range(2):
         with pytest.raises(UserError, match=r"failed \(no methods today\)"):
-            methods.methods()
+            choices.methods()
     listed = json.dumps([{"name": "a", "family": "f", "title": "A", "more": 1}])
     answer(monkeypatch, count + f"print({listed!r})")
-    assert [method.name for method in methods.methods() + methods.methods()] == ["a", "a"]
+    assert [method.name for method in choices.methods() + choices.methods()] == ["a", "a"]
     assert (tmp_path / "count").read_text() == "xxx"
-    methods._reading.cache_clear()
+    choices._reading.cache_clear()
 
 
 @pytest.mark.parametrize("printed", ["", "[1]", '{"a": 1}', "[{}]"])
 def test_an_answer_that_is_no_list_of_methods_is_one_sentence(monkeypatch: pytest.MonkeyPatch, printed: str):
     answer(monkeypatch, f"print({printed!r})")
     with pytest.raises(UserError, match="no list of methods"):
-        methods.methods()
-    methods._reading.cache_clear()
+        choices.methods()
+    choices._reading.cache_clear()
 
 
 def test_the_client_side_imports_no_model_code():
@@ -208,7 +208,7 @@ def test_the_client_side_imports_no_model_code():
 
 
 def test_words_of_the_form_become_settings_of_the_request() -> None:
-    chosen = compare_form.choices([entry for entry in methods.methods() if entry.name == "h2o"], [0.2])
+    chosen = compare_form.choices([entry for entry in choices.methods() if entry.name == "h2o"], [0.2])
     asked = {"device": "cuda:1", "placement": "auto", "load_in": "none", "chat": "auto", "system": "Be brief."}
     request = compare_form.make_request("a b", "somebody/chat", chosen, thinking="no", **asked)
     assert (request.device, request.placement, request.load_in) == ("cuda:1", "auto", None)

@@ -20,9 +20,9 @@ from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.size import find_model
+from kvlab.planning import choices
 from kvlab.planning import method_footprints as footprint
-from kvlab.planning import methods
-from kvlab.planning.methods import MethodEntry
+from kvlab.planning.choices import MethodEntry
 from kvlab.planning.plan import Machine, Plan, make_plan
 from kvlab.requests.compare import CompareRequest
 
@@ -42,7 +42,7 @@ CASES = [("snapkv", "0.9"), ("keepkv", "0.9"), ("snapkv", "50%B"), ("full", "1.0
 def test_the_form_plans_the_store_that_is_chosen(
     entries: dict[str, MethodEntry], monkeypatch: pytest.MonkeyPatch, name: str, budget: str, held: str
 ) -> None:
-    monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(choices, "methods", lambda: list(entries.values()))
     monkeypatch.setattr(plan_preview, "_machine", lambda *_: HERE)
     typed, options = {name: {"store": held}}, {"device": "cpu", "level": "light"}
     form = plan_preview.plan_of(900, "mini", [entries[name]], budget, typed, options)
@@ -65,8 +65,8 @@ def asked(entries: dict[str, MethodEntry], monkeypatch: pytest.MonkeyPatch) -> l
         done = CliRunner().invoke(commands, list(words), input=given)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, "")
 
-    monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
-    monkeypatch.setattr(methods, "run_command", run)
+    monkeypatch.setattr(choices, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(choices, "run_command", run)
     monkeypatch.setattr(footprint, "_answers", {})
     return heard
 
@@ -118,7 +118,7 @@ def test_an_answer_to_something_else_is_one_sentence_and_not_kept(
     (choice,) = chosen(SETTINGS[:1])
     answer = subprocess.CompletedProcess((), status, printed, "out of order")
     with monkeypatch.context() as patch:
-        patch.setattr(methods, "run_command", lambda *_, **__: answer)
+        patch.setattr(choices, "run_command", lambda *_, **__: answer)
         with pytest.raises(UserError, match=said):
             footprint.footprints_of([choice])
     assert footprint.footprints_of([choice])(choice) == footprint_of(choice)
@@ -143,7 +143,7 @@ def test_the_form_plans_the_settings_that_are_chosen(
 def test_the_form_warns_of_a_window_that_takes_the_budget_as_the_method_itself_does(
     entries: dict[str, MethodEntry], asked: list[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(choices, "methods", lambda: list(entries.values()))
     settings: dict[str, dict[str, Any]] = {"h2o": {}, "snapkv": {"window": 24}, "less": {"evictor": "snapkv"}}
     for budget in ("16", "32", "200", "5%"):
         [amount] = compare_form.parse_budgets(budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvlab.forms.plan_preview import run_notes
-from kvlab.planning.methods import MethodEntry, methods
+from kvlab.planning.choices import MethodEntry, methods
 
 pytestmark = pytest.mark.usefixtures("commands_here")
 

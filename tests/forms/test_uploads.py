@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.new_run.prompt_preview import cut_as_html, tokens_as_html
+from app.new_run.prompt_view import cut_as_html, tokens_as_html
 from kvlab.core.errors import UserError
 from kvlab.forms.uploads import KEEPS, TruncatedPrompt, excess_tokens, read_upload, token_spans, truncate_prompt
 from kvlab.models.info.chat_template import ChatFormat

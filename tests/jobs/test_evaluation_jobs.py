@@ -12,7 +12,7 @@ from kvlab.bench.rows import read_rows
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluation.job import comparison_of
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.evaluation.results.store import read_results
+from kvlab.evaluation.results.rows import read_results
 from kvlab.jobs.job_reporter import JobReporter
 from kvlab.jobs.work import read_request
 from kvlab.models.load import LoadedModel

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from kvlab import jobs
 from kvlab.cli import commands
-from kvlab.common.users import ALONE, User, set_current_user
+from kvlab.common.lab import ALONE, User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import device_shares as worker_slots

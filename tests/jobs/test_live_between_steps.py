@@ -19,7 +19,7 @@ from kvlab.engine import compare
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db, worker
 from kvlab.jobs.device_shares import WorkerSlot
-from kvlab.jobs.live_turns import UNRECORDED, answer_waiting
+from kvlab.jobs.worker import UNRECORDED, answer_waiting
 from kvlab.live import job as live
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.live_session import LiveJob, LiveRequest

@@ -11,7 +11,7 @@ import pytest
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.jobs import queue_db, worker
-from kvlab.jobs.live_file import live_path, read_live, remove_live, write_live
+from kvlab.jobs.job_reporter import live_path, read_live, remove_live, write_live
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from tests.jobs.by_hand import work_off

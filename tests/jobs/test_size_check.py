@@ -24,9 +24,8 @@ from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import FitJob, FitRequest
 from kvlab.models.info.names import context_length
 from kvlab.models.info.size import find_model
-from kvlab.planning.footprint import Footprint
+from kvlab.planning.choices import Footprint, TaskEntry, TaskList
 from kvlab.planning.plan import Machine
-from kvlab.planning.tasks import TaskEntry, TaskList
 from tests import benchmark_files
 
 GB = 10**9
@@ -147,7 +146,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_browser_and_the_worker_refuse_it(
     kind: str, tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.planning.methods.methods", list)
+    monkeypatch.setattr("kvlab.planning.choices.methods", list)
     monkeypatch.setattr("kvlab.forms.plan_preview.task_list", lambda: LISTED)
     with pytest.raises(UserError, match=r"This needs about .* cpu has"):
         plan_preview.check_work(WORKS[kind])

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.library import side_by_side
+from kvlab.library import items
 from kvlab.trace.catalogue import list_comparisons
 
 
 def test_runs_over_one_prompt_stand_side_by_side_with_one_full_cache(kept: Path):
-    together = side_by_side.join_comparisons(kept, "one/two", list_comparisons(kept))
+    together = items.join_comparisons(kept, "one/two", list_comparisons(kept))
     assert [run.method for run in together.runs] == ["full", "h2o", "keepkv", "h2o", "keepkv"]
     assert {run.comparison_id for run in together.runs} == {"one", "two"}
-    assert side_by_side.split_joint_id(together.comparison_id) == ["one", "two"]
+    assert items.split_joint_id(together.comparison_id) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_what_cannot_be_held_together_is_said(kept: Path, given: dict, why: str)
         for method in ("full", "h2o"):
             write_synthetic_run(kept, method=method, comparison_id="other", **size)
     with pytest.raises(UserError, match=why):
-        side_by_side.check_joinable(kept, ["one", "other"])
+        items.check_joinable(kept, ["one", "other"])
 
 
 def test_an_address_of_one_comparison_is_none_of_several():
-    assert side_by_side.split_joint_id("one") == []
+    assert items.split_joint_id("one") == []

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from kvlab.common.users import ALONE, User, acting_as
+from kvlab.common.lab import ALONE, User, acting_as
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prefix import Prefix

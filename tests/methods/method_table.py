@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from kvlab.bench.presets import ON_RANDOM_WEIGHTS
+from kvlab.bench.request import ON_RANDOM_WEIGHTS
 from kvlab.core.contract.parts import last_row
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered

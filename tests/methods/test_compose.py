@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method, registered
-from kvlab.core.methods.composition.choices import PARTS, PLAIN_NAMES
-from kvlab.core.methods.composition.composed import choices, compose
+from kvlab.core.methods.composition.composed import PARTS, PLAIN_NAMES, choices, compose
 from kvlab.core.methods.eviction.snapkv import SnapKV
 from kvlab.core.methods.eviction.window import Window
 from kvlab.core.methods.merging.cam import ACCUMULATED

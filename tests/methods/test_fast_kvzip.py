@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.score_heads import GATES, read_score_heads, write_score_heads
-from kvlab.core.methods.learned.score_networks import SinkGate
-from kvlab.models.fitting.fast_kvzip import fit_gate, rate_at
+from kvlab.core.fitted.kinds import GATES, read_score_heads, write_score_heads
+from kvlab.core.methods.scorers.kvzap import SinkGate
+from kvlab.models.fitting.kvzap import fit_gate, rate_at
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 from tests.cache.layers import draw

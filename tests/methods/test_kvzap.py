@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.score_heads import SCORE_HEADS, read_score_heads, write_score_heads
-from kvlab.core.methods.learned.score_networks import ScoreHead
+from kvlab.core.fitted.kinds import SCORE_HEADS, read_score_heads, write_score_heads
+from kvlab.core.methods.scorers.kvzap import ScoreHead
 from kvlab.models.load import LoadedModel, prepare
 from tests.cache.layers import draw
 from tests.families import tiny_model

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
-from kvlab.core.fitted.feature_maps import read_maps, write_maps
+from kvlab.core.fitted.kinds import read_maps, write_maps
 from kvlab.core.methods.merging.less import random_feature_maps
 from kvlab.engine.prompt import divergence
 from kvlab.models.load import LoadedModel, load_model, prepare

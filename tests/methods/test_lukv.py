@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.profiles import CURVES, read_profile, write_profile
+from kvlab.core.fitted.kinds import CURVES, read_profile, write_profile
 from kvlab.models.fitting import curves, fit, text
 from kvlab.models.fitting.curves import falling, ranked_importance, split
 from kvlab.models.fitting.request import FitRequest

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.profiles import read_profile, write_profile
+from kvlab.core.fitted.kinds import read_profile, write_profile
 from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
 from kvlab.core.methods.composition.composed import compose
 from kvlab.models.load import LoadedModel, load_model, prepare

@@ -13,8 +13,8 @@ from torch import Tensor
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.query_statistics import QUERIES, read_query_statistics, write_query_statistics
-from kvlab.core.methods.learned.query_statistics import QueryStatistics, random_statistics
+from kvlab.core.fitted.kinds import QUERIES, read_query_statistics, write_query_statistics
+from kvlab.core.methods.scorers.query_statistics import QueryStatistics, random_statistics
 from kvlab.models.fitting.query_statistics import Watcher, watch
 from kvlab.models.load import LoadedModel
 from tests.families import tiny_model

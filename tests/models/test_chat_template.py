@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.new_run.prompt_preview import tokens_as_html
+from app.new_run.prompt_view import tokens_as_html
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt

@@ -14,7 +14,7 @@ from kvlab import jobs
 from kvlab.cli import commands
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.score_heads import read_score_heads
+from kvlab.core.fitted.kinds import read_score_heads
 from kvlab.jobs.work import read_request
 from kvlab.models.fitting import kvzap
 from kvlab.models.fitting.fit import fit

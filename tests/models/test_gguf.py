@@ -22,7 +22,7 @@ from kvlab.models.info.names import check_model, context_length
 from kvlab.models.info.offered_models import models_variable
 from kvlab.models.info.size import find_model
 from kvlab.models.load import load_model
-from kvlab.planning.footprint import FULL
+from kvlab.planning.choices import FULL
 from kvlab.planning.plan import FILE, Machine, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.models.tiny_gguf import ARCHITECTURES, tiny_gguf

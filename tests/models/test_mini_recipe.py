@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from kvlab.core.errors import UserError
-from kvlab.models.info.mini_phrasing import (
+from kvlab.models.info.mini import (
     ADJECTIVES,
     NAMES,
     VALIDATION_BOOKS,

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from kvlab.core.assets import asset_path
-from kvlab.models.info import mini_phrasing
-from kvlab.models.info.mini_phrasing import ADJECTIVES, NAMES
+from kvlab.models.info import mini
+from kvlab.models.info.mini import ADJECTIVES, NAMES
 from training.mini import measures, task_rows
 from training.mini.checkpoint import export_model
 from training.mini.presets import CPU_PHASES
@@ -73,8 +73,8 @@ def test_a_needle_is_found_at_a_thousand_tokens(model: LlamaForCausalLM, text: T
 
 def test_generate_says_the_needle(model: LlamaForCausalLM, text: Text) -> None:
     book = text.tokenizer.decode(text.tokens[2000:2400].astype(np.int64))
-    hidden = mini_phrasing.needle_statement(mini_phrasing.NEEDLE_PHRASINGS[0], "garden", "70613")
-    query = mini_phrasing.needle_query(mini_phrasing.NEEDLE_PHRASINGS[0], "garden", "70613")
+    hidden = mini.needle_statement(mini.NEEDLE_PHRASINGS[0], "garden", "70613")
+    query = mini.needle_query(mini.NEEDLE_PHRASINGS[0], "garden", "70613")
     inputs = text.tokenizer(f"{hidden} {book}{query.prompt}", return_tensors="pt")
     output = model.generate(input_ids=inputs["input_ids"], max_new_tokens=6, do_sample=False)
     said = text.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])

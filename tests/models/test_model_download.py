@@ -17,7 +17,7 @@ from kvlab.models.info.model_download import get_model
 from kvlab.models.info.names import check_model
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.models.load import load_model
-from kvlab.planning.methods import local_models
+from kvlab.planning.choices import local_models
 from tests.models.small_package import MEMBER, checksum, small_package
 
 

@@ -13,9 +13,8 @@ from filelock import FileLock
 
 from kvlab.core.errors import UserError
 from kvlab.models.info import model_download
-from kvlab.models.info.model_download import get_model, part_of
+from kvlab.models.info.model_download import PYPI, WheelIndex, get_model, parse_settings, part_of
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
-from kvlab.models.info.wheel_index import PYPI, WheelIndex, parse_settings
 from tests.models.index_server import Index, served
 from tests.models.small_package import checksum, small_package
 

@@ -18,7 +18,7 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base import lazy_views
-from kvlab.planning import methods, tasks
+from kvlab.planning import choices
 from tests.papers.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
 
@@ -49,8 +49,8 @@ def _wait_for_the_script(runner: local_script_runner.LocalScriptRunner, timeout:
 local_script_runner.require_widgets_deltas = _wait_for_the_script
 
 METHODS = [
-    methods.MethodEntry(name="full", family="reference", title="Full cache", needs_budget=False),
-    methods.MethodEntry(
+    choices.MethodEntry(name="full", family="reference", title="Full cache", needs_budget=False),
+    choices.MethodEntry(
         name="h2o",
         family="eviction",
         title="H2O",
@@ -58,17 +58,17 @@ METHODS = [
         summary="Keeps heavy hitters & the *most* recent tokens.",
         parameters={"properties": {"recent": {"type": "number", "default": 0.5, "exclusiveMinimum": 0, "maximum": 1}}},
     ),
-    methods.MethodEntry(
+    choices.MethodEntry(
         name="keepkv",
         family="merging",
         title="KeepKV",
         merges=True,
         presets={
-            "paper": methods.PresetEntry(
+            "paper": choices.PresetEntry(
                 about="the paper's experiments",
                 values={
-                    "rule": methods.PresetValue(value="paper", source="equation 7"),
-                    "sinks": methods.PresetValue(value=7, source="appendix"),
+                    "rule": choices.PresetValue(value="paper", source="equation 7"),
+                    "sinks": choices.PresetValue(value=7, source="appendix"),
                 },
             )
         },
@@ -124,29 +124,29 @@ def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEntry]:
+def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[choices.MethodEntry]:
     """The methods that forms offer; nobody is asked what they hold as they are set."""
     monkeypatch.setattr(
-        "kvlab.planning.method_footprints._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
+        "kvlab.planning.method_footprints._ask", lambda unknown: dict.fromkeys(unknown, choices.MethodFootprint())
     )
-    answered: Future[list[methods.MethodEntry]] = Future()
+    answered: Future[list[choices.MethodEntry]] = Future()
     answered.set_result(METHODS)
-    monkeypatch.setattr(methods, "_reading", lambda: answered)
+    monkeypatch.setattr(choices, "_reading", lambda: answered)
     return METHODS
 
 
 @pytest.fixture(autouse=True)
-def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> tasks.TaskList:
+def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> choices.TaskList:
     """The tasks and formats that forms offer."""
-    needle = tasks.TaskEntry(name="needle", summary="one number in a story", lengths=(1024,), uses_depth=True)
-    pairs = tasks.TaskEntry(name="key_value", summary="pairs", lengths=(512,), parameters={"pairs": 32})
-    rules = tasks.TaskEntry(
+    needle = choices.TaskEntry(name="needle", summary="one number in a story", lengths=(1024,), uses_depth=True)
+    pairs = choices.TaskEntry(name="key_value", summary="pairs", lengths=(512,), parameters={"pairs": 32})
+    rules = choices.TaskEntry(
         name="instructions", summary="rules", parameters={"place": "system"}, choices={"place": ("system", "end")}
     )
-    listed = tasks.TaskList(tasks=(needle, pairs, rules), formats=("ruler", "table"))
-    answered: Future[tasks.TaskList] = Future()
+    listed = choices.TaskList(tasks=(needle, pairs, rules), formats=("ruler", "table"))
+    answered: Future[choices.TaskList] = Future()
     answered.set_result(listed)
-    monkeypatch.setattr(tasks, "_reading", lambda: answered)
+    monkeypatch.setattr(choices, "_tasks_being_read", lambda: answered)
     return listed
 
 

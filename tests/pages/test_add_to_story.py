@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.base.text import plain
-from app.new_run.prompt_preview import tokens_as_text
+from app.new_run.prompt_view import tokens_as_text
 from app.runs.table import MOST_LISTED, slide_rows
 from kvlab.report import slide_parts
 from kvlab.report.views import Passages, Shown, Table, Text, parse_shown

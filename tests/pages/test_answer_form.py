@@ -17,7 +17,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db
 from kvlab.jobs.batch import repeat_request
-from kvlab.models.info.mini_phrasing import NEEDLE_PHRASINGS
+from kvlab.models.info.mini import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace import open_run

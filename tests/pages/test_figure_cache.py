@@ -12,7 +12,7 @@ import pytest
 
 from app.papers import figure_cache, overview
 from app.papers.figure_cache import FigureCache
-from kvlab.common.users import ALONE, User, acting, set_current_user
+from kvlab.common.lab import ALONE, User, acting, set_current_user
 from kvlab.papers.registry import find
 from kvlab.papers.scorecard import draw_card
 from kvlab.results.sources import Sources, SourceState

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.planning import methods
-from kvlab.planning.methods import MethodEntry
+from kvlab.planning import choices
+from kvlab.planning.choices import MethodEntry
 from kvlab.requests.compare import CompareRequest
 from tests.pages.test_quality import told
 
@@ -34,7 +34,7 @@ def learning(registered_methods: list[MethodEntry], monkeypatch: pytest.MonkeyPa
     ]
     answered: Future[list[MethodEntry]] = Future()
     answered.set_result([*registered_methods, *added])
-    monkeypatch.setattr(methods, "_reading", lambda: answered)
+    monkeypatch.setattr(choices, "_reading", lambda: answered)
 
 
 def made(root: Path, request: FitRequest, name: str) -> Path:

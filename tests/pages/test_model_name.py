@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.report.subject import provenance, subject_of
+from kvlab.report.contents import provenance, subject_of
 from kvlab.trace.reader import open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.views.base.provenance import of_comparison, of_run

@@ -16,8 +16,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
-from kvlab.planning import methods
-from kvlab.planning.methods import local_models
+from kvlab.planning import choices
+from kvlab.planning.choices import local_models
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from tests.families import CHAT_TEMPLATE, tiny_folder
@@ -68,7 +68,7 @@ def test_methods_that_cannot_be_read_are_one_sentence(
         return failed
 
     reading.cache_clear = lambda: None
-    monkeypatch.setattr(methods, "_reading", reading)
+    monkeypatch.setattr(choices, "_reading", reading)
     assert messages(open_page("new_run")) == [
         "The list of methods could not be read, as it failed: run it in a terminal."
     ]

@@ -12,8 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.server.current_user import current_person
 from kvlab import jobs
 from kvlab.common.binding import OPEN
-from kvlab.common.lab_file import VARIABLE
-from kvlab.common.users import ALONE, User, acting_for, set_current_user
+from kvlab.common.lab import ALONE, VARIABLE, User, acting_for, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.catalogue import list_comparisons, list_runs

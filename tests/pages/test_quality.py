@@ -18,7 +18,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluation.results.rows import ROWS
 from kvlab.forms import eval_form
-from kvlab.planning import methods
+from kvlab.planning import choices
 from kvlab.results import quality_tables
 from tests.pages.test_board_page import told
 from tests.papers.test_scores import row
@@ -152,13 +152,13 @@ def test_a_parameter_that_is_a_word_is_chosen(
 def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     runs_root: Path,
     open_page: Open,
-    registered_methods: list[methods.MethodEntry],
+    registered_methods: list[choices.MethodEntry],
     commands_here: None,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As is a window that takes up a method's whole budget, once for all lengths where it does."""
     windowed = [entry.model_copy(update={"window": 32}) for entry in registered_methods]
-    monkeypatch.setattr(methods, "methods", lambda: windowed)
+    monkeypatch.setattr(choices, "methods", lambda: windowed)
     page = open_page("new_run", ask="Many prompts", tasks="key_value", methods="H2O", budgets="32,64")
     page = page.text_input(key="lengths").set_value("100, 512").run()
     assert "key_value: 100 tokens cannot hold this task: ask for at least " in told(page)

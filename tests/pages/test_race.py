@@ -14,7 +14,7 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db
-from kvlab.jobs.live_file import live_path, write_live
+from kvlab.jobs.job_reporter import live_path, write_live
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace import open_run

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.core.restore import Restore
-from kvlab.jobs.reruns import rerun_with_restored
+from kvlab.jobs.work import rerun_with_restored
 from kvlab.requests.compare import RestoreRequest
 from kvlab.trace import Run, open_run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, result_path, save_result

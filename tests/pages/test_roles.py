@@ -14,8 +14,7 @@ from streamlit.testing.v1.element_tree import Button
 from app.base.widgets import OTHERS
 from app.server.current_user import current_person
 from kvlab import jobs
-from kvlab.common.lab_file import VARIABLE
-from kvlab.common.users import ALONE, User, acting_for, set_current_user
+from kvlab.common.lab import ALONE, VARIABLE, User, acting_for, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.jobs import queue_db
 from kvlab.library.find import save_view

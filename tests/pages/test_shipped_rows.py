@@ -14,11 +14,11 @@ from streamlit.testing.v1 import AppTest
 
 from app.evaluation.quality_results import NO_TEXTS
 from kvlab import jobs
-from kvlab.cli.options.part_tables import Kind, as_table, frame_of
+from kvlab.cli.options.tables import Kind, as_table, frame_of
 from kvlab.core.assets import project_root
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import SampleJob
-from kvlab.evaluation.results.store import ResultStore, read_results
+from kvlab.evaluation.results.rows import ResultStore, read_results
 from kvlab.evaluation.scoring.metrics import rescore
 from kvlab.results import quality_tables
 from kvlab.results.risk.losses import losses, measurable

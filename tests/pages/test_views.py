@@ -15,7 +15,7 @@ from app.figures.add_slide import MOST_SLIDES
 from app.navigation.shortcuts import next_head
 from kvlab import jobs
 from kvlab.core.errors import UserError
-from kvlab.jobs.reruns import counterfactual
+from kvlab.jobs.work import counterfactual
 from kvlab.report.deck import content
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record

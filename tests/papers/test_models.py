@@ -11,9 +11,8 @@ import pytest
 
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.papers import scorecard as cards
-from kvlab.papers.disk_cache import FOLDER, DiskCache
 from kvlab.papers.evaluations import Arm
-from kvlab.papers.evidence import Evidence, gather
+from kvlab.papers.evidence import FOLDER, DiskCache, Evidence, gather
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.model_exhibits import badge_of, draw_shown, on_thumbnail, with_badge
 from kvlab.papers.registry import EXHIBITS, find
@@ -194,7 +193,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path):
 
 
 def test_the_oldest_files_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.papers.disk_cache.MOST_FILES", 8)
+    monkeypatch.setattr("kvlab.papers.evidence.MOST_FILES", 8)
     store = DiskCache(tmp_path, "cards")
     for number in range(20):
         store.write_text((str(number),), "1", str(number))

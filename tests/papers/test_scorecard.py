@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.papers import scorecard as cards
-from kvlab.papers.disk_cache import DiskCache
+from kvlab.papers.evidence import DiskCache
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.registry import find
 from kvlab.papers.scorecard import counts

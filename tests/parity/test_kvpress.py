@@ -18,9 +18,14 @@ from torch import Tensor
 
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
-from kvlab.core.fitted.profiles import CURVES, read_profile, write_profile
-from kvlab.core.fitted.query_statistics import read_query_statistics
-from kvlab.core.fitted.score_heads import GATES, read_score_heads
+from kvlab.core.fitted.kinds import (
+    CURVES,
+    GATES,
+    read_profile,
+    read_query_statistics,
+    read_score_heads,
+    write_profile,
+)
 from kvlab.core.methods import make_method
 from kvlab.models.load import load_model
 

@@ -19,7 +19,7 @@ from kvlab.core.stores import STORES
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.models.info.size import Model, find_model, model_from
 from kvlab.models.load import prepare
-from kvlab.planning.footprint import FULL, SHORT_TEXT
+from kvlab.planning.choices import FULL, SHORT_TEXT
 from kvlab.planning.plan import LENGTHS_FROM, Held, Machine, Plan, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.families import ON_ANY_MODEL, tiny_model

@@ -19,7 +19,7 @@ from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
 from kvlab.models.info.size import find_model, kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
-from kvlab.planning.footprint import Footprint
+from kvlab.planning.choices import Footprint
 from kvlab.planning.plan import Machine, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.bench.test_shapes import PARAMETERS

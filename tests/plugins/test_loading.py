@@ -16,8 +16,7 @@ import pytest
 from kvlab.core.contract.method import METHODS
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
-from kvlab.core.methods.composition.choices import choices
-from kvlab.core.methods.composition.composed import compose
+from kvlab.core.methods.composition.composed import choices, compose
 from kvlab.core.plugins import load
 from kvlab.core.plugins.load import Registry, load_plugins, stamps
 from kvlab.core.plugins.origin import Origin, registering

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
-from kvlab.core.methods.composition.choices import choices
+from kvlab.core.methods.composition.composed import choices
 from kvlab.core.methods.readings import reading_of
 from kvlab.core.plugins.load import FILES as FILES_NAMED
 from kvlab.core.plugins.load import load_plugins

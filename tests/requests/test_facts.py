@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from kvlab.common.answer_match import find_answer
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.models.info.mini_phrasing import NEEDLE_PHRASINGS
+from kvlab.models.info.mini import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.tasks.haystack import plant

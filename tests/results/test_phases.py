@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kvlab.cli.options.part_tables import as_table, frame_of
+from kvlab.cli.options.tables import as_table, frame_of
 from kvlab.core.errors import UserError
 from kvlab.evaluation.self_check import judge_needles
-from kvlab.results.reachability import phase_table
+from kvlab.results.part_tables import phase_table
 
 METHODS = {
     "chunkkv": ('{"length":4}', lambda place: place % 4 == 0),  # found at the chunk's start alone

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.evaluation.reasoning_preset import BUFFER, reasoning_choices, reasoning_methods
+from kvlab.evaluation.request_parser import BUFFER, reasoning_choices, reasoning_methods
 from kvlab.evaluation.results.rows import ROWS
-from kvlab.results.reasoning_tables import reasoning_table
+from kvlab.results.part_tables import reasoning_table
 from tests.papers.test_scores import row
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.lab_file import VARIABLE
-from kvlab.common.users import ALONE, User, acting_for, set_current_user
+from kvlab.common.lab import ALONE, VARIABLE, User, acting_for, set_current_user
 
 PEOPLE = """
 [people]

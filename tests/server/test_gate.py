@@ -15,7 +15,7 @@ from streamlit.web.server.starlette.starlette_app_utils import create_signed_val
 from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
 
 from app.server.gate import Gate
-from kvlab.common.lab_file import People
+from kvlab.common.lab import People
 
 PROXY = People(way="proxy")
 

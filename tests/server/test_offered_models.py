@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.models.info import offered_models
-from kvlab.planning.methods import local_models
+from kvlab.planning.choices import local_models
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 

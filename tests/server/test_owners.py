@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.common.users import User, set_current_user
+from kvlab.common.lab import User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import device_shares as worker_slots
@@ -19,7 +19,7 @@ from kvlab.library import archive
 from kvlab.library import find as catalogue
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
-from kvlab.library.side_by_side import join_comparisons, joint_id
+from kvlab.library.items import join_comparisons, joint_id
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
 from kvlab.trace.stories import Story, save_story

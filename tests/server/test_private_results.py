@@ -17,8 +17,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.forms import measurement_job
 from kvlab.jobs.access_check import check_settings
-from kvlab.jobs.reruns import counterfactual
-from kvlab.jobs.work import Work
+from kvlab.jobs.work import Work, counterfactual
 from kvlab.library import archive
 from kvlab.library import find as catalogue
 from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts

@@ -12,13 +12,11 @@ import pytest
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.common.formatting import hide_paths
-from kvlab.common.lab_file import VARIABLE
+from kvlab.common.lab import VARIABLE
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted import files
-from kvlab.core.fitted.feature_maps import MAPS
-from kvlab.core.fitted.profiles import PROFILES
-from kvlab.core.fitted.score_heads import SCORE_HEADS
+from kvlab.core.fitted.kinds import MAPS, PROFILES, SCORE_HEADS
 from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice, TaskChoice
 from kvlab.forms import eval_form, prompt_files
 from kvlab.jobs.access_check import under_own_name
@@ -26,7 +24,7 @@ from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.models.info.names import check_model, context_length
 from kvlab.models.load import load_model
-from kvlab.planning.methods import local_models, model_field_help
+from kvlab.planning.choices import local_models, model_field_help
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder

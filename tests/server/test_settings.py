@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.common.binding import check_serving, is_loopback, server_command, server_options
-from kvlab.common.lab_file import lab, read_lab
+from kvlab.common.lab import lab, read_lab
 from kvlab.core.errors import UserError
 
 

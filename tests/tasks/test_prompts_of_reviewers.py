@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.evaluation.scoring.metrics import score
-from kvlab.models.info.mini_phrasing import split_query
+from kvlab.models.info.mini import split_query
 from kvlab.tasks.instructions import REFUSAL
 from kvlab.tasks.paraphrases import PARAPHRASES, SUBJECTS
 from kvlab.tasks.registry import get_task

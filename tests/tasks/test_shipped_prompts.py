@@ -8,7 +8,7 @@ import pytest
 
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
-from kvlab.models.info.mini_phrasing import VALIDATION_BOOKS, VALUE_DIGITS
+from kvlab.models.info.mini import VALIDATION_BOOKS, VALUE_DIGITS
 from kvlab.tasks.haystack import haystack_words
 from kvlab.tasks.shipped_samples import shipped_sample, shipped_samples
 from kvlab.tasks.tokens import count_tokens

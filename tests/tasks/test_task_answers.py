@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.models.info import mini_phrasing
+from kvlab.models.info import mini
 from kvlab.tasks.registry import TASKS, get_task
 
 SEEDS = st.integers(0, 9_999_999)
@@ -38,7 +38,7 @@ def test_every_needle_stands_once_and_only_needles_hold_the_answers(small_tokeni
 def test_multikey_has_as_many_needles_as_asked_for_and_asks_for_one(small_tokenizer, seed, needles):
     sample = made(small_tokenizer, "needle_multikey", seed, needles=needles)
     assert len(sample.meta["statements"]) == needles
-    kind = next(k for k in mini_phrasing.NEEDLE_PHRASINGS if matches(k.question, sample.question))
+    kind = next(k for k in mini.NEEDLE_PHRASINGS if matches(k.question, sample.question))
     name = matches(kind.question, sample.question)
     assert sample.context.count(kind.statement.format(name=name, value=sample.answers[0])) == 1
 

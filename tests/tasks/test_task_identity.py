@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.core.errors import UserError
-from kvlab.models.info.mini_phrasing import TRAINING_SEED_START
+from kvlab.models.info.mini import TRAINING_SEED_START
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.registry import TASKS, get_task
 from kvlab.tasks.sample import sample_random

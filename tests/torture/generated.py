@@ -124,8 +124,8 @@ HARMS = ("cut", "flip", "noise", "empty", "gone", "doubled", "folder")
 def _opened(sound: Path, file: str, harm: str, value: Any) -> None:
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_comparisons, rebuild
-    from kvlab.trace.files.verify import verify_run
     from kvlab.trace.schema import TABLES
+    from kvlab.trace.verify import verify_run
 
     with tempfile.TemporaryDirectory(prefix="kvlab-torture-") as folder:
         copy = Path(shutil.copytree(sound, Path(folder) / sound.name))

@@ -141,7 +141,7 @@ def of_worker(root: Path, model: Path, count: int) -> Row:
 
 def of_eval(root: Path, model: Path, count: int) -> Row:
     """An evaluation that goes on with what is there, until it is whole."""
-    from kvlab.evaluation.results.store import read_results
+    from kvlab.evaluation.results.rows import read_results
 
     row, chance = Row("kill -9 of eval, resumed"), random.Random(2)
     fixed = ["--model", str(model), "--tasks", "needle", "--methods", "h2o", "--budgets", "0.2", "--lengths", "200"]
@@ -168,7 +168,7 @@ def of_eval(root: Path, model: Path, count: int) -> Row:
 
 def _rows(root: Path) -> int:
     from kvlab.core.errors import UserError
-    from kvlab.evaluation.results.store import read_results
+    from kvlab.evaluation.results.rows import read_results
 
     try:
         return len(read_results(root))

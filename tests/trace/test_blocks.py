@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 from kvlab.core.errors import UserError
 from kvlab.trace import RunWriter, open_run
-from kvlab.trace.files.checksums import BLOCK, SUMS, block_sums, read_parts
-from kvlab.trace.files.verify import verify_run
+from kvlab.trace.checksums import BLOCK, SUMS, block_sums, read_parts
 from kvlab.trace.thinning import Thinnable, thin
+from kvlab.trace.verify import verify_run
 from tests.synthetic.runs import write_synthetic_run
 
 STEPS, HEADS, TOKENS = 3, 4, 100_000  # a head's row of half numbers takes three blocks, one of them alone

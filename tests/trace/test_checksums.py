@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from kvlab.core.errors import UserError
 from kvlab.trace import Run, RunWriter, open_run
-from kvlab.trace.files.verify import verify_run, verify_runs
 from kvlab.trace.schema import TABLES, RunRecord
+from kvlab.trace.verify import verify_run, verify_runs
 from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"layers": 2, "heads": 1, "prompt_tokens": 12, "steps": 2}

@@ -16,11 +16,11 @@ from kvlab.cli.runs import seconds_of
 from kvlab.core.errors import UserError
 from kvlab.trace import open_run, thinning
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.files.verify import verify_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import TABLES
 from kvlab.trace.thinning import DAY
 from kvlab.trace.user_labels import change_labels
+from kvlab.trace.verify import verify_run
 from tests.synthetic.runs import write_synthetic_run
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC).timestamp()

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kvlab.models.info.mini_phrasing import TRAINING_SEED_START
+from kvlab.models.info.mini import TRAINING_SEED_START
 from training.mini import task_rows
 from training.mini.presets import Phase
 from training.mini.rows import IGNORED, Batch, Row, RowBuilder, stack

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 
-from kvlab.models.info.mini_phrasing import TAIL, Query
+from kvlab.models.info.mini import TAIL, Query
 from training.mini.rows import IGNORED, TEXT, Row, RowBuilder, Tokens
 from training.mini.text import Text
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.models.info.mini_phrasing import read_book, training_books, validation_books
+from kvlab.models.info.mini import read_book, training_books, validation_books
 from training.mini.rows import Tokens
 from training.mini.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 

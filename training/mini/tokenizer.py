@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from kvlab.models.info import mini_phrasing
+from kvlab.models.info import mini
 
 BOS = "<bos>"
 EOS = "<eos>"
@@ -22,12 +22,12 @@ _PIECES = r"\n| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
 # Fixed words of the synthetic prompts, repeated so that "Question", "Answer" or "VAR" become tokens.
 _FORMS = " ".join(
     [
-        mini_phrasing.word_list(["king"]),
-        mini_phrasing.key_value_list([("king", "1")]),
-        mini_phrasing.few_shot_example("blue", "king", "wine"),
+        mini.word_list(["king"]),
+        mini.key_value_list([("king", "1")]),
+        mini.few_shot_example("blue", "king", "wine"),
         "Labels: Text: VAR x is assigned to. Which label? Copy the text. What are all the numbers?",
         "How many coins? Which variables are assigned the value? occur most often? special magic number ledger stands",
-        mini_phrasing.ask("Which value?", "", ["1"]).prompt,
+        mini.ask("Which value?", "", ["1"]).prompt,
     ]
 )
 _FORM_REPEATS = 2_000

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.bench.bench import Bench, decode_rows, loads, ratio_row
+from kvlab.bench.caches import attend_by_hand, normal
 from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, contenders
 from kvlab.bench.device import spread
-from kvlab.bench.fill import attend_by_hand, normal
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.choice import MethodChoice

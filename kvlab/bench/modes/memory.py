@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kvlab.bench.bench import Bench, loads
-from kvlab.bench.cache_bytes import block_bytes, check_allocated_bytes, tensor_bytes
+from kvlab.bench.caches import block_bytes, check_allocated_bytes, tensor_bytes
 from kvlab.bench.competitors import Contender, SlotContender, StaticContender, contenders
 from kvlab.bench.race import failure
 from kvlab.bench.rows import Row

@@ -33,10 +33,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
 from kvlab.core.errors import UserError
 from kvlab.core.families import ATTACHMENT, SUPPORTED, Attachment, check_layers, switch_attention
-from kvlab.core.fitted.feature_maps import with_feature_maps
-from kvlab.core.fitted.profiles import with_profile
-from kvlab.core.fitted.query_statistics import with_query_statistics
-from kvlab.core.fitted.score_heads import with_score_heads
+from kvlab.core.fitted.kinds import with_feature_maps, with_profile, with_query_statistics, with_score_heads
 from kvlab.core.methods import Method, make_method
 from kvlab.core.stores import store_under
 from kvlab.core.validation import quote_value, whole_number

@@ -24,9 +24,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
-from kvlab.core.contract.packed_size import packed_sizes
 from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES, optional
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Pipeline, packed_sizes
 from kvlab.core.contract.preset import DEFAULT, MOST, MOST_WHOLE, PAPER, Preset, check_number
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.core.errors import UserError
@@ -213,7 +212,7 @@ class Method(BaseModel, ABC):
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
     def footprint(self, budget: Amount | None = None) -> dict[str, JsonValue]:
-        """What its cache holds, for a memory plan (`kvlab.planning.footprint.Footprint`).
+        """What its cache holds, for a memory plan (`kvlab.planning.choices.Footprint`).
 
         Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
         """

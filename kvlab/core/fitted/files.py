@@ -22,6 +22,12 @@ FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a me
 SAMPLED = 4  # numbers per parameter
 HASHED = 256  # values read per tensor for a digest: distinguishes checkpoints at little cost
 MOST_DIFFERENCE = 0.01  # relative; rounding to bfloat16 causes 0.002, any training far more
+MODELS = ("mini", "mini-60", "mini-half", "smollm2")
+
+
+def shipped_files(folder: str) -> dict[str, str]:
+    """Fitted files that come with kvlab, in a folder of its assets, by the model's name."""
+    return {name: f"{folder}/{name}.safetensors" for name in MODELS}
 
 
 def signature(model: nn.Module) -> Tensor:

@@ -14,7 +14,7 @@ from kvlab.core.methods import readings  # noqa: F401  a method's settings name 
 __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
-    "full", "packed", "sparse", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv",
+    "full", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv",
     "pyramidinfer", "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "fast_kvzip",
     "duoattention", "attention_matching", "expected_attention", "criticalkv", "cap", "cur", "compactor", "qfilter",
     "simlayerkv", "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv",

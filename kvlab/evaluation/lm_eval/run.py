@@ -29,8 +29,7 @@ from kvlab.evaluation.lm_eval.rows import (
     select_metric,
 )
 from kvlab.evaluation.results.outcome import Loaded
-from kvlab.evaluation.results.rows import budget_unit, canonical_json, row_key
-from kvlab.evaluation.results.store import ResultStore
+from kvlab.evaluation.results.rows import ResultStore, budget_unit, canonical_json, row_key
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.load import held_model
 from kvlab.models.placement import input_device

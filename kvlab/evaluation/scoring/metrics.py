@@ -32,7 +32,7 @@ from kvlab.tasks.sample import UNSCORED
 
 
 def _followed(prediction: str, answers: Sequence[str], loosely: bool) -> list[bool]:
-    """Whether each instruction is followed; `answers` are instructions as `kvlab.tasks.loaders.ifeval` writes them."""
+    """Whether each instruction is followed; `answers` are instructions as `load_ifeval` writes them."""
     from lm_eval.tasks.ifeval import utils
 
     asked: list[dict[str, Any]] = [read_json(answer) for answer in answers]

@@ -14,7 +14,7 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
-from kvlab.core.fitted.profiles import write_profile
+from kvlab.core.fitted.kinds import write_profile
 from kvlab.core.methods.composition.composed import compose
 from kvlab.core.methods.scorers.value_norm import output_norms
 from kvlab.models.fitting.request import FitRequest

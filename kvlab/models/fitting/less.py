@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvlab.common.atomic_write import replace_file
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
+from kvlab.core.fitted.kinds import refuse_alibi, refuse_sinks, write_maps
 from kvlab.core.methods.merging.less import FeatureMaps, new_maps
 from kvlab.models.fitting.observations import (
     Observation,

@@ -13,8 +13,8 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
-from kvlab.core.fitted.query_statistics import write_query_statistics
-from kvlab.core.methods.learned.query_statistics import QueryStatistics
+from kvlab.core.fitted.kinds import write_query_statistics
+from kvlab.core.methods.scorers.query_statistics import QueryStatistics
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
 from kvlab.models.fitting.request import FitRequest
-from kvlab.models.info.mini_phrasing import VALIDATION_BOOKS, book_paths, read_book
+from kvlab.models.info.mini import VALIDATION_BOOKS, book_paths, read_book
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import Progress
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.common.lab_file import lab
+from kvlab.common.lab import lab
 from kvlab.core.errors import UserError
 
 FOLDERS = "KVLAB_MODELS"  # absolute paths, separated as PATH is: other processes have another current folder

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.core.errors import UserError
-from kvlab.evaluation.results.store import read_results
+from kvlab.evaluation.results.rows import read_results
 from kvlab.results.risk import bounds
 from kvlab.results.risk.bounds import Simulation, Step, certify_ladder, drops, simulate
 from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, loss_table, losses

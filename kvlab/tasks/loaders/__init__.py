@@ -12,16 +12,14 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.validation import quote_value
+from kvlab.tasks.loaders.benchmarks import load_gsm8k, load_helm, load_ifeval, load_math, load_summaries
 from kvlab.tasks.loaders.haystack import load_haystack
-from kvlab.tasks.loaders.ifeval import load_ifeval
 from kvlab.tasks.loaders.jsonl import Loaded
 from kvlab.tasks.loaders.longbench import load_longbench, load_longbench2
-from kvlab.tasks.loaders.mathematics import load_gsm8k, load_math
 from kvlab.tasks.loaders.plain_text import load_plain_text
 from kvlab.tasks.loaders.prompts import load_prompts
 from kvlab.tasks.loaders.reviewers import load_mt_bench, load_pairs, load_search
 from kvlab.tasks.loaders.ruler import load_ruler
-from kvlab.tasks.loaders.summaries import load_helm, load_summaries
 from kvlab.tasks.loaders.table import load_table
 from kvlab.tasks.sample import Sample
 

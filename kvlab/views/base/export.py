@@ -10,6 +10,7 @@ from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -18,6 +19,20 @@ from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import FONT, INK, PLOTLY_CONFIG, for_export, without_controls
 from kvlab.views.base.text_panel import below_png, below_svg, svg_size, text_panel
+
+
+def decode_arrays(value: object) -> object:
+    """A figure's JSON with its packed arrays (`bdata`, `dtype`, `shape`) as arrays; the rest is unchanged."""
+    if isinstance(value, list):
+        return [decode_arrays(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if {"bdata", "dtype"} <= set(value):
+        flat = np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"])
+        shape = [int(size) for size in str(value.get("shape", len(flat))).split(",")]
+        return flat.reshape(shape)
+    return {name: decode_arrays(one) for name, one in value.items()}
+
 
 ImageFormat = Literal["png", "svg"]
 NO_BROWSER = (

@@ -6,7 +6,10 @@ A function here has the name and the parameters of the figure's caption without 
 from __future__ import annotations
 
 import pandas as pd
+from pydantic import JsonValue
 
+from kvlab.core.choice import FULL
+from kvlab.core.method_spec import parse_spec
 from kvlab.views.base.amounts import (
     EXACT,
     NOT_RECORDED,
@@ -20,10 +23,29 @@ from kvlab.views.base.amounts import (
     sentence,
     some_of,
 )
-from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.words import byte_size
 from kvlab.views.frames.repeats import Batch
 from kvlab.views.frames.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
+
+
+def arm_text(arm: str) -> str:
+    """An arm as people say it: of a composition, whose selection and whose settling."""
+    parts = composition(arm)
+    return f"{parts['score']} settled by {parts['settle']}" if {"score", "settle"} <= parts.keys() else arm
+
+
+def composition(arm: str) -> dict[str, JsonValue]:
+    """The parts of an arm such as `compose:score=h2o:settle=keepkv`; empty for a method of its own."""
+    return parse_spec(arm)[1] if arm.startswith("compose:") else {}
+
+
+def row_names(frame: pd.DataFrame) -> list[str]:
+    """The names of rows with columns method, arm and asked (the budget)."""
+    return [
+        "full cache" if method == FULL.method else f"{arm_text(arm)} {asked}"
+        for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
+    ]
+
 
 SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that are told as equal
 

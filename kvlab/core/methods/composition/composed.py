@@ -8,21 +8,170 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from kvlab.core.contract.method import Method, make_method, register
+from kvlab.core.contract.method import MOST_WHOLE, Method, build_method, make_method, register, registered
 from kvlab.core.contract.parts import Selector, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
-from kvlab.core.methods.composition.choices import (
-    PARTS,
-    SELECTORS,
-    choices,
-    distribute_parameters,
-    pipeline_of,
-    selector,
-    source,
-)
+from kvlab.core.methods.composition.register import REGISTERED
 from kvlab.core.methods.scorers.wrapper import PromptOnly
+from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
 from kvlab.core.methods.settlers.evict import Evict
+from kvlab.core.validation import quote_value
+
+# Plain names of choices and the method each is taken from; methods' own names work too. As a score, "window" is
+# SnapKV's observation window, not the method of that name (whose score is recency).
+PLAIN_NAMES: dict[str, dict[str, str]] = {
+    "score": {
+        "recency": "streaming-llm",
+        "accumulated": "h2o",
+        "decayed": "zsmerge",
+        "window": "snapkv",
+        "ema": "keepkv",
+        "rehearsal": "kvzip",
+    },
+    "allocate": {
+        "uniform": "h2o",
+        "pyramid": "pyramidkv",
+        "linear": "pyramid-pool",
+        "variance": "d2o",
+        "global": "kvzip",
+        "profile": "duoattention",
+        "curves": "lukv",
+    },
+    "settle": {"evict": "h2o", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
+}
+SELECTORS: dict[str, Callable[..., Selector]] = {"topk": LowestScore, "oldest": Oldest}
+SELECTOR_PARAMETERS = {"topk": ("sinks", "recent"), "oldest": ("sinks",)}
+PARTS = ("score", "allocate", "select", "settle")
+NOT_A_SOURCE = ("full", "packed", "compose")
+
+
+def choices() -> dict[str, list[str]]:
+    """Names of the distinct choices for `score`, `allocate`, `select` and `settle`.
+
+    A method whose choice equals an earlier one is not listed, but its name works as well.
+    """
+    listed: dict[str, list[str]] = {}
+    for part in PARTS:
+        plain = PLAIN_NAMES.get(part, {})
+        named = [*plain] if plain else [*SELECTORS]
+        known = [getattr(pipeline_of(part, name, {}), part) for name in plain] or [selector(n, {}) for n in SELECTORS]
+        for name in (name for name in registered() if name not in (*NOT_A_SOURCE, *named)):
+            own = getattr(pipeline_of(part, name, {}), part)
+            if own not in known:
+                named = [*named, name]
+                known = [*known, own]
+        listed[part] = [*named, *REGISTERED[part]]
+    return listed
+
+
+def source(part: str, name: str) -> tuple[str, type[Method]]:
+    """(method name, method class) a choice is taken from."""
+    if name in REGISTERED[part]:
+        return name, REGISTERED[part][name]
+    method = PLAIN_NAMES.get(part, {}).get(name, name)
+    if method not in registered() or method in NOT_A_SOURCE:
+        raise REGISTERED[part].unknown(name, choices()[part])
+    return method, registered()[method]
+
+
+def pipeline_of(part: str, name: str, given: dict[str, Any]) -> Pipeline:
+    """Pipeline of a choice's method with the choice's hyper-parameters."""
+    return build_method(source(part, name)[1], **given).pipeline()
+
+
+def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Selector:
+    """A selector by plain name; `recent` is the default. Raises UserError for numbers out of range."""
+    sinks = given.get("sinks", 4)
+    recent = given.get("recent", recent)
+    if isinstance(sinks, bool) or not isinstance(sinks, int) or not 0 <= sinks <= MOST_WHOLE:
+        raise UserError(f"sinks is {quote_value(sinks)}: use an integer number of first tokens, 0 to {MOST_WHOLE:,}.")
+    if name == "oldest":
+        return Oldest(sinks)
+    share = isinstance(recent, float) and 0 < recent < 1
+    if not share and (isinstance(recent, bool) or not isinstance(recent, int) or not 1 <= recent <= MOST_WHOLE):
+        raise UserError(f"recent is {quote_value(recent)}: use a share of the budget below 1, or a number of tokens.")
+    return LowestScore(sinks, recent)
+
+
+def distribute_parameters(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Assign hyper-parameters to parts."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for name, value in given.items():
+        prefix, _, rest = name.partition("_")
+        if prefix in PARTS and rest in _fields(prefix, names[prefix]):
+            parts[prefix][rest] = value
+            continue
+        for part in _owners(names, name, value, given):
+            parts[part][name] = value
+    return parts
+
+
+def _fields(part: str, name: str) -> tuple[str, ...]:
+    if part == "select" and name in SELECTORS:
+        return SELECTOR_PARAMETERS[name]
+    method = source(part, name)[1]
+    own = (field for field in method.model_fields if field not in Method.model_fields)
+    return (*own, *(["preset"] if method.presets else []))
+
+
+def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> list[str]:
+    """Parts changed by a hyper-parameter without prefix."""
+    having = [part for part in PARTS if name in _fields(part, names[part])]
+    if not having:
+        known = sorted({field for part in PARTS for field in _fields(part, names[part])})
+        raise UserError(f"None of these choices has a hyper-parameter {name!r}; they have: {', '.join(known)}.")
+    if "select" in having and names["select"] in SELECTORS:
+        return ["select"]
+    _check_accepted(having, names, name, value, given)
+    changed = [part for part in having if _changes(part, names[part], name, value, given)]
+    sources = {source(part, names[part])[0] for part in changed}
+    if len(sources) > 1:
+        options = " or ".join(f"{part}_{name}" for part in changed)
+        raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}: use {options}.")
+    # A hyper-parameter that changes no part by itself (for example, when the method acts) applies to all parts that
+    # have it.
+    return [part for part in having if source(part, names[part])[0] in sources or not changed]
+
+
+def _check_accepted(having: list[str], names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> None:
+    """Raise UserError for a value that a part rejects; if another part accepts it, suggest the prefixed name."""
+    refusals: dict[str, UserError] = {}
+    for part in having:
+        try:
+            _with(part, names[part], name, value, given)
+        except UserError as error:
+            refusals[part] = error
+    taking = [part for part in having if part not in refusals]
+    if refusals and taking:
+        raise UserError(
+            f"{' and '.join(having)} both have a hyper-parameter {name!r}, but only {' and '.join(taking)} accepts "
+            f"{value!r}: use {' or '.join(f'{part}_{name}' for part in taking)}."
+        )
+    if refusals:
+        raise next(iter(refusals.values()))
+
+
+def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> Method:
+    """The method of a choice with one value, plus the choice's other values if it needs them."""
+    method = source(part, choice)[1]
+    try:
+        return build_method(method, **{name: value})
+    except UserError:
+        fields = _fields(part, choice)
+        own = f"{part}_"
+        plain = {field.removeprefix(own) if field.startswith(own) else field: other for field, other in given.items()}
+        others = {field: other for field, other in plain.items() if field in fields}
+        if len(others) < 2:
+            raise
+    return build_method(method, **others)
+
+
+def _changes(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> bool:
+    plain = build_method(source(part, choice)[1]).pipeline()
+    changed = _with(part, choice, name, value, given).pipeline()
+    return bool(getattr(plain, part) != getattr(changed, part))
+
 
 # Half of an equal share would be half of what layers can give each other.
 RECENT_ACROSS_LAYERS = 16

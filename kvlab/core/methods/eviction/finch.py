@@ -18,8 +18,7 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
-from kvlab.core.methods.scorers.wrapper import PromptOnly
+from kvlab.core.methods.scorers.wrapper import PromptOnly, PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 

@@ -16,7 +16,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform, proportional
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+from kvlab.core.methods.scorers.wrapper import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 

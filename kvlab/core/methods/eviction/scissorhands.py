@@ -17,8 +17,8 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.scorers.time_stamps import group_mass
+from kvlab.core.methods.scorers.wrapper import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 

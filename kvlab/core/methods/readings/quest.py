@@ -8,8 +8,14 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings.pages import all_bounds, best_pages, newest_bounds, page_bias, upper_bounds
-from kvlab.core.methods.readings.selection import of_group
+from kvlab.core.methods.readings.selection import (
+    all_bounds,
+    best_pages,
+    newest_bounds,
+    of_group,
+    page_bias,
+    upper_bounds,
+)
 
 
 @register_reading

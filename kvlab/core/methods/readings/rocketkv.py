@@ -11,8 +11,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings.pages import SLACK, all_bounds, best_pages, cap_logits, page_bias, page_of_newest
-from kvlab.core.methods.readings.selection import of_group
+from kvlab.core.methods.readings.selection import (
+    SLACK,
+    all_bounds,
+    best_pages,
+    cap_logits,
+    of_group,
+    page_bias,
+    page_of_newest,
+)
 from kvlab.core.stores.quantized_states import states_at
 
 TINY = torch.finfo(torch.float32).tiny

@@ -14,8 +14,7 @@ from torch.nn.functional import cosine_similarity, pad
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.contract.slot_columns import is_valid
 from kvlab.core.contract.view import NEVER
-from kvlab.core.methods.readings.pages import cap_logits, page_bias
-from kvlab.core.methods.readings.selection import always, of_sets, room, write_newest
+from kvlab.core.methods.readings.selection import always, cap_logits, of_sets, page_bias, room, write_newest
 from kvlab.core.stores.quantized_states import states_at
 
 

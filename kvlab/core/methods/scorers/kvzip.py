@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 Over = Literal["max", "rms", "mean"]
 LOOKED = "looked"  # a head's own score

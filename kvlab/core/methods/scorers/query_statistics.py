@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -12,8 +13,41 @@ from torch import Tensor
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.learned.query_statistics import QueryStatistics, random_statistics
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+from kvlab.core.methods.scorers.wrapper import PromptScorer
+
+
+@dataclass(frozen=True, eq=False)
+class QueryStatistics:
+    """Statistics of one layer's queries over some text.
+
+    `mean` (Hq, d): mean query before rotation, without the factor of YaRN; `length` (Hq, f): mean length of each of its
+    f rotated pairs of coordinates. `direction` (H, d): first right singular vector of the queries as they attend
+    (rotated), mean over the group, of unit length; it points to the side on which most queries are.
+    """
+
+    mean: Tensor
+    length: Tensor
+    direction: Tensor
+
+    def to(self, device: torch.device) -> QueryStatistics:
+        """The statistics on a device, copied there once, so that a decode step waits for no copy."""
+        return _copied(self, device)
+
+
+@lru_cache(maxsize=512)
+def _copied(known: QueryStatistics, device: torch.device) -> QueryStatistics:
+    return QueryStatistics(*(tensor.to(device) for tensor in vars(known).values()))
+
+
+@lru_cache(maxsize=512)
+def random_statistics(query_heads: int, heads: int, width: int, pairs: int, layer: int) -> QueryStatistics:
+    """Random statistics determined by the layer, for tests and timing."""
+    source = torch.Generator().manual_seed(layer)
+    mean = torch.randn(query_heads, width, generator=source)
+    length = 1 + mean.abs().amax(-1, keepdim=True).expand(-1, pairs)  # no shorter than the mean
+    direction = torch.nn.functional.normalize(torch.randn(heads, width, generator=source), dim=-1)
+    return QueryStatistics(mean, 2 * length, direction)
+
 
 UNTRAINED = "untrained"
 OF_PROMPT = "of_prompt"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 Edges = Literal["tokens", "zeros"]
 

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of, optional
 from kvlab.core.contract.view import AttentionPass, Slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptScorer:
+    """Base class of scorers with the usual defaults of a `Scorer`; a subclass adds `capabilities` and `update`.
+
+    The fields are keyword-only, so that a subclass's own come first; one that has another default here stays so.
+    """
+
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

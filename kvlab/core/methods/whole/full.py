@@ -1,5 +1,7 @@
 """The full cache, as reference."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from kvlab.core.contract.method import Method, register
@@ -23,3 +25,21 @@ class Full(Method):
     def pipeline(self) -> Pipeline:
         """Never decides: the cache gives this method an unlimited budget."""
         return Pipeline(Unscored(), Uniform(), LowestScore(), Evict(), decode=False)
+
+
+@register
+class Packed(Full):
+    """Keeps every token in quantized slots; natively it equals the full cache. `full:store=kivi4` is an alias."""
+
+    name: ClassVar[str] = "packed"
+    family: ClassVar[str] = "quantising"
+    title: ClassVar[str] = "Every token, packed"
+
+
+@register
+class Sparse(Full):
+    """Keeps every token and reads a part of them at each step (`read=quest`). `full:read=quest` is an alias."""
+
+    name: ClassVar[str] = "sparse"
+    family: ClassVar[str] = "reading"
+    title: ClassVar[str] = "Every token, read in part"

@@ -1,12 +1,14 @@
-"""Fill a cache as after a long prompt, without running one: random keys and values through its own interface.
+"""Caches of a benchmark: filled as after a long prompt, without running one, and counted in bytes.
 
-Every compressed layer gets the keys and values of all tokens by `update` and attends with a few random queries by
+Every compressed layer gets random keys and values of all tokens by `update` and attends with a few random queries by
 `attend`, so its method scores, decides and evicts or merges as after a real prompt. Keys of a head share a direction,
 as real ones do (cosine of two about 0.86); otherwise merging methods would find nothing similar. Scorers that sum over
 the prompt see `QUERY_ROWS` queries, which changes which slots are kept, but neither their number nor the cost.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from kvlab.bench.models import BenchModel
 from kvlab.core.attention.layer_handoff import AttentionCall, take, take_hidden_states
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.settings import LayerSettings
 
 QUERY_ROWS = 64
 SHARED = 2.5  # norm of the keys' shared direction, in their standard deviations
@@ -92,3 +95,76 @@ def _through_attention(
             del module.forward
     else:
         work()
+
+
+# A layer's state per row and head besides its slots: budgets, tokens seen, votes lost.
+PER_HEAD_BYTES = 64
+PER_LAYER_BYTES = 1024
+
+
+def tensor_bytes(thing: object) -> int:
+    """Bytes of all tensor storages reachable from a cache or layer, without shared settings."""
+    return sum(
+        {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(thing)}.values()
+    )
+
+
+def check_allocated_bytes(cache: CompressedCache) -> None:
+    """Raise AssertionError if a layer's reported allocated bytes differ from its tensors'."""
+    layers = {layer.layer_idx: layer for layer in cache.compressed_layers()}
+    for memory in cache.memory().layers:
+        layer = layers[memory.layer]
+        extra = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.streams.batch * layer.streams.heads
+        held = tensor_bytes(layer)
+        if not memory.allocated_bytes <= held <= memory.allocated_bytes + extra:
+            raise AssertionError(
+                f"layer {memory.layer} reports {memory.allocated_bytes:,} allocated bytes, its tensors take {held:,}"
+            )
+
+
+def live_bytes(cache: Cache, context: int) -> int:
+    """Bytes that a decode step reads: of valid slots with metadata, or all tokens of a plain cache.
+
+    Under a reading of those it chose, and of its index.
+    """
+    if isinstance(cache, CompressedCache):
+        memory = cache.memory()
+        return memory.bytes_read + memory.sliding_bytes
+    return sum(_live(layer, context) for layer in cache.layers)
+
+
+def block_bytes(cache: CompressedCache, block: int) -> int:
+    """Bytes of one block of slots per head, over all layers."""
+    memory = {m.layer: m for m in cache.memory().layers}
+    total = 0
+    for layer in cache.compressed_layers():
+        own = memory[layer.layer_idx]
+        total += round(block * own.live_bytes / max(own.live_slots, 1e-9))
+    return total
+
+
+def _live(layer: object, context: int) -> int:
+    states = [getattr(layer, name, None) for name in ("keys", "values")]
+    return sum(
+        s[:, :, :1].numel() * s.element_size() * min(context, s.shape[2]) for s in states if isinstance(s, Tensor)
+    )
+
+
+def _tensors(thing: object) -> Iterator[Tensor]:
+    waiting = [thing]
+    met = set[int]()
+    while waiting:
+        item = waiting.pop()
+        if id(item) in met or isinstance(item, LayerSettings | torch.Generator | type):
+            continue
+        met.add(id(item))
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple | set):
+            waiting.extend(item)
+        elif isinstance(item, Cache | CompressedLayer) or type(item).__module__.startswith(
+            ("kvlab.", "transformers.cache")
+        ):
+            waiting.extend(vars(item).values())

@@ -1,4 +1,4 @@
-"""Phrasings of mini's synthetic prompts, shared by its training and by kvlab/tasks.
+"""The embedded model: its card, and phrasings of its synthetic prompts, shared by its training and by kvlab/tasks.
 
 Every form has *statements* (what to remember) and a *query*: the question, beginning with a newline and ending just
 before the answer. An answer begins with a space and is followed by TAIL, so greedy decoding may stop at the first
@@ -14,7 +14,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
+
+CARD = "mini/README.md"
+CANNOT = "## What it cannot do"
+
+
+@dataclass(frozen=True)
+class Taught:
+    """One way of stating something and asking for it; "…" is a placeholder."""
+
+    kind: str
+    statement: str
+    question: str
+
+
+def taught() -> list[Taught]:
+    """The ways of asking used in training, as in a prompt."""
+    needles = [
+        Taught("a number", needle_statement(one, "…", "…"), needle_query(one, "…", "…").prompt)
+        for one in NEEDLE_PHRASINGS
+    ]
+    pairs = key_value_list([("…", "…")])
+    labels = "Labels:\n" + few_shot_example("…", "…", "…")
+    chain = " ".join(variable_chain(["…", "…"], "…"))
+    return [
+        *needles,
+        Taught("a list of records", pairs, key_value_query("…", "…").prompt),
+        Taught("a chain of variables", chain, variable_query(["…"], "…").prompt),
+        Taught("labels by example", labels, few_shot_query("…", "…", "…").prompt),
+    ]
+
+
+def cannot_do() -> str:
+    """The section of the card on what mini cannot do, on one line."""
+    text = asset_path(CARD).read_text(encoding="utf-8")
+    return " ".join(text.split(CANNOT, 1)[1].split("\n## ")[0].split())
+
 
 # Whole books held out from all training: from the tokenizer, the text loss and the haystacks.
 VALIDATION_BOOKS = ("alice_in_wonderland", "great_gatsby", "jekyll_and_hyde", "sherlock_holmes")

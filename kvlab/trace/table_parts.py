@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from kvlab.core.errors import UserError
-from kvlab.trace.files.checksums import REMEMBERED, State, cached_checksum, state_of
+from kvlab.trace.checksums import REMEMBERED, State, cached_checksum, state_of
 from kvlab.trace.record import FILE, REMEDY
 from kvlab.trace.schema import TABLES, RunRecord
 

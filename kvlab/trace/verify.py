@@ -11,11 +11,11 @@ from safetensors import SafetensorError, safe_open
 from kvlab.common.liveness import is_being_written
 from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import KILLED
-from kvlab.trace.files.checksums import SUMS
-from kvlab.trace.files.table_parts import LIST, decodes
+from kvlab.trace.checksums import SUMS
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import EXACT_ARRAYS, TABLES
+from kvlab.trace.table_parts import LIST, decodes
 
 EXACT_KINDS = (np.float32, np.uint8)
 
