@@ -13,6 +13,7 @@ import streamlit as st
 
 from app.base.component import component
 from app.base.links import PAGES, link, page_link, run_in_url
+from app.base.theme import theme
 from app.navigation.moved_pages import MOVED, open_moved
 from app.run_views.plugin_views import view_pages
 from app.session.open_runs import runs_root
@@ -141,7 +142,7 @@ def top_tools(shown: Menu) -> None:
     with st.sidebar:
         # Streamlit stores a theme for each page.
         paths = ["", *(page.url_path for page in shown.pages)]
-        _component(key="theme-switch", data={"paths": paths}, on_chosen_change=lambda: None)
+        _component(key="theme-switch", data={"paths": paths, "drawn": theme()}, on_chosen_change=lambda: None)
     with st.container(key=TOOLS, horizontal=True, vertical_alignment="center", gap=None, width="content"):
         link(GLOSSARY, "?", help="Glossary: the terms of the pages in plain words")
         with st.popover("", icon=":material/settings:", help="The folder of runs and its disk", type="tertiary"):

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/access.js src/components/theme-switch.js src/plotly-charts.js src/theme.js
-// SHA-256 of the sources: adb5bfece472124ea6dc61a9e3e9dd596633d53b06a45e3f5b1c5b0c5c0c5783
-// SHA-256 of the code: df37ae1f3316daa692ba57620a52778575ff5303d42cdae53d14f8aedd2e95e6
+// SHA-256 of the sources: e0ef31293bc72878008224b25a3a3c8260bcd942fe048a163e7fedead2eb7915
+// SHA-256 of the code: 89b5b306745e4c0ee4f3bb7927a4286bfd7a6b4a75191a9872523870a70c7e91
 // src/plotly-charts.js
 var SETTLE_MS = 100;
 function watchPage(callback) {
@@ -65,10 +65,11 @@ function themeName({ name, displayName }) {
 }
 
 // src/components/theme-switch.js
-var REPORT_DELAY_MS = 60;
-var LONGEST_WAIT_MS = 1e3;
+var REPORT_DELAYS_MS = [60, 2e3, 5e3, 15e3];
+var latest;
 function addThemeSwitch(component) {
   watchAccess();
+  latest = component;
   const buttons = [...component.parentElement.querySelectorAll("[data-theme]")].map((node) => (
     /** @type {HTMLElement} */
     node
@@ -83,16 +84,10 @@ function addThemeSwitch(component) {
   };
   const choose = (name) => {
     const context = themeContext(), theme = context?.availableThemes.find((option) => themeName(option) === name);
-    const ground = groundColour(), begun = performance.now();
     if (theme) context?.setTheme(theme);
     storeTheme(keys, name);
     showCurrent();
-    const report = () => {
-      const isShown = groundColour() !== ground || performance.now() - begun > LONGEST_WAIT_MS;
-      if (isShown) setTimeout(() => component.setTriggerValue("chosen", name), REPORT_DELAY_MS);
-      else requestAnimationFrame(report);
-    };
-    if (theme) report();
+    if (theme) report(name);
     else location.reload();
   };
   buttons.forEach((button, index) => {
@@ -110,9 +105,16 @@ function addThemeSwitch(component) {
   if (stored) storeTheme(keys, stored);
   showCurrent();
 }
-function groundColour() {
-  const app = document.querySelector('[data-testid="stApp"]');
-  return app && getComputedStyle(app).backgroundColor;
+function report(name, attempt = 0) {
+  if (attempt === REPORT_DELAYS_MS.length) return;
+  setTimeout(() => {
+    const app = document.querySelector('[data-testid="stApp"]');
+    const ground = app ? getComputedStyle(app).backgroundColor.match(/\d+/g)?.map(Number) ?? [] : [];
+    const shown = ground.slice(0, 3).reduce((sum, part) => sum + part, 0) < 384 ? "dark" : "light";
+    if (attempt > 0 && latest.data.drawn === shown) return;
+    latest.setTriggerValue("chosen", name);
+    report(name, attempt + 1);
+  }, REPORT_DELAYS_MS[attempt]);
 }
 function themeContext() {
   const app = (

@@ -2,8 +2,12 @@
 import { watchAccess } from "../access.js";
 import { storageKeys, storedTheme, storeTheme, themeName } from "../theme.js";
 
-const REPORT_DELAY_MS = 60; // until Streamlit's front end, which shows the theme, sends it to the server too
-const LONGEST_WAIT_MS = 1000; // for the page's ground to change, which it does not if the system's theme is chosen by name
+// When the server is asked to redraw its figures: at once, and again until it has. A request is lost if the component is
+// mounted anew meanwhile, as it is while a page is still being drawn.
+const REPORT_DELAYS_MS = [60, 2000, 5000, 15000];
+
+/** @type {Component<{ paths: string[], drawn: string }>} */
+let latest; // as it was last mounted; `drawn` is the theme of the server's figures
 
 /** @typedef {{ name: string, displayName?: string }} Theme */
 /** @typedef {{ availableThemes: Theme[], setTheme(theme: Theme): void }} ThemeContext */
@@ -11,10 +15,11 @@ const LONGEST_WAIT_MS = 1000; // for the page's ground to change, which it does 
 /**
  * The app's switch of themes, in place of Streamlit's, whose menu the app does not show. The choice is stored for every
  * page, and applied at once if Streamlit's setter is found.
- * @param {Component<{ paths: string[] }>} component
+ * @param {Component<{ paths: string[], drawn: string }>} component
  */
 export default function addThemeSwitch(component) {
   watchAccess();
+  latest = component;
   /** @type {HTMLElement[]} */
   const buttons = [...component.parentElement.querySelectorAll("[data-theme]")].map((node) => /** @type {HTMLElement} */ (node));
   const keys = storageKeys(component.data.paths, location.pathname);
@@ -27,16 +32,10 @@ export default function addThemeSwitch(component) {
   };
   const choose = (/** @type {string} */ name) => {
     const context = themeContext(), theme = context?.availableThemes.find((option) => themeName(option) === name);
-    const ground = groundColour(), begun = performance.now();
     if (theme) context?.setTheme(theme);
     storeTheme(keys, name); // after the setter, which stores it for this page only
     showCurrent();
-    const report = () => {
-      const isShown = groundColour() !== ground || performance.now() - begun > LONGEST_WAIT_MS;
-      if (isShown) setTimeout(() => component.setTriggerValue("chosen", name), REPORT_DELAY_MS); // the server redraws the figures
-      else requestAnimationFrame(report);
-    };
-    if (theme) report();
+    if (theme) report(name);
     else location.reload();
   };
   buttons.forEach((button, index) => {
@@ -55,9 +54,16 @@ export default function addThemeSwitch(component) {
   showCurrent();
 }
 
-function groundColour() {
-  const app = document.querySelector('[data-testid="stApp"]');
-  return app && getComputedStyle(app).backgroundColor;
+function report(/** @type {string} */ name, attempt = 0) {
+  if (attempt === REPORT_DELAYS_MS.length) return;
+  setTimeout(() => {
+    const app = document.querySelector('[data-testid="stApp"]');
+    const ground = app ? getComputedStyle(app).backgroundColor.match(/\d+/g)?.map(Number) ?? [] : [];
+    const shown = ground.slice(0, 3).reduce((sum, part) => sum + part, 0) < 384 ? "dark" : "light";
+    if (attempt > 0 && latest.data.drawn === shown) return;
+    latest.setTriggerValue("chosen", name);
+    report(name, attempt + 1);
+  }, REPORT_DELAYS_MS[attempt]);
 }
 
 /** The theme context of Streamlit's React tree: the nearest value above the page's root that has a setter of themes. */
