@@ -158,7 +158,7 @@ def test_an_interrupt_keeps_what_was_measured(tiny, tmp_path):
 RUN = """
 import sys, torch
 from pathlib import Path
-from kvlab.evaluation.results import store
+from kvlab.evaluation.results import rows as store
 from kvlab.evaluation.harness import evaluate
 from kvlab.evaluation.results.summary import summarize
 from kvlab.evaluation.request_parser import parse_request

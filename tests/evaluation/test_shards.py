@@ -157,7 +157,7 @@ def test_a_method_that_fails_costs_its_own_rows_and_is_tried_again(
 
 SLOW = """
 import time
-from kvlab.evaluation.results import store
+from kvlab.evaluation.results import rows as store
 store.FLUSH_SECONDS = 0.0
 flush = store.ShardStore.flush
 store.ShardStore.flush = lambda one: (flush(one), time.sleep(0.3))

@@ -19,9 +19,9 @@ LARGE = 100_000
 OPEN = """
 from pathlib import Path
 from streamlit.testing.v1 import AppTest
-from kvlab.planning import methods
+from kvlab.planning import choices
 from kvlab.core import assets
-methods.prefetch = lambda: None  # the first page shows no form
+choices.prefetch = lambda: None  # the first page shows no form
 from kvlab.tasks.shipped_samples import shipped_samples
 root = assets.project_root()
 assert root.parent.parent == Path({installed!r}), root
