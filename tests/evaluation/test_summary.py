@@ -289,7 +289,7 @@ def test_table_and_json_show_every_line():
 
 
 def test_results_are_read_without_the_model_stack():
-    modules = "request, results.rows, results.store, results.summary, results.table, scoring.metrics"
+    modules = "request, results.rows, results.summary, results.table, scoring.metrics"
     stack = "{'torch', 'transformers'} & set(sys.modules)"
     imports = "; ".join(f"import kvlab.evaluation.{name}" for name in modules.split(", "))
     code = f"import sys; {imports}; sys.exit(bool({stack}))"

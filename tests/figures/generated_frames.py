@@ -139,7 +139,7 @@ WITH_BOUNDS = {"score_low": 0.1, "score_high": 0.9, "prompts": 8, "tasks": 1}
 SCORED = {"method": "some", "asked": "20 %", "task": "recall"}
 # By module and function of the simple sentences: how the arguments are made.
 CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
-    "view attention.attention_along_text": _frame("true:s slot:s text:t position:i"),
+    "view wall.attention_along_text": _frame("true:s slot:s text:t position:i"),
     "view sag.attention_by_run": _frame("label:l output_error:v"),
     "view sag.mass_over_steps": _frame(f"{STEP} kept_mass:s merged_true_mass:s regret:s"),
     "view sag.sag_over_steps": _frame(f"{STEP} sag:d merged_true_mass:s"),

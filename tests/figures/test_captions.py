@@ -72,7 +72,7 @@ def test_there_are_frames_for_every_simple_sentence():
         for function in vars(module).values()
         if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_"
         if name[:6] != "papers" or function.__name__.startswith("caption_")
-    }
+    } - {"simple.arm_text", "simple.composition", "simple.row_names"}  # names within sentences
     made |= {
         f"{name}.{caption.removeprefix('caption_')}"
         for name, module in VIEWS.items()
