@@ -110,7 +110,7 @@ def make_request(**fields: object) -> BenchRequest:
 class BenchJob(Strict):
     """Benchmarks for the queue, with rows in `<runs>/bench/<name>.parquet`; existing rows are kept.
 
-    Either `requests`, or those of a preset (`kvlab.bench.presets`) with `changes` to their fields.
+    Either `requests`, or those of a preset with `changes` to their fields.
     """
 
     kind: Literal["bench"] = "bench"

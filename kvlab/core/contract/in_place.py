@@ -78,7 +78,7 @@ class InPlace:
     Attributes:
         kind: one of `KINDS`, which kernels dispatch on.
         bounds: (recent (B, H), sinks (B, H, 1)) tokens of a view that are protected.
-        fields: further kernel arguments (fields of `kvlab.core.contract.inplace_work.Work`) for a view; None if the
+        fields: further kernel arguments (fields of `Work`) for a view; None if the
             view cannot be decided in place.
         certain: whether every head of a view has exactly one slot too many.
         decay: factor of the running sum of scores, if the scorer has one.

@@ -73,7 +73,7 @@ ROWS = pa.schema(
         ("parts", pa.string()),  # JSON, one object per rule or question: `kvlab.evaluation.work`
         ("joules", pa.float64()),  # of its batch's energy its share by `seconds`; null without a counter
         ("energy", pa.string()),  # the counter, or why there is none: `kvlab.engine.energy.describe_energy`
-        ("hidden_at", pa.int32()),  # of the first of the hidden statements' tokens, its position in the prompt
+        ("hidden_at", pa.float64()),  # position of the hidden statements' first token; null: none, or older rows
     ]
 )
 
