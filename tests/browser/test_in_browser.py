@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvlab.trace.stories import Slide, Story, View, save_story
-from tests.browser.settle import settle, turn, until
+from tests.browser.settle import IS_QUIET, settle, turn, until
 
 IN_A_SMALL_WINDOW = ("timeline", "merges", "regret", "memory")
 
@@ -35,6 +35,8 @@ def test_the_menu_keeps_what_is_looked_at(visit: Callable[..., Any], address: st
     page.get_by_test_id("stSidebar").get_by_role("link", name="Attention").click()
     page.wait_for_url("**/merges?**run=sample-keepkv-25pc-0**")
     page.get_by_test_id("stSidebar").get_by_role("link", name="Cache").click()
+    page.wait_for_url("**/wall?**")
+    until(page, IS_QUIET)
     page.locator(".st-key-page-tabs").get_by_role("link", name="One slot").click()
     page.wait_for_url(re.compile(r"/lineage\?.*layer=1.*head=1"))
 
