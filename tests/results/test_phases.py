@@ -70,3 +70,12 @@ def test_the_law_holds_within_its_interval(found: int, verdict: str) -> None:
     weak = pd.DataFrame([line | {"score": 0.0} for line in full] + ours)
     ((_, said),) = judge_needles(weak).items()
     assert said.startswith("not judged, the full cache finds 0 of 24")
+
+
+def test_page_sizes_are_those_of_the_readings() -> None:
+    """Tables are read without the model stack, so they repeat the defaults."""
+    from kvlab.core.methods.readings import READINGS
+    from kvlab.results.part_tables import READ_PAGES
+
+    fields = {name: READINGS[name].model_fields for name in READ_PAGES}
+    assert {name: (found.get("page") or found["chunk"]).default for name, found in fields.items()} == READ_PAGES
