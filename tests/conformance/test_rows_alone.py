@@ -163,3 +163,11 @@ def test_a_decode_step_without_a_token_in_a_row_is_refused() -> None:
     more = torch.cat([mask, torch.tensor([[1], [0]])], 1)
     with pytest.raises(UserError, match="Row 1 of this pass of one token is padding"):
         model()(ids[:, :1], attention_mask=more, past_key_values=compressed)
+
+
+@pytest.mark.parametrize("read", [SHORT.get(name, name) for name in READINGS])
+@pytest.mark.parametrize("tokens_of_row", [0, 1])
+def test_a_row_that_a_turn_gives_too_little_for_a_reading_is_refused(read: str, tokens_of_row: int) -> None:
+    """The pass reads everything and builds the index anew, which the row alone would not do."""
+    with pytest.raises(UserError, match=f"Row 1 of this pass has {tokens_of_row} of its 9 tokens"):
+        talk(make_cache(model(), "snapkv", 0.5, read=read), [0, 1, 2], (9, tokens_of_row, 4), 3)

@@ -158,6 +158,15 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             idle = self._mark_padding(row_valid)
+            if self.quota is not None and self.settings.reading is not None and not self.settings.in_second_pass:
+                counts = row_valid.sum(-1).tolist()
+                if min(counts) < 2:
+                    raise UserError(
+                        f"Row {counts.index(min(counts))} of this pass has {min(counts)} of its {rows} tokens, the rest "
+                        "is padding: with a sparse reading a pass of several tokens reads everything and builds the "
+                        "index anew, which this row alone would not do. Give it at least two tokens, or take it out of "
+                        "the batch (cache.batch_select_indices)."
+                    )
         elif call.padding is not None:
             padding = call.padding
             # A row without a token; not looked at on a GPU, which would have to wait.
