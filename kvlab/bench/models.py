@@ -16,7 +16,7 @@ from transformers.initialization import no_init_weights
 from kvlab.bench.device import check_room
 from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.attention.layer_handoff import PROJECTIONS
-from kvlab.engine.environment import model_shape
+from kvlab.engine.environment import model_shape, step_weight_bytes
 from kvlab.models.info.size import SHAPE_PREFIX, Shape, find_shape
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
 from kvlab.models.placement import DTYPES, input_device
@@ -68,12 +68,8 @@ class BenchModel:
 
     @cached_property
     def bytes_per_pass(self) -> int:
-        """Weight bytes read per decode step: all except an untied input embedding."""
-        model: Any = self.model
-        table = model.get_input_embeddings().weight
-        output = model.get_output_embeddings()
-        tied = output is None or output.weight is table
-        return self.weight_bytes - (0 if tied else table.numel() * table.element_size())
+        """Weight bytes read per decode step."""
+        return step_weight_bytes(self.model)
 
     @property
     def token_bytes(self) -> int:

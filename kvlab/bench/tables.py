@@ -98,6 +98,8 @@ def _measurements(rows: Sequence[Row]) -> Table:
         "bound",
         "of bound",
         "x full",
+        "limit",
+        "of limit",
         *(["J", "J/token"] if counted else []),
         "",
     )
@@ -116,10 +118,29 @@ def _measurements(rows: Sequence[Row]) -> Table:
             number(row.bound, row.unit),
             MISSING if row.fraction_of_bound is None else f"{100 * row.fraction_of_bound:.0f} %",
             MISSING if row.ratio_to_full is None else f"{row.ratio_to_full:.3g}",
+            *_limit(row, rows),
             *(_joules(row) if counted else ()),
             row.note if row.status == "ok" else f"{row.status}: {row.note}",
         )
     return table
+
+
+def limit_by_bytes(row: Row, rows: Sequence[Row]) -> float | None:
+    """The most that `row`, a decode step or rate, can be times the full cache's: the ratio of their bounds by bytes."""
+    same = [one for one in rows if (one.figure, one.batch, one.context) == (row.figure, row.batch, row.context)]
+    full = next((one for one in same if one.is_full), None)
+    if not row.figure.startswith("decode") or full is None or not full.bound or not row.bound:
+        return None
+    return row.bound / full.bound
+
+
+def _limit(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
+    """The limit of the ratio to the full cache, and the share of it that was reached."""
+    limit = limit_by_bytes(row, rows)
+    if limit is None or row.ratio_to_full is None:
+        return MISSING, MISSING
+    reached = limit / row.ratio_to_full if row.unit.startswith("ms") else row.ratio_to_full / limit
+    return f"{limit:.3g}", f"{100 * reached:.0f} %"
 
 
 def _joules(row: Row) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from pydantic import ValidationError
 from rich.progress import Progress as ProgressBar
@@ -16,15 +17,15 @@ from kvlab.cli.options.plan_check import Force, check_fits, notes_of
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
 from kvlab.cli.options.signature import Setting, group_parameters
-from kvlab.cli.options.tables import print_headline
+from kvlab.cli.options.tables import print_headline, print_speeds
 from kvlab.common.terminal import progress_columns, standard_error
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
 from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.recording import Recording
+from kvlab.trace import Run, open_run
 from kvlab.trace import catalogue as pending_requests
-from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import check_id
@@ -131,7 +132,7 @@ def execute(
             typer.echo(
                 f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
             )
-        paths = _with_progress(request, out)
+        paths = _with_progress(request, out, answered=None if as_json else _show_answers)
         _tag(out, labels, [read_record(paths[0]).comparison_id])
         _show(paths, as_json)
 
@@ -148,7 +149,8 @@ def resume_comparison(name: str, out: Path, as_json: bool) -> None:
     if (out / FOLDER / f"{check_id(name)}.json").exists():
         show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
     else:
-        _show(_with_progress(pending_requests.load_request(out, name), out, resume=name), as_json)
+        request = pending_requests.load_request(out, name)
+        _show(_with_progress(request, out, resume=name, answered=None if as_json else _show_answers), as_json)
 
 
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
@@ -167,8 +169,12 @@ def _with_progress(
     out: Path,
     work: Callable[[Callable[[Progress], None]], list[Path]] | None = None,
     resume: str = "",
+    answered: Callable[[list[Path]], None] | None = None,
 ) -> list[Path]:
-    """Run the request, or `work` with the progress bar's callback; `resume` is the id of a comparison to resume."""
+    """Run the request, or `work` with the progress bar's callback; `resume` is the id of a comparison to resume.
+
+    `answered` gets the run folders before speeds are measured.
+    """
     from kvlab.engine import compare as run_comparison
 
     screen = standard_error()
@@ -178,10 +184,23 @@ def _with_progress(
         def report(progress: Progress) -> None:
             bar.update(task, description=progress.stage, completed=progress.done, total=progress.total)
 
+        def show_answers(paths: list[Path]) -> None:
+            assert answered is not None
+            bar.stop()
+            answered(paths)
+            bar.start()
+
         try:
             if work:
                 return work(report)
-            return run_comparison(request, out, comparison_id=resume or None, progress=report, resume=bool(resume))
+            return run_comparison(
+                request,
+                out,
+                comparison_id=resume or None,
+                progress=report,
+                resume=bool(resume),
+                answered=None if answered is None else show_answers,
+            )
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("Stopped. Finished runs are complete; the current one is marked cancelled.", err=True)
@@ -190,20 +209,12 @@ def _with_progress(
             raise typer.Exit(130) from None
 
 
-def _show(paths: list[Path], as_json: bool) -> None:
-    from kvlab.views.frames.board import check_answer, expected_answer, verdicts
-    from kvlab.views.frames.compare import headline
+def _show_answers(paths: list[Path]) -> None:
     from kvlab.views.frames.verdict import NO_REFERENCE
 
     runs = [open_run(path) for path in paths]
-    expected = expected_answer(runs, Labels())
-    asked = None if expected is None else check_answer(runs, expected)
-    frame = headline(runs) if asked is None else verdicts(runs, asked)
-    if as_json:
-        frame.insert(0, "path", [str(path) for path in paths])
-        typer.echo(frame.to_json(orient="records", indent=2, double_precision=15))
-        return
-    if asked is not None and asked.reference.kind in ("nearly", "wrong"):
+    frame, reference = _judged(runs)
+    if reference in ("nearly", "wrong"):
         typer.echo(f"Warning: {NO_REFERENCE}.")
     print_headline(frame)
     notes: dict[str, list[str]] = {}
@@ -213,6 +224,28 @@ def _show(paths: list[Path], as_json: bool) -> None:
     for note, labels in notes.items():
         typer.echo(f"{', '.join(labels)}: {note}")
     typer.echo(f"Open it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")
+
+
+def _show(paths: list[Path], as_json: bool) -> None:
+    """The speeds, which are measured behind the answers; or everything as JSON."""
+    frame, _ = _judged([open_run(path) for path in paths])
+    if as_json:
+        frame.insert(0, "path", [str(path) for path in paths])
+        typer.echo(frame.to_json(orient="records", indent=2, double_precision=15))
+    elif frame["tokens_per_second"].notna().any():
+        print_speeds(frame)
+
+
+def _judged(runs: list[Run]) -> tuple[pd.DataFrame, str]:
+    """A row per run, with verdicts where an answer is expected, and what the full cache answered (`Reference.kind`)."""
+    from kvlab.views.frames.board import check_answer, expected_answer, verdicts
+    from kvlab.views.frames.compare import headline
+
+    expected = expected_answer(runs, Labels())
+    if expected is None:
+        return headline(runs), ""
+    asked = check_answer(runs, expected)
+    return verdicts(runs, asked), asked.reference.kind
 
 
 @dataclass(frozen=True)

@@ -197,13 +197,15 @@ def compare(
     cancelled: Callable[[], bool] | None = None,
     loaded: LoadedModel | None = None,
     resume: bool = False,
+    answered: Callable[[list[Path]], None] | None = None,
 ) -> list[Path]:
     """Run every choice of `request` over its prompt and return the run folders, in order.
 
     With more than one choice the full cache always runs too, first. All runs share one pass over the prompt and one
     decode loop, except those of methods that compress within that pass. A stop (`cancelled`, or Ctrl-C) leaves finished
     runs complete and marks those in progress cancelled, then returns or re-raises. With `resume` the complete runs of
-    `comparison_id` are kept and only the others run.
+    `comparison_id` are kept and only the others run. `answered` gets the run folders once every run has its answer,
+    before speeds are measured.
     Raises UserError for bad input before anything runs or is written. A run that fails is marked failed, the others
     end, then its error is raised; a pass that runs out of memory is repeated with half of its runs, and UserError is
     raised if a run alone does not fit.
@@ -219,6 +221,8 @@ def compare(
     complete = complete_runs(request, root, comparison_id) if resume else {}
     if len(complete) == len(request.runs):
         pending_requests.remove_request(root, comparison_id)
+        if answered is not None:
+            answered(list(complete.values()))
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
     groups = groups_of(prepared, complete, most_together(prepared))
@@ -237,11 +241,22 @@ def compare(
         {"timing": TURNS_SHARE},
     )
     paths: dict[int, Path] = dict(complete)
+    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch)
+    begun = time.perf_counter()
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)
     try:
-        _run_all(prepared, groups, ComparisonPasses(prepared, root, comparison_id, paths, watch))
-        pending_requests.remove_request(root, comparison_id)
+        _run_all(prepared, groups, passes)
+        if not passes.errors:
+            pending_requests.remove_request(root, comparison_id)
+            if answered is not None:
+                answered([paths[index] for index in sorted(paths)])
+        with memory_guard(prepared.loaded.device, "timing in turns"):
+            allowed = TURNS_SHARE * (time.perf_counter() - begun)
+            time_interleaved(passes.timed, prepared.loaded, allowed, watch)
+        watch.reach(watch.total, "done")
+        if passes.errors:
+            raise passes.errors[0]
     except Cancelled:
         pass
     return [paths[index] for index in sorted(paths)]
@@ -285,14 +300,10 @@ def run(
 
 
 def _run_all(prepared: Prepared, groups: list[Group], passes: ComparisonPasses) -> None:
-    """Run all groups, then time their runs.
-
-    A pass that does not fit in memory is repeated in halves. Raises the first error of a run after all others ended.
-    """
+    """Run all groups; a pass that does not fit in memory is repeated in halves."""
     request = prepared.request
     loaded = prepared.loaded
     torch.manual_seed(request.seed)
-    begun = time.perf_counter()
     while groups:
         group = groups.pop(0)
         try:
@@ -306,8 +317,3 @@ def _run_all(prepared: Prepared, groups: list[Group], passes: ComparisonPasses) 
         gc.collect()
         release_memory(loaded.device)
         groups = [*group.halves(), *groups]
-    with memory_guard(loaded.device, "timing in turns"):
-        time_interleaved(passes.timed, loaded, TURNS_SHARE * (time.perf_counter() - begun), passes.watch)
-    passes.watch.reach(passes.watch.total, "done")
-    if passes.errors:
-        raise passes.errors[0]

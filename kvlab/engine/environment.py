@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from kvlab.core.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_layers
@@ -29,6 +30,16 @@ def device_name(device: torch.device) -> str:
     if device.type == "mps":
         return f"mps: {platform.processor() or platform.machine()}"
     return f"cpu: {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def step_weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of the weights that a decode step reads: all but an input embedding that is not tied to the output's."""
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    table: Any = model.get_input_embeddings()
+    output: Any = model.get_output_embeddings()
+    if output is None or output.weight is table.weight:
+        return weights
+    return weights - table.weight.numel() * table.weight.element_size()
 
 
 def model_shape(loaded: LoadedModel) -> ModelShape:
@@ -57,5 +68,6 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        step_weight_bytes=step_weight_bytes(loaded.model),
         **rotation,
     )

@@ -88,6 +88,12 @@ class ModelShape(BaseModel):
     head_dim: Index
     dtype: str
     parameters: int = Field(ge=0)
+    step_weight_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="bytes of the weights that a decode step reads: all but an input embedding that is not tied; "
+        "None: a run older than this field",
+    )
     rotary_inverse_frequencies: tuple[float, ...] | None = Field(
         None,
         description="radians per position; coordinate i is rotated with i + n, the rest is not rotated. None: the "

@@ -14,12 +14,13 @@ from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare, interleaved_timing
 from kvlab.engine.forward import prefill
 from kvlab.engine.interleaved_timing import measure_speed
-from kvlab.models.load import LoadedModel, prepare
+from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
+from kvlab.trace.catalogue import equal_requests
 from kvlab.trace.schema import SpeedReading
 from kvlab.views.frames.compare import headline
-from kvlab.views.frames.speed import Speed, speed_of
+from kvlab.views.frames.speed import Speed, limit_text, ratio_text, speed_of
 from tests.families import tiny_model
 
 IDS = torch.arange(3, 43)[None]
@@ -98,6 +99,63 @@ def test_runs_are_read_in_turns_and_stay_sound(
     assert len(open_run(compare(request, tmp_path)[0]).record.speed_readings) == 1, "a short turn is always taken"
     monkeypatch.setattr(importlib.import_module("kvlab.common.limits"), "SHORT_TURN", 0.0)
     assert not open_run(compare(request, tmp_path)[0]).record.speed_readings, "no time, no further turn"
+
+
+def test_answers_are_there_before_speeds_and_stay_if_timing_is_stopped(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = CompareRequest(
+        prompt="Where is the rabbit? " * 4,
+        model=str(tiny_model_folder),
+        choices=(MethodChoice(method="h2o", budget=0.4),),
+        max_new_tokens=5,
+        device="cpu",
+    )
+    reported: list[list[Path]] = []
+
+    def stop(*_: object) -> None:
+        assert len(reported) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interleaved_timing, "measure_speed", stop)
+    with pytest.raises(KeyboardInterrupt):
+        compare(request, tmp_path, answered=reported.append)
+    runs = [open_run(path) for path in reported[0]]
+    assert [run.record.status for run in runs] == ["complete"]
+    assert all(run.record.free_text and run.record.decode_tokens_per_second is None for run in runs)
+    assert not list(equal_requests(tmp_path, request)), "nothing is left to be resumed"
+
+
+def test_the_limit_of_a_speed_is_that_of_its_bytes(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """(W + C) / (W + bC), from the tensors themselves."""
+    loaded = load_model(str(tiny_model_folder), "cpu")
+    request = CompareRequest(
+        prompt="Where is the rabbit? " * 8,
+        model=str(tiny_model_folder),
+        choices=(MethodChoice(method="streaming-llm", budget=0.2), MethodChoice(method="full", budget=1.0)),
+        max_new_tokens=4,
+        device="cpu",
+        level="light",
+    )
+    frame = headline([open_run(path) for path in compare(request, tmp_path, loaded=loaded)]).set_index("method")
+    assert frame.loc["full", "speed_limit"] == 1
+    config = loaded.model.config
+    assert config.tie_word_embeddings or loaded.model.get_output_embeddings() is not None
+    weights = sum(weight.nbytes for weight in loaded.model.parameters())
+    if not config.tie_word_embeddings:
+        weights -= loaded.model.get_input_embeddings().weight.nbytes
+    held = {}
+    for method, budget in (("streaming-llm", 0.2), ("full", 1.0)):
+        cache = make_cache(loaded, method, budget)
+        ids = loaded.tokenizer(request.prompt, return_tensors="pt").input_ids
+        with torch.inference_mode():
+            loaded.model(ids, past_key_values=cache)
+            loaded.model(ids[:, :1], past_key_values=cache)
+        held[method] = cache.memory().live_bytes
+    right = (weights + held["full"]) / (weights + held["streaming-llm"])
+    assert frame.loc["streaming-llm", "speed_limit"] == pytest.approx(right, rel=1e-3)
+    assert limit_text(1.0) == "1 x, saves nothing" and limit_text(1.327) == "1.33 x"
+    assert ratio_text(0.9, "") == "0.9 x, slower" and ratio_text(1.2, "") == "1.2 x"
 
 
 def test_ratios_are_those_the_readings_bear() -> None:

@@ -18,6 +18,7 @@ from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.tasks.sample import current_difficulty
+from kvlab.views.frames.speed import limit_text, ratio_text
 
 Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning", "phase"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
@@ -229,7 +230,6 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "unread_mass": ("mass not read", lambda value: f"{100 * value:.1f} %"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
     "allocated_bytes": ("allocated KiB", lambda value: f"{value / KIB:,.0f}"),
-    "speed": ("tokens/s", str),
     "mean_kl": ("KL to full, nats/token", lambda value: f"{value:.4f}"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.0f} %"),
     "first_divergence": ("own text differs at token", lambda value: f"{value:.0f}"),
@@ -273,7 +273,7 @@ def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
 
 
 def print_headline(frame: pd.DataFrame) -> None:
-    """Print one line per run: bytes, speed, closeness to the full cache."""
+    """Print one line per run: bytes and closeness to the full cache."""
     reads = "reading" in frame and frame["reading"].ne("").any()
     shown = (name for name in COLUMNS if name in frame and (reads or name not in OF_READINGS))
     columns = {name: COLUMNS[name] for name in shown}  # without an answer there is no verdict
@@ -281,6 +281,19 @@ def print_headline(frame: pd.DataFrame) -> None:
     for _, row in frame.iterrows():
         cells = [(row[name], show) for name, (_, show) in columns.items()]
         table.add_row(*["–" if pd.isna(value) else show(value) for value, show in cells])
+    print_wide(table)
+
+
+def print_speeds(frame: pd.DataFrame) -> None:
+    """Print one line per run: decode speed, as a multiple of the full cache's, and the limit by bytes of that."""
+    table = Table("run", "tokens/s", "of full cache's", "limit by bytes", "of limit", caption_justify="left")
+    for _, row in frame.iterrows():
+        ratio = ratio_text(row["speed_ratio"], row["speed_ratio_doubt"])
+        known = not row["speed_ratio_doubt"] and pd.notna(row["speed_ratio"]) and pd.notna(row["speed_limit"])
+        share = f"{100 * row['speed_ratio'] / row['speed_limit']:.0f} %" if known else "–"
+        limit = "–" if row["method"] == FULL.method else limit_text(row["speed_limit"])
+        table.add_row(row["label"], row["speed"], ratio, limit, share)
+    table.caption = "limit by bytes: a step moves the weights and what it reads of the cache once (docs/limit.md)"
     print_wide(table)
 
 

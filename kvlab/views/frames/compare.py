@@ -12,7 +12,7 @@ from kvlab.core.budget import BYTE_SHARE, BYTES, Budget
 from kvlab.trace.schema import RunRecord
 from kvlab.views.frames.labels import distinct_names, parse_label
 from kvlab.views.frames.memory import full_bytes_per_token, over_steps
-from kvlab.views.frames.speed import Speed, speed_of
+from kvlab.views.frames.speed import Speed, speed_limit, speed_of
 
 
 class RunLike(Protocol):
@@ -45,7 +45,8 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     Nothing is rounded. `reading` is empty for runs that read everything. `over_budget` is the share by which live bytes
     exceed the budget's; `speed_ratio_doubt` says why the speed ratio is unreliable, if it is. Bytes and speed of the
     full cache come from the run of method `full`; without one, bytes are computed from the model's shape and the speed
-    ratio is empty. KL in nats per token of the forced continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
+    ratio is empty. `speed_limit` is the most that ratio can be by bytes. KL in nats per token of the forced
+    continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     speeds = [speed_of(run.record) for run in runs]
@@ -72,6 +73,7 @@ def _row(
         **speed.columns(),
         "speed_ratio": speed.ratio_to(reference),
         "speed_ratio_doubt": speed.ratio_doubt(reference),
+        "speed_limit": _limit(run, whole),
         "prompt_seconds": record.seconds_prefill,
         "second_pass_seconds": record.seconds_rehearse,
         "mean_kl": _mean(forced["kl"]),
@@ -108,6 +110,21 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
         | {"bytes_read": read}
         | {name.replace("bytes", "ratio"): sizes[name] / whole[name] if whole[name] else None for name in names}
     )
+
+
+def _limit(run: RunLike, there: pd.DataFrame | None) -> float | None:
+    """How many times as fast as the full cache a step right behind the prompt can be by its bytes.
+
+    None for a run that recorded no memory, or without the size of the weights.
+    """
+    weights = run.record.model.step_weight_bytes
+    if run.memory.empty or weights is None:
+        return None
+    first = over_steps(run.memory, run.record).head(2).iloc[-1]  # of step 1, as a prompt reads nothing of the cache
+    full = float(first["full_bytes"])
+    if there is not None and len(same_step := there[there["step"] == first["step"]]):
+        full = float(same_step["bytes_read"].iloc[0])
+    return speed_limit(weights, full, float(first["bytes_read"]))
 
 
 def _unread(run: RunLike) -> float | None:

@@ -11,6 +11,8 @@ from kvlab.trace.schema import RunRecord
 SCATTERED = 0.3  # of the median: a wider spread means that the machine was busy
 REFERENCE = "full: kvlab"  # the reference implementation in benchmarks
 NOTHING = "–"
+SLOWER = 0.995  # of the full cache's rate: below it a ratio is called slower
+SAVES = 1.005  # a limit by bytes up to this is called saving nothing
 MOST_DIGITS = 4  # of a rate
 
 
@@ -116,11 +118,29 @@ def speed_of(record: RunRecord) -> Speed:
     return Speed("captured", captured, eager) if captured else Speed("eager", eager, eager)
 
 
+def speed_limit(weight_bytes: float, full_bytes: float, read_bytes: float) -> float:
+    """How many times as fast as the full cache a decode step can be at most, where memory is what it waits for.
+
+    A step moves the weights once and what it reads of the cache once: (W + C) / (W + bC), with C the full cache's bytes
+    at this length and bC those that the method reads. Of one row; more rows share the weights.
+    """
+    return (weight_bytes + full_bytes) / (weight_bytes + read_bytes)
+
+
 def ratio_text(ratio: float | None, doubt: str) -> str:
-    """A ratio to the full cache's rate as `1.13 x`, or a dash with the reason."""
+    """A ratio to the full cache's rate as `1.13 x` or `0.9 x, slower`, or a dash with the reason."""
     if doubt:
         return f"{NOTHING} ({doubt})"
-    return NOTHING if ratio is None else f"{ratio:.3g} x"
+    if ratio is None:
+        return NOTHING
+    return f"{ratio:.3g} x" + (", slower" if ratio < SLOWER else "")
+
+
+def limit_text(limit: float | None) -> str:
+    """A limit by bytes as `1.33 x`, or that nothing is saved."""
+    if limit is None or limit != limit:
+        return NOTHING
+    return f"{limit:.3g} x" + ("" if limit > SAVES else ", saves nothing")
 
 
 def _doubt(readings: tuple[float, ...]) -> str:

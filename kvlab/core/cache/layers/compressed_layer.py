@@ -162,10 +162,10 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 counts = row_valid.sum(-1).tolist()
                 if min(counts) < 2:
                     raise UserError(
-                        f"Row {counts.index(min(counts))} of this pass has {min(counts)} of its {rows} tokens, the rest "
-                        "is padding: with a sparse reading a pass of several tokens reads everything and builds the "
-                        "index anew, which this row alone would not do. Give it at least two tokens, or take it out of "
-                        "the batch (cache.batch_select_indices)."
+                        f"Row {counts.index(min(counts))} of this pass has {min(counts)} of its {rows} tokens, the "
+                        "rest is padding: with a sparse reading a pass of several tokens reads everything and builds "
+                        "the index anew, which this row alone would not do. Give it at least two tokens, or take it "
+                        "out of the batch (cache.batch_select_indices)."
                     )
         elif call.padding is not None:
             padding = call.padding
