@@ -198,6 +198,8 @@ _TWELVE = {
         "attention-matching", "exactmerge2",
     )
 }  # fmt: skip
+# Scores of a window, of keys alone, of all queries, and of a second reading.
+_EVERY_SCORE = ("streaming-llm", "snapkv", "keydiff", "h2o", "keepkv", "kvzip")
 PRESETS = {
     "zsmerge-fig3": Preset(
         "ZSMerge, figure 3: memory and decode rate from 20k to 54k tokens at a budget of 18k slots",
@@ -222,6 +224,35 @@ PRESETS = {
     "one-pass": Preset(
         "What twelve methods cost next to one: a comparison and an evaluation on mini, 1,500 tokens and 32 new ones",
         ({"mode": "together", "model": "mini", "contexts": (1500,), "new_tokens": 32, "repeats": 3, **_TWELVE},),
+        device="cpu",
+    ),
+    "limit": Preset(
+        "How near to the limit by bytes: decoding at 5 % beside 4k to 16k tokens of SmolLM2, its prompt, its memory, "
+        "and twelve methods in one comparison",
+        (
+            {
+                "mode": "decode",
+                "model": "smollm2",
+                "contexts": (4096, 8192, 16384),
+                "choices": _at(0.05, *_EVERY_SCORE),
+                "compress_every": 16,
+                "repeats": 5,
+            },
+            {"mode": "prefill", "model": "smollm2", "contexts": (4096,), "choices": _at(0.05, *_EVERY_SCORE)},
+            {"mode": "memory", "model": "smollm2", "contexts": (4096,), "choices": _at(0.05, *_EVERY_SCORE)},
+            {
+                "mode": "together",
+                "model": "smollm2",
+                "contexts": (1513,),
+                "new_tokens": 33,
+                "repeats": 3,
+                "choices": _at(
+                    0.2,
+                    *("streaming-llm", "h2o", "snapkv", "pyramidkv", "adakv", "zsmerge", "keepkv", "kvmerger"),
+                    *("pyramid-pool", "cam", "d2o", "kvzip"),
+                ),
+            },
+        ),
         device="cpu",
     ),
 }

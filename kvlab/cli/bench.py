@@ -59,7 +59,7 @@ def bench(
     measured: MeasuredOptions,
     preset: Annotated[
         str | None,
-        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, one-pass"),
+        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, one-pass, limit"),
     ] = None,
     out: Annotated[Path, typer.Option(help="folder of result files; the atlas reads the default")] = RESULTS,
     force: Force = False,

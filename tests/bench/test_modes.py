@@ -55,7 +55,7 @@ def test_together_measures_whole_comparisons_and_their_ratios(tiny_model_folder:
     rows = measured(Bench(model, request, Peaks(1e9, 1e9)))
     seconds = {row.figure: row.median for row in rows if row.unit == "s"}
     ratios = {row.figure: row.median for row in rows if row.unit == "ratio"}
-    assert len(seconds) == 6 and len(ratios) == 4
+    assert len(seconds) == 7 and len(ratios) == 4
     for name, ratio in ratios.items():
         own, other = name.split(" / ")
         assert ratio == pytest.approx(seconds[own] / seconds[other])
@@ -66,7 +66,7 @@ def test_together_takes_the_tokenizer_of_mini_for_random_weights() -> None:
     model = BenchModel(random_model(shape, torch.device("cpu"), torch.float32), "shape:tiny")
     request = make_request(mode="together", choices=CHOICES[:1], contexts=(150,), new_tokens=2, device="cpu", repeats=1)
     rows = measured(Bench(model, request, Peaks(1e9, 1e9)))
-    assert len(rows) == 10 and all(row.median > 0 for row in rows)
+    assert len(rows) == 11 and all(row.median > 0 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from kvlab.models.info.size import SHAPES
 
 commands = typer.Typer()
 commands.command("bench")(bench)
-PAPERS = [name for name in PRESETS if name != "one-pass"]  # measured on shapes with random weights
+PAPERS = [name for name in PRESETS if name not in ("one-pass", "limit")]  # measured on shapes with random weights
 QUICK = [
     "--device",
     "cpu",
@@ -61,6 +61,13 @@ def test_one_pass_compares_twelve_methods_on_mini() -> None:
     (request,) = preset_requests("one-pass", device="cpu")
     assert request.mode == "together" and request.model == "mini" and len(request.choices) == 12
     assert {choice.budget for choice in request.choices} == {0.2}
+
+
+def test_the_limit_is_asked_for_in_every_mode_with_decisions_every_16_steps() -> None:
+    requests = preset_requests("limit", device="cpu")
+    assert [request.mode for request in requests] == ["decode", "prefill", "memory", "together"]
+    assert requests[0].contexts == (4096, 8192, 16384) and requests[0].compress_every == 16
+    assert {request.model for request in requests} == {"smollm2"}
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -134,6 +141,7 @@ def test_own_measurements_print_a_table(tmp_path: Path) -> None:
         "full: transformers sdpa",
         "of bound",
         "x full",
+        "of limit",
         "GB/s",
         "one measurement, not of prompts",
     ):

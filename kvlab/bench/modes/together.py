@@ -1,13 +1,15 @@
 """Mode `together`: what comparing and evaluating many methods costs next to one, in whole seconds of the program.
 
-A comparison and an evaluation read a prompt once for all methods. Everything a user waits for is measured, run folders
-and timed turns included, on a generated prompt of a needle task; all figures of a context are measured in turns.
+A comparison and an evaluation read a prompt once for all methods. Everything a user waits for until the answers is
+measured, run folders included, on a generated prompt of a needle task; all figures of a context are measured in turns.
+The speeds that a comparison measures behind its answers are a figure of their own.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +32,7 @@ GENERATE = "generate"
 PAIR = "compare one method"
 ALL = "compare all"
 RECORDED = "compare all, level full"
+SPEEDS = "speeds behind the answers of all"
 ONE_ANSWER = "evaluate the full cache"
 ANSWERS = "evaluate all methods and budgets"
 # Figures and those they are divided by.
@@ -54,7 +57,7 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
     compared = partial(_compare, loaded, prompt, new, bench.request.compress_every)
     ids = loaded.encode(prompt)
     evaluated = [choice.model_copy(update={"budget": budget}) for choice in choices for budget in EVALUATED]
-    works = {
+    works: dict[str, Callable[[], float | None]] = {
         GENERATE: lambda: _generate(bench, ids, new),
         PAIR: lambda: compared(choices[:1], "light"),
         ALL: lambda: compared(choices, "light"),
@@ -64,10 +67,15 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
     }
     for work in works.values():
         work()  # first calls compile and fill caches
-    samples: dict[str, list[float]] = {name: [] for name in works}
+    samples: dict[str, list[float]] = {name: [] for name in (*works, SPEEDS)}
     for _ in range(bench.request.repeats):
         for name, work in works.items():
-            samples[name].append(seconds_of(work, loaded.device))
+            until_answers: list[float | None] = []
+            whole = seconds_of(lambda work=work, found=until_answers: found.append(work()), loaded.device)
+            answered = until_answers[0]
+            samples[name].append(whole if answered is None else answered)
+            if name == ALL and answered is not None:
+                samples[SPEEDS].append(whole - answered)
     for name, seconds in samples.items():
         yield complete_row(_row(bench, context, name, "s"), spread(seconds))
     for name, other in RATIOS:
@@ -82,7 +90,8 @@ def _prompt(loaded: LoadedModel, tokens: int) -> str:
 
 def _compare(
     loaded: LoadedModel, prompt: str, new: int, every: int, choices: Sequence[MethodChoice], level: RecordLevel
-) -> None:
+) -> float:
+    """Seconds until every method has its answer."""
     request = CompareRequest(
         prompt=prompt,
         model=loaded.name,
@@ -92,8 +101,11 @@ def _compare(
         compress_every=every,
         chat="no",
     )
+    answered: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        compare(request, Path(folder), loaded=loaded)
+        begun = time.perf_counter()
+        compare(request, Path(folder), loaded=loaded, answered=lambda _: answered.append(time.perf_counter() - begun))
+    return answered[0]
 
 
 def _answer(loaded: LoadedModel, ids: torch.Tensor, new: int, choices: Sequence[MethodChoice]) -> None:
