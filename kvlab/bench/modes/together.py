@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 from kvlab.bench.bench import Bench, complete_row
-from kvlab.bench.device import seconds_of, spread
+from kvlab.bench.device import spread
 from kvlab.bench.rows import Row
 from kvlab.core.cache import make_cache
+from kvlab.core.cache.settings import synchronize
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine.compare import compare
@@ -70,9 +71,11 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
     samples: dict[str, list[float]] = {name: [] for name in (*works, SPEEDS)}
     for _ in range(bench.request.repeats):
         for name, work in works.items():
-            until_answers: list[float | None] = []
-            whole = seconds_of(lambda work=work, found=until_answers: found.append(work()), loaded.device)
-            answered = until_answers[0]
+            synchronize(loaded.device)
+            begun = time.perf_counter()
+            answered = work()
+            synchronize(loaded.device)
+            whole = time.perf_counter() - begun
             samples[name].append(whole if answered is None else answered)
             if name == ALL and answered is not None:
                 samples[SPEEDS].append(whole - answered)
