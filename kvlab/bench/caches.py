@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from kvlab.bench.models import BenchModel
-from kvlab.core.attention.layer_handoff import AttentionCall, take, take_hidden_states
+from kvlab.core.attention.layer_handoff import AttentionCall, take_hidden_states, take_offered_layer
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.settings import LayerSettings
@@ -41,7 +41,7 @@ def fill(
             else:
                 layer.update(keys, values)  # type: ignore[union-attr]  # a list of transformers' layers
         if isinstance(cache, CompressedCache):
-            cache.settle()
+            cache.decide_prompt()
 
 
 def random_token(model: BenchModel, batch: int, tokens: int = 1, seed: int = 0) -> Tensor:
@@ -58,7 +58,7 @@ def normal(model: BenchModel, source: torch.Generator, *shape: int) -> Tensor:
 def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """One pass through a layer as its attention module would run it: (B, Hq, q, d)."""
     seen_keys, seen_values = layer.update(keys, values)
-    attending = take(seen_keys)
+    attending = take_offered_layer(seen_keys)
     assert attending is not None
     scaling = getattr(module, "scaling", None) or getattr(module, "inv_norm_factor", None) or query.shape[-1] ** -0.5
     softcap = getattr(module, "attn_logit_softcapping", None)

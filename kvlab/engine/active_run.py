@@ -50,7 +50,7 @@ def _uncounted(cache: CompressedCache) -> str:
 
 @dataclass(eq=False)
 class ActiveRun:
-    """A run between its prompt and its end. `settled` is a copy of its cache after the prompt, to time decoding.
+    """A run between its prompt and its end. `prompt_cache` is a copy of its cache after the prompt, to time decoding.
 
     `forced` holds (3,) tensors per token of the forced text: log-probability, KL(full || run), and whether the most
     likely token is the full cache's.
@@ -64,7 +64,7 @@ class ActiveRun:
     observers: ObserverGroup
     own: OwnText
     forced: list[Tensor] = field(default_factory=list)
-    settled: CompressedCache | None = None
+    prompt_cache: CompressedCache | None = None
     measured: dict[str, Any] = field(default_factory=dict)  # fields of the record
     prompt_texts: list[str] = field(default_factory=list)  # of its tokens
 

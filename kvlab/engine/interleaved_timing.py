@@ -140,7 +140,7 @@ class TimedRun:
     """
 
     path: Path
-    settled: CompressedCache
+    prompt_cache: CompressedCache
     token: int
     recording_seconds: float | None
 
@@ -168,7 +168,7 @@ def _read_speed(run: TimedRun, loaded: LoadedModel, watch: Watch, captures: bool
     """Add a reading to the run's record; the first also gives the speed while recording."""
     watch.advance("timing in turns")
     most = read_record(run.path).max_new_tokens - 1
-    reading = measure_speed(loaded, copy_cache(run.settled), run.token, most, captures)
+    reading = measure_speed(loaded, copy_cache(run.prompt_cache), run.token, most, captures)
     if reading is None:
         return
     record = read_record(run.path)

@@ -110,7 +110,7 @@ class SharedPass:
             run.write_prompt(start.prompt_logprobs, self.reference)
             run.end_step()
             run.observers.seconds = 0.0  # from here on, of decode steps
-            run.settled = copy_cache(run.cache)
+            run.prompt_cache = copy_cache(run.cache)
         fan_out.split()
         for run in self.runs:
             run.observers.now = fan_out.now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.attention.layer_handoff import AttentionCall, take_offered_layer
 from kvlab.core.budget import Budget
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.settings import LayerSettings
@@ -27,7 +27,7 @@ class HandLayer:
     def feed(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None) -> Tensor:
         """Attention output of one pass."""
         keys, values = self.layer.update(key.clone(), value.clone())
-        attending = take(keys)
+        attending = take_offered_layer(keys)
         assert attending is not None
         return attending.attend(query, keys, values, AttentionCall(DIM**-0.5, None, padding, sinks=self.sinks))
 

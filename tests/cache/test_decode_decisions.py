@@ -84,7 +84,9 @@ def test_heads_of_unlike_budgets_in_a_table_keep_their_budgets() -> None:
         model(ids, past_key_values=cache)
         for step in range(5):
             model(ids[:, step : step + 1], past_key_values=cache)
-    unlike = [bucket.quota.smallest < bucket.quota.largest for layer in cache.layers for bucket in layer.buckets]
+    unlike = [
+        bucket.head_budgets.smallest < bucket.head_budgets.largest for layer in cache.layers for bucket in layer.buckets
+    ]
     assert any(unlike), "every table has heads of one length, so that nothing was asked"
     for layer in cache.compressed_layers():
         assert torch.equal(layer.per_head(Slots.live), layer.budget)

@@ -125,13 +125,13 @@ def test_a_state_of_other_layers_and_a_pending_decision_are_refused() -> None:
 # `kvlab.library.prefixes.FORMAT`, then write down the new names.
 LAYER = (
     "announced buckets bytes_read checkpoint cumulative_length device dtype generator is_initialized layer_idx lengths "
-    "peak_bytes prompt_end prompt_settled quota rank references rotary steps_read streams tokens_seen waiting"
+    "peak_bytes prompt_end prompt_compressed head_budgets rank references rotary steps_read streams tokens_seen waiting"
 )
 TABLE = "_slots ends_with_newest head_state is_dense left_bytes occupied weighted width"
 HELD = {
     "CompressedLayer": LAYER,
-    "Bucket": "evicted_votes guard_activations quota started table",
-    "Quota": "largest per_row slots smallest",
+    "Bucket": "evicted_votes guard_activations head_budgets started table",
+    "HeadBudgets": "largest per_row slots smallest",
     "SlotTable": TABLE,
     "PackedTable": f"{TABLE} changed coded first_native learned mean_key native restless room rotary used",
     "Slots": "extra keys log_mass position score valid values votes",

@@ -237,7 +237,7 @@ def test_files_that_are_no_whole_prefix_are_refused(tiny: LoadedModel, saved: Pa
     with pytest.raises(UserError, match=f"has format {FORMAT + 1}, and this version of kvlab reads format {FORMAT}"):
         Prefix.load(saved, tiny)
     saved.write_bytes(content)
-    rewritten(saved, lambda about: about.update(state=about["state"].replace('"Quota"', '"Share"')))
+    rewritten(saved, lambda about: about.update(state=about["state"].replace('"HeadBudgets"', '"Share"')))
     with pytest.raises(UserError, match="read the text again"):
         Prefix.load(saved, tiny)
     with pytest.raises(UserError, match="cannot be read: no such file"):

@@ -85,7 +85,7 @@ def test_a_recorded_decision_about_a_prompt_takes_at_most_one_layer(
     taken, inner = [], recorder.compressed
     monkeypatch.setattr(recorder, "compressed", lambda *given: taken.append(peak_bytes(lambda: inner(*given))[0]))
     model(ids[:, :tokens], past_key_values=cache, logits_to_keep=1)
-    quota = cache.compressed_layers()[0].quota
-    assert quota is not None and (len(quota.slots.unique()) > 1) == unlike
+    head_budgets = cache.compressed_layers()[0].head_budgets
+    assert head_budgets is not None and (len(head_budgets.slots.unique()) > 1) == unlike
     layers = [one / (tokens * TOKEN_BYTES) for one in taken]
     assert len(layers) == 1 and layers[0] <= 1, f"{[round(one, 2) for one in layers]} layers"

@@ -145,4 +145,4 @@ def test_a_pipeline_combines_its_parts() -> None:
     assert evict.in_place is not None and evict.in_place.decay == 1.0
     assert Pipeline(AccumulatedAttention(), Uniform(), Keeping(LowestScore(), (3,)), Evict()).in_place is None
     one = torch.zeros(1, 1, 1, 4)
-    assert evict.settled_bytes(one, one) == 0
+    assert evict.settler_bytes(one, one) == 0

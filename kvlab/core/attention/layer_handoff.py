@@ -100,12 +100,12 @@ class AttendingLayer(Protocol):
 _offered: ContextVar[tuple[AttendingLayer, Tensor] | None] = ContextVar("kvlab_offered_layer", default=None)
 
 
-def offer(layer: AttendingLayer, keys: Tensor) -> None:
+def offer_layer(layer: AttendingLayer, keys: Tensor) -> None:
     """Store `layer` for the attention call that receives `keys`."""
     _offered.set((layer, keys))
 
 
-def take(keys: Tensor) -> AttendingLayer | None:
+def take_offered_layer(keys: Tensor) -> AttendingLayer | None:
     """The layer that offered these keys, or None if they are not from a compressed layer."""
     offered = _offered.get()
     _offered.set(None)

@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi
-from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, take, take_hidden_states
+from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, take_hidden_states, take_offered_layer
 from kvlab.core.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.core.errors import UserError
 
@@ -75,7 +75,7 @@ def kvlab_attention(
     (gpt-oss). Raises UserError for custom 4-D masks over compressed slots.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer = take(key)
+    layer = take_offered_layer(key)
     if layer is not None:
         if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
             if getattr(attention_mask, OF_MODEL, False):

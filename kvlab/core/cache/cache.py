@@ -217,7 +217,7 @@ class CompressedCache(Cache):
         tokens = whole_number(tokens, "The tokens of the prompt", 1, 2**31 - 1)
         sizes = chunk_sizes(tokens, tokens if chunk is None else chunk)
         first = next(iter(self.compressed_layers()), None)
-        if first is not None and first.quota is not None and first.prompt_end != tokens:
+        if first is not None and first.head_budgets is not None and first.prompt_end != tokens:
             raise UserError(
                 f"This cache has already compressed a prompt of {first.prompt_end:,} tokens: call expect before the "
                 "first pass, or reset the cache."
@@ -232,7 +232,7 @@ class CompressedCache(Cache):
         if self.settings.second_pass is not None:
             self.settings.second_pass.context = tokens
 
-    def settle(self) -> None:
+    def decide_prompt(self) -> None:
         """Decide about a prompt that waits for a second pass, using its own last queries instead.
 
         For callers that fill layers by hand and have no token ids.

@@ -14,7 +14,7 @@ from transformers.cache_utils import LinearAttentionLayer
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.cache.layers.decisions import conclude
+from kvlab.core.cache.layers.decisions import compress_if_due
 from kvlab.core.cache.settings import LayerSettings, Observer
 from kvlab.core.contract.pipeline import Pipeline
 
@@ -43,8 +43,8 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
     if not layer.is_initialized:
         return own
     own.tokens_seen, own.buckets = layer.tokens_seen.clone(), [_copy_bucket(bucket) for bucket in layer.buckets]
-    only = layer.buckets[0].quota is layer.quota
-    own.quota = own.buckets[0].quota if only else copy.copy(layer.quota)
+    only = layer.buckets[0].head_budgets is layer.head_budgets
+    own.head_budgets = own.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
     own.generator = torch.Generator(device=layer.device)
     own.generator.set_state(layer.generator.get_state())
     return own
@@ -52,7 +52,7 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
 
 def _copy_bucket(bucket: Bucket) -> Bucket:
     own = copy.copy(bucket)
-    own.quota, own.table, own.last_work = copy.copy(bucket.quota), copy.copy(bucket.table), ((), None)
+    own.head_budgets, own.table, own.last_work = copy.copy(bucket.head_budgets), copy.copy(bucket.table), ((), None)
     own.table.map_rows(torch.Tensor.clone)
     own.table.shares_states = False
     own.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
@@ -136,6 +136,6 @@ class PromptCache:
         cache = copy_with_settings(self.prompt_cache, settings)
         for layer in cache.compressed_layers():
             visible = [table.visible() for table in layer.tables]
-            conclude(layer, [layer.seen_again(pending[layer.rank].layer_pass)], visible, None, True)
+            compress_if_due(layer, [layer.seen_again(pending[layer.rank].layer_pass)], visible, None, True)
         settings.observer = observer
         return cache

@@ -72,7 +72,7 @@ def check_pass(layer: LayerState, rows: int) -> None:
     before = layer.cumulative_length
     if settings.in_second_pass or not settings.is_lossy:
         return
-    if layer.quota is None:
+    if layer.head_budgets is None:
         _check_piece(settings.pipeline, before, rows, settings.prompt_tokens)
     elif rows > 1 and before == layer.prompt_end and not settings.prompt_tokens:
         raise UserError(

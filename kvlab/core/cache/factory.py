@@ -130,7 +130,7 @@ def record_token_ids(model: PreTrainedModel) -> None:
 def _record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     ids = args[0] if args else kwargs.get("input_ids")
     for cache in caches_in(find_cache(args, kwargs)):
-        unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
+        unsettled = not any(layer.prompt_compressed for layer in cache.compressed_layers())
         if cache.settings.pipeline.reads_text and unsettled:
             if not isinstance(ids, Tensor):
                 raise UserError("This method reads the prompt's text: pass input_ids to the model, not embeddings.")

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
-from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, PassResults, offer, take
+from kvlab.core.attention.layer_handoff import (
+    AttendingLayer,
+    AttentionCall,
+    PassResults,
+    offer_layer,
+    take_offered_layer,
+)
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import take_states
 from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
@@ -105,14 +111,14 @@ class FanOutLayer(UnboundedLayer):
             value_states = value_states.contiguous()
         for branch in self._active():
             self._append(branch, key_states, value_states)
-        offer(self, key_states)
+        offer_layer(self, key_states)
         return key_states, value_states
 
     def _append(self, branch: Branch, key_states: Tensor, value_states: Tensor) -> None:
         def append() -> None:
             rows = branch.rows
             keys, values = branch.cache.update(key_states[rows], value_states[rows], self.layer_idx)
-            attending = take(keys)
+            attending = take_offered_layer(keys)
             assert attending is not None, "a compressed layer always attends by itself"
             self._arrived[branch] = attending, keys, values
 

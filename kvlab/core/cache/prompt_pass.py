@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.attention.layer_handoff import AttentionCall, take_offered_layer
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.fan_out_cache import shares_passes
@@ -82,7 +82,7 @@ class PromptPass:
             keys, values = (part[:, :, :tokens] for part in (table.slots.keys, table.slots.values))
             keys, values = cache.update(keys, values, index)
             cache.compressed_layers()[index].buckets[0].table.shares_states = True  # the full cache's stay as they are
-            attending = take(keys)
+            attending = take_offered_layer(keys)
             assert attending is not None, "a compressed layer always attends by itself"
             attending.attend(query, keys, values, call)
         if settings.second_pass is not None and settings.pending:

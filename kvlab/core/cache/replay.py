@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from kvlab.core.attention.layer_handoff import AttentionCall, offer
+from kvlab.core.attention.layer_handoff import AttentionCall, offer_layer
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.blockwise import attend_in_blocks
@@ -49,7 +49,7 @@ def kind_of_next(cache: CompressedCache) -> Hashable:
     """
     layers = cache.compressed_layers()
     buckets = [bucket for layer in layers for bucket in layer.buckets]
-    if any(not layer.prompt_settled for layer in layers) or any(one.table.is_dense or one.ahead for one in buckets):
+    if any(not layer.prompt_compressed for layer in layers) or any(one.table.is_dense or one.ahead for one in buckets):
         return None
     if not all(table.fits_integers(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
         return None
@@ -65,8 +65,8 @@ def _kind_of_bucket(bucket: Bucket) -> Hashable:
     table = bucket.table
     places = (table.slots.keys, table.slots.values, bucket.evicted_votes, *table.slots.metadata().values())
     own = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
-    assert bucket.quota is not None
-    over = table.occupied + 1 > bucket.quota.smallest
+    assert bucket.head_budgets is not None
+    over = table.occupied + 1 > bucket.head_budgets.smallest
     return own, table.width, table.occupied < table.width, table.weighted, bucket.started, over
 
 
@@ -97,8 +97,8 @@ def count_step(cache: CompressedCache) -> None:
         layer.waiting = 0 if decided else layer.waiting + 1
         for bucket in layer.buckets:
             bucket.table.occupied += 1
-            if decided and bucket.is_over and bucket.quota is not None:
-                bucket.table.occupied = min(bucket.table.occupied, bucket.quota.largest)
+            if decided and bucket.is_over and bucket.head_budgets is not None:
+                bucket.table.occupied = min(bucket.table.occupied, bucket.head_budgets.largest)
 
 
 def supports_token_by_token(cache: CompressedCache) -> bool:
@@ -140,7 +140,7 @@ class TokenByToken(UnboundedLayer):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Append nothing yet; all states (B, H, q, d) are passed to the attention function."""
-        offer(self, key_states)
+        offer_layer(self, key_states)
         return key_states, value_states
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from kvlab.core.cache.buckets.bucket import Bucket, Quota
+from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.cache.settings import LayerSettings
@@ -28,8 +28,10 @@ from kvlab.core.contract.view import NEVER, Slots, is_constant
 from kvlab.core.errors import UserError
 
 CLASSES: dict[str, type] = {
-    kind.__name__: kind for kind in (Bucket, Quota, SlotTable, PackedTable, Slots, Rotary, RotaryOfPasses)
+    kind.__name__: kind for kind in (Bucket, HeadBudgets, SlotTable, PackedTable, Slots, Rotary, RotaryOfPasses)
 }
+# Names in files of earlier versions.
+RENAMED = {"Quota": "HeadBudgets", "quota": "head_budgets", "prompt_settled": "prompt_compressed"}
 # Attributes that settings and device determine, or that are made again when they are needed.
 Derive = Callable[[LayerSettings, torch.device], Any]
 TABLE: dict[str, Derive] = {
@@ -48,7 +50,7 @@ DERIVED: dict[type, dict[str, Derive]] = {
         "indexed": lambda settings, device: None,
         "last_read": lambda settings, device: None,
     },
-    Quota: {"remembered": lambda settings, device: {}},
+    HeadBudgets: {"remembered": lambda settings, device: {}},
     SlotTable: TABLE,
     PackedTable: TABLE
     | {
@@ -210,7 +212,8 @@ class _Build:
 
     def into(self, existing: Any, attributes: Mapping[str, Any]) -> None:
         """Set attributes of an object; one that holds settings keeps them and takes over the rest."""
-        for name, value in attributes.items():
+        for saved_name, value in attributes.items():
+            name = RENAMED.get(saved_name, saved_name)
             own = vars(existing).get(name)
             if isinstance(own, RotaryOfPasses):
                 self.into(own, value["attributes"])
@@ -226,10 +229,10 @@ class _Build:
         return READERS[next(iter(value))](self, value)
 
     def _object(self, value: dict[str, Any]) -> Any:
-        kind = CLASSES[value["object"]]
+        kind = CLASSES[RENAMED.get(value["object"], value["object"])]
         made: Any = object.__new__(kind)
         self.known[value["place"]] = made
-        vars(made).update({name: self.decode(one) for name, one in value["attributes"].items()})
+        vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in value["attributes"].items()})
         vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
         return made
 

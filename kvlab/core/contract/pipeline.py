@@ -185,13 +185,13 @@ class Pipeline:
         keys.
         """
         one, two = (torch.zeros(1, 1, 1, width) for width in (1, 2))
-        least = self.settled_bytes(one, one)
-        a_value = self.settled_bytes(one, two) - least
-        a_key = self.settled_bytes(two, one) - least
+        least = self.settler_bytes(one, one)
+        a_value = self.settler_bytes(one, two) - least
+        a_key = self.settler_bytes(two, one) - least
         fixed = self.columns.head_bytes + least - a_value - a_key
         return {"head_bytes": fixed, "head_value_bytes": a_value, "head_keys": a_key // one.itemsize}
 
-    def settled_bytes(self, keys: Tensor, values: Tensor) -> int:
+    def settler_bytes(self, keys: Tensor, values: Tensor) -> int:
         """Bytes of the settler's state per KV head besides slots, given states (B, H, S, d)."""
         own = optional(self.settle, "head_bytes")
         return 0 if own is None else own(keys, values, self.select)

@@ -64,19 +64,19 @@ class Columns:
     Validity follows from the position. Eviction changes no votes, so all slots share one number. A merging method has
     `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own if that is None. Derived scores are
     computed by `rate` when a decision needs them, and so is the query count named `counts`. A log mass that does not
-    change while decoding (`settled`) takes 16 bits in a packed table.
+    change while decoding (`fixed_mass`) takes 16 bits in a packed table.
     """
 
     votes: bool = True
     mass_of_votes: float | None = None
     rate: Callable[[Slots], Tensor] | None = None
     counts: str | None = None
-    settled: bool = False
+    fixed_mass: bool = False
 
     @property
     def lighter(self) -> int:
         """Bytes by which a slot's metadata is smaller in a packed table."""
-        return torch.float32.itemsize - LIGHT_MASS.itemsize if self.settled and self.mass_of_votes is None else 0
+        return torch.float32.itemsize - LIGHT_MASS.itemsize if self.fixed_mass and self.mass_of_votes is None else 0
 
     def packed(self, slots: Slots) -> Slots:
         """Slots with their metadata as stored in a packed table."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.attention.layer_handoff import AttentionCall, take_offered_layer
 from kvlab.core.budget import Amount
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
@@ -165,7 +165,7 @@ class Session:
             slots = span.slots[first:last]
             queries = pages.read_queries(slots, own[max(first - span.start, 0) : max(last - span.start, 0)])
             keys, values = request.cache.update(*pages.read(slots), index)
-            take(keys)
+            take_offered_layer(keys)
             output = layer.attend(queries, keys, values, call)[0].transpose(0, 1)
             rows = range(max(first, span.start), last)
             at = span.row + rows.start - span.start

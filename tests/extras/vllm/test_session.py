@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.attention.layer_handoff import AttentionCall, take_offered_layer
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import make_method
 from kvlab.extras.vllm.own_run import compare_caches
@@ -82,7 +82,7 @@ def test_the_prompt_in_one_step_is_the_caches_own_pass(tiny: LoadedModel, method
         for layer, states in enumerate(steps.states):
             key, value, query = (part[start:end].transpose(0, 1)[None] for part in states)
             keys, values = own.update(key, value, layer)
-            take(keys)
+            take_offered_layer(keys)
             own.layers[layer].attend(query, keys, values, AttentionCall(0.25))
     assert steps.cache is not None
     assert compare_caches(own, steps.cache).equal

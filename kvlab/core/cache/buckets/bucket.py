@@ -25,7 +25,7 @@ from kvlab.core.stores import store_bytes
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision for one bucket; `before` is its table just before, if observed, valid until `adopt`."""
+    """A decision for one bucket; `before` is its table just before, if observed, valid until `install`."""
 
     view: View
     plan: Plan
@@ -42,7 +42,7 @@ class Bucket:
 
     def __init__(self, table: SlotTable) -> None:
         self.table = table
-        self.quota: Quota | None = None  # None before the prompt is complete
+        self.head_budgets: HeadBudgets | None = None  # None before the prompt is complete
         self.started = False  # every row has exceeded its budget before
         self.evicted_votes = torch.zeros(
             table.slots.keys.shape[:2], device=table.slots.keys.device
@@ -59,7 +59,7 @@ class Bucket:
     @property
     def is_over(self) -> bool:
         """Whether some head may exceed its budget."""
-        return self.quota is not None and self.table.occupied > self.quota.smallest
+        return self.head_budgets is not None and self.table.occupied > self.head_budgets.smallest
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the last kernel input, whose arrays a copy or a pickle would cut off from the table."""
@@ -74,7 +74,7 @@ class Bucket:
             return layer_pass.attend_one(values)
         return layer_pass.attend(values)
 
-    def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
+    def plan_and_apply(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Make a plan and apply it to the table, unless `check` raises."""
         slots = view.slots
         table = self.table
@@ -96,7 +96,13 @@ class Bucket:
     def work_key(self) -> tuple[object, ...]:
         """Identity of all tensors an in-place decision uses, except the newest query's attention."""
         table = self.table
-        return table.slots, table.width, self.quota and self.quota.slots, self.evicted_votes, *table.head_state.values()
+        return (
+            table.slots,
+            table.width,
+            self.head_budgets and self.head_budgets.slots,
+            self.evicted_votes,
+            *table.head_state.values(),
+        )
 
     def reusable_work(self) -> Work | None:
         """The last in-place kernel input, if it can be reused because its tensors are the same."""
@@ -105,25 +111,25 @@ class Bucket:
 
     def note_decision(self, work: Work) -> None:
         """Account for an in-place decision: every head exceeded its budget before and meets it now."""
-        assert self.quota is not None
-        self.table.occupied = min(self.table.occupied, self.quota.largest)
+        assert self.head_budgets is not None
+        self.table.occupied = min(self.table.occupied, self.head_budgets.largest)
         self.table.is_dense = False
         self.table.weighted = self.table.weighted or work.kind != EVICT
         if work.kind != EVICT or self.index_counts:
             self.index = None
 
-    def adopt(self, after: Slots, lengths: list[int]) -> None:
+    def install(self, after: Slots, lengths: list[int]) -> None:
         """Install the table that a decision left; `lengths`: tokens each stream has seen."""
-        assert self.quota is not None
-        self.table.adopt(after, self.quota.largest)
-        pairs = zip(lengths, self.quota.per_row, strict=True)
+        assert self.head_budgets is not None
+        self.table.adopt(after, self.head_budgets.largest)
+        pairs = zip(lengths, self.head_budgets.per_row, strict=True)
         self.started = all(tokens > slots for tokens, slots in pairs)  # more than any head of the row may keep
 
     def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
         """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
         part = Bucket(table)
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
-        part.quota = self.quota and self.quota.part(take(self.quota.slots))
+        part.head_budgets = self.head_budgets and self.head_budgets.part(take(self.head_budgets.slots))
         part.started = self.started
         if self.ahead:
             part.ahead = self.ahead
@@ -135,8 +141,8 @@ class Bucket:
         self.table.map_rows(change)
         self.evicted_votes, self.guard_activations = change(self.evicted_votes), change(self.guard_activations)
         self.index = None if self.index is None else {name: change(part) for name, part in self.index.items()}
-        if self.quota is not None:
-            self.quota.map_rows(change(self.quota.slots))
+        if self.head_budgets is not None:
+            self.head_budgets.map_rows(change(self.head_budgets.slots))
 
 
 def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
@@ -147,7 +153,7 @@ def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
     return removed - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)
 
 
-class Quota:
+class HeadBudgets:
     """`slots` (B, H) each head may keep, resolved once from the first prompt; the other numbers are host bounds."""
 
     def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
@@ -157,7 +163,7 @@ class Quota:
     @classmethod
     def of_layer(
         cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device, sizes: Sizes
-    ) -> Quota:
+    ) -> HeadBudgets:
         """Equal share for every head, for prompts of `lengths` tokens; `sizes` convert bytes to slots."""
         # Deciding every N steps needs N - 1 slots of slack inside the budget so that it is never exceeded.
         slack = settings.compress_every - 1 if settings.pipeline.decode else 0
@@ -165,9 +171,9 @@ class Quota:
         slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
         return cls(slots, per_row, min(per_row))
 
-    def part(self, slots: Tensor) -> Quota:
-        """Quota of some of the streams, whose budgets are `slots`; reads them on the host."""
-        part = Quota(slots, [0], 0)
+    def part(self, slots: Tensor) -> HeadBudgets:
+        """HeadBudgets of some of the streams, whose budgets are `slots`; reads them on the host."""
+        part = HeadBudgets(slots, [0], 0)
         part._read()
         return part
 
@@ -203,7 +209,7 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -
     token = sum(states[0, 0, 0].nbytes for states in (keys, values))
     slot = table.slot_bytes()
     store = settings.store
-    beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
+    beside = settings.pipeline.settler_bytes(keys, values) + settings.pipeline.columns.head_bytes
     if settings.pipeline.decode:  # tokens buffered in addition, and recalled queries
         beside += settings.pipeline.buffer * slot
         beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes

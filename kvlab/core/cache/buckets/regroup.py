@@ -44,7 +44,7 @@ def compact_buckets(
         if settings.store.packs and decided is not None and decided.isdisjoint(map(streams.row, members)):
             continue
         flat = [length for stream in own for length in stream]
-        most = None if bucket.quota is None else bucket.quota.largest
+        most = None if bucket.head_budgets is None else bucket.head_budgets.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
         bucket.table = _stored(packed, settings, rotary)
         bucket.index = None
@@ -79,8 +79,8 @@ def _taken(bucket: Bucket, places: list[int]) -> Bucket:
 
 def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:
     """Streams of single heads if heads of a row differ and the method decides per head; else whole rows."""
-    assert bucket.quota is not None
-    budgets = bucket.quota.slots.tolist()
+    assert bucket.head_budgets is not None
+    budgets = bucket.head_budgets.slots.tolist()
     width = streams.heads
     joined = settings.reading is not None and settings.reading.capabilities.across_heads
     if settings.pipeline.heads_apart and not joined and any(len(set(row)) > 1 for row in lengths):
@@ -129,11 +129,11 @@ def _similar(now: list[int], later: list[int]) -> list[list[int]]:
 def _parts(
     split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings, rotary: Rotary | None
 ) -> list[Bucket]:
-    assert bucket.quota is not None
+    assert bucket.head_budgets is not None
     order = order_by_position(bucket.table.slots)
     parts = []
     flat = [length for stream in lengths for length in stream]
-    budgets = bucket.quota.slots.flatten().tolist()
+    budgets = bucket.head_budgets.slots.flatten().tolist()
     for number, members in enumerate(split.members):
         heads = [member * split.width + head for member in members for head in range(split.width)]
         own = [flat[head] for head in heads]

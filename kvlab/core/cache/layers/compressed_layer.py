@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi, query_positions
-from kvlab.core.attention.layer_handoff import AttentionCall, offer
+from kvlab.core.attention.layer_handoff import AttentionCall, offer_layer
 from kvlab.core.attention.low_rank_state import low_rank_state
 from kvlab.core.attention.pass_view import PassView
-from kvlab.core.cache.buckets.bucket import Bucket, Quota, sizes_of
+from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets, sizes_of
 from kvlab.core.cache.buckets.joined_layer import join_passes
 from kvlab.core.cache.buckets.regroup import part_rows
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
@@ -64,7 +64,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self._leave_inference_mode()
         rows = key_states.shape[2]
         block = self.settings.pipeline.block
-        if self.quota is None:
+        if self.head_budgets is None:
             self.prompt_end = self.cumulative_length + rows
         elif not self.settings.in_second_pass:
             # Begin another step after the prompt's: peaks are those of a step.
@@ -73,7 +73,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 self.settings.held.begin_step()
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
-            offer(BlockwiseAttention(self, block), key_states)
+            offer_layer(BlockwiseAttention(self, block), key_states)
             return key_states, value_states
         return self.append_states(key_states, value_states)
 
@@ -88,7 +88,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
         keys, values = self.buckets[0].table.native_states()
-        offer(self, keys)
+        offer_layer(self, keys)
         return keys, values
 
     def get_seq_length(self) -> int:
@@ -150,15 +150,15 @@ class CompressedLayer(LayerState, UnboundedLayer):
         # A prompt processed in blocks came in one pass of the model.
         incomplete = not self.announced and self.cumulative_length < self.settings.prompt_tokens
         self.settings.unattended = None
-        if self.quota is None and call.module is not None:
+        if self.head_budgets is None and call.module is not None:
             self.settings.check_model(call.module, query.shape[1] // key.shape[1])
-        completes_prompt = self.quota is None and not incomplete
+        completes_prompt = self.head_budgets is None and not incomplete
         row_valid = None
         idle: Sequence[bool] = ()
-        if call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
+        if call.padding is not None and (rows > 1 or self.head_budgets is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             idle = self._mark_padding(row_valid)
-            if self.quota is not None and self.settings.reading is not None and not self.settings.in_second_pass:
+            if self.head_budgets is not None and self.settings.reading is not None and not self.settings.in_second_pass:
                 counts = row_valid.sum(-1).tolist()
                 if min(counts) < 2:
                     raise UserError(
@@ -254,7 +254,9 @@ class CompressedLayer(LayerState, UnboundedLayer):
         batch = self.streams.batch
         sizes = sizes_of(settings, self.buckets[0].table, batch * heads * settings.num_layers, batch)
         lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
-        self.quota = self.buckets[0].quota = Quota.of_layer(settings, self.rank, lengths, heads, self.device, sizes)
+        self.head_budgets = self.buckets[0].head_budgets = HeadBudgets.of_layer(
+            settings, self.rank, lengths, heads, self.device, sizes
+        )
 
     def _keep_queries(self, passes: list[PassView], real: Sequence[Tensor | None]) -> None:
         """Keep the newest queries if later decisions use them again."""
@@ -285,7 +287,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
             table.widen_integers(tokens)
-        if rows == 1 and self.quota is not None and not self.settings.in_second_pass:
+        if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
             token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
             for bucket, table in enumerate(self.tables):
                 table.append_one(token, bucket, pipeline.state)
@@ -315,8 +317,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         lengths = self.tokens_seen.tolist()
         counts = [now - then + columns for now, then in zip(lengths, self.lengths, strict=True)]
         self.lengths = lengths
-        waits = self.prompt_settled and self.settings.pipeline.decode and self.settings.period > 1
-        if self.prompt_settled and self.settings.store.packs:
+        waits = self.prompt_compressed and self.settings.pipeline.decode and self.settings.period > 1
+        if self.prompt_compressed and self.settings.store.packs:
             self.streams, self.buckets = part_rows(self.streams, self.buckets, counts)
         elif waits:
             self.streams, self.buckets = part_rows(self.streams, self.buckets, [min(count, 1) for count in counts])
@@ -348,8 +350,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
             for bucket, place in left:
                 bucket.map_rows(partial(_at, place))
             self.buckets = [bucket for bucket, _ in left]
-            if self.quota is not None:
-                self.quota.map_rows(change(self.quota.slots))
+            if self.head_budgets is not None:
+                self.head_budgets.map_rows(change(self.head_budgets.slots))
         if len(self.lengths) != len(self.tokens_seen):
             self.lengths = self.tokens_seen.tolist()
         self.settings.held.record(self.rank, self.table_bytes(), 0)

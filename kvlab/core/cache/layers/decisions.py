@@ -22,7 +22,7 @@ from kvlab.core.stores.store import QUERY_SQUARES
 
 
 @dataclass(frozen=True)
-class Moment:
+class DecisionTiming:
     """When this pass is: `due` has for each bucket whether a decision follows."""
 
     due: list[bool]
@@ -48,9 +48,9 @@ def decide(
     `visible`: the visible slots of each table, with log mass; `idle`: buckets that this pass gives no token.
     """
     pipeline = layer.settings.pipeline
-    moment = _moment(layer, passes[0].num_new, completes_prompt, idle)
-    compressed = _run_kernels(layer, passes, moment)
-    parts = zip(layer.tables, visible, passes, moment.due, compressed, strict=True)
+    timing = _timing(layer, passes[0].num_new, completes_prompt, idle)
+    compressed = _run_kernels(layer, passes, timing)
+    parts = zip(layer.tables, visible, passes, timing.due, compressed, strict=True)
     for table, slots, part, due, whole in parts:
         if whole:
             continue
@@ -58,7 +58,7 @@ def decide(
             table.store(_updated(layer, slots, part, completes_prompt))
         else:
             pipeline.note(slots, part)
-        if pipeline.rescores and layer.settings.compresses and due and not moment.is_prompt:
+        if pipeline.rescores and layer.settings.compresses and due and not timing.is_prompt:
             table.store(pipeline.rescore(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
         _note_queries(layer, passes, completes_prompt)
@@ -70,7 +70,7 @@ def decide(
     if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
         _defer(layer, passes[0], reported)
     else:
-        conclude(layer, passes, visible, reported, completes_prompt, compressed, idle)
+        compress_if_due(layer, passes, visible, reported, completes_prompt, compressed, idle)
 
 
 def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool) -> Mapping[str, Tensor]:
@@ -128,11 +128,11 @@ def decide_pending_layer(waiting: PendingLayer) -> None:
     """Run the deferred decision of one layer."""
     layer_pass = waiting.layer.seen_again(waiting.layer_pass)
     visible = [table.visible() for table in waiting.layer.tables]
-    conclude(waiting.layer, [layer_pass], visible, layer_pass if waiting.reported else None, True)
+    compress_if_due(waiting.layer, [layer_pass], visible, layer_pass if waiting.reported else None, True)
     waiting.layer.references = None
 
 
-def conclude(
+def compress_if_due(
     layer: LayerState,
     passes: Sequence[PassView],
     visible: Sequence[Slots],
@@ -143,39 +143,39 @@ def conclude(
 ) -> None:
     """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
     settings = layer.settings
-    moment = _moment(layer, passes[0].num_new, completes_prompt, idle)
-    if moment.is_prompt:
-        assert layer.quota is not None
-        layer.prompt_settled = True
+    timing = _timing(layer, passes[0].num_new, completes_prompt, idle)
+    if timing.is_prompt:
+        assert layer.head_budgets is not None
+        layer.prompt_compressed = True
         _note_query_squares(layer, passes[0])
-        layer.quota.allocate_heads(settings, _views(layer, passes, moment, _rated(layer, visible))[0])
-    known = zip_longest(layer.buckets, moment.due, compressed)
+        layer.head_budgets.allocate_heads(settings, _views(layer, passes, timing, _with_scores(layer, visible))[0])
+    known = zip_longest(layer.buckets, timing.due, compressed)
     due = [is_due and bucket.is_over and not whole for bucket, is_due, whole in known]
     over = any(due)
     if over:
-        with settings.clock(moment.phase, layer.device):
-            _compress(layer, _views(layer, passes, moment, _rated(layer, visible)), due, reported, moment)
-    elif moment.is_prompt and (
+        with settings.clock(timing.phase, layer.device):
+            _compress(layer, _views(layer, passes, timing, _with_scores(layer, visible)), due, reported, timing)
+    elif timing.is_prompt and (
         settings.store.packs
         or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)
     ):
         _compact(layer, passes[0].rotary)  # frees padding
     elif completes_prompt:
         _detach(layer)
-    if not moment.is_decode_step:
-        if not over and not moment.is_prompt:
+    if not timing.is_decode_step:
+        if not over and not timing.is_prompt:
             _close_turn(layer, passes, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
-    if all(moment.due):  # of the only bucket, the decision may have made several
+    if all(timing.due):  # of the only bucket, the decision may have made several
         layer.waiting = 0
         for bucket in layer.buckets:
             if bucket.ahead:
                 bucket.ahead = 0
-    elif any(moment.due):
+    elif any(timing.due):
         clocks = [
             0 if is_due else layer.waiting + bucket.ahead
-            for bucket, is_due in zip(layer.buckets, moment.due, strict=True)
+            for bucket, is_due in zip(layer.buckets, timing.due, strict=True)
         ]
         layer.waiting = clocks[0]
         for bucket, tokens in zip(layer.buckets, clocks, strict=True):
@@ -201,7 +201,7 @@ def _note_query_squares(layer: LayerState, layer_pass: PassView) -> None:
         layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
 
 
-def _run_kernels(layer: LayerState, passes: Sequence[PassView], moment: Moment) -> list[bool]:
+def _run_kernels(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming) -> list[bool]:
     """For each bucket, whether an in-place kernel has scored and decided.
 
     Not used with observers, since kernels make no plan.
@@ -214,25 +214,25 @@ def _run_kernels(layer: LayerState, passes: Sequence[PassView], moment: Moment) 
         or settings.pipeline.in_place is None
         or settings.observer is not None
         or settings.store.packs
-        or not (moment.is_decode_step and all(moment.due) and layer.waiting == 1)
+        or not (timing.is_decode_step and all(timing.due) and layer.waiting == 1)
     ):
         return none
     parts = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
     works = [reusable_work(*part) for part in parts]
     if any(work is None for work in works):
-        views = _views(layer, passes, moment, [table.stored() for table in layer.tables])
+        views = _views(layer, passes, timing, [table.stored() for table in layer.tables])
         known = zip(works, views, layer.buckets, strict=True)
         works = [work or kernel_input(view, settings.pipeline, bucket) for work, view, bucket in known]
     return [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
 
 
-def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
+def _with_scores(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
     """Visible slots of each table with scores (log mass is unchanged until a decision)."""
     return [table.add_scores(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
-def _moment(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[bool]) -> Moment:
-    is_prompt = not layer.prompt_settled
+def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[bool]) -> DecisionTiming:
+    is_prompt = not layer.prompt_compressed
     is_decode_step = new == 1 and not is_prompt
     decides = layer.settings.pipeline.decode and not completes_prompt
     period = layer.settings.period
@@ -240,38 +240,40 @@ def _moment(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[
         is_prompt or (decides and (layer.waiting + bucket.ahead >= period if is_decode_step else not is_idle))
         for bucket, is_idle in zip(layer.buckets, idle or [False] * len(layer.buckets), strict=True)
     ]
-    return Moment(due, is_prompt, is_decode_step)
+    return DecisionTiming(due, is_prompt, is_decode_step)
 
 
-def _views(layer: LayerState, passes: Sequence[PassView], moment: Moment, slots: Sequence[Slots]) -> list[View]:
+def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming, slots: Sequence[Slots]) -> list[View]:
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
     for bucket, part, own, seen_tokens in zip(layer.buckets, passes, slots, tokens, strict=True):
         table = bucket.table
-        quota = bucket.quota
-        assert quota is not None
-        excess = layer.waiting + bucket.ahead if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
+        head_budgets = bucket.head_budgets
+        assert head_budgets is not None
+        excess = (
+            layer.waiting + bucket.ahead if timing.is_decode_step else max(table.occupied - head_budgets.smallest, 0)
+        )
         view = View(
             slots=own,
             layer_pass=part,
             tokens_seen=seen_tokens,
-            phase=moment.phase,
+            phase=timing.phase,
             started=bucket.started,
             layer_idx=layer.rank,
             num_layers=settings.num_layers,
             generator=layer.generator,
-            budget=quota.slots,
-            smallest_budget=quota.smallest,
-            largest_budget=quota.largest,
+            budget=head_budgets.slots,
+            smallest_budget=head_budgets.smallest,
+            largest_budget=head_budgets.largest,
             most_excess=min(excess, table.width),
             in_lots=settings.pipeline.buffer > 0,
-            certain=moment.is_decode_step and bucket.started and settings.pipeline.fills_budget,
+            certain=timing.is_decode_step and bucket.started and settings.pipeline.fills_budget,
             statistics=settings.statistics,
             head_state=table.head_state,
             references=layer.references,
-            token_ids=settings.token_ids(table.occupied) if moment.is_prompt else None,
-            remembered=quota.remembered,
+            token_ids=settings.token_ids(table.occupied) if timing.is_prompt else None,
+            remembered=head_budgets.remembered,
             store=settings.store,
         )
         views.append(view)
@@ -279,12 +281,12 @@ def _views(layer: LayerState, passes: Sequence[PassView], moment: Moment, slots:
 
 
 def _compress(
-    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassView | None, moment: Moment
+    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassView | None, timing: DecisionTiming
 ) -> None:
     settings = layer.settings
     streams = layer.streams
     decisions = [
-        bucket.decide(view, settings, layer.rotary.check) if over else None
+        bucket.plan_and_apply(view, settings, layer.rotary.check) if over else None
         for bucket, view, over in zip(layer.buckets, views, due, strict=True)
     ]
     if settings.observer is not None and reported is not None:
@@ -293,8 +295,8 @@ def _compress(
     for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
         if decision is not None:
             lengths = [layer.lengths[streams.row(member)] for member in members]
-            bucket.adopt(decision.after, lengths)
-    if not moment.is_decode_step:
+            bucket.install(decision.after, lengths)
+    if not timing.is_decode_step:
         _close_turn(layer, [cast(PassView, view.layer_pass) for view in views], due)
         decided = {
             streams.row(member)
@@ -312,7 +314,7 @@ def _compact(layer: LayerState, rotary: Rotary | None, decided: Set[int] | None 
 
 
 def _detach(layer: LayerState) -> None:
-    """Copy states that are views of the model's; both exist for a moment."""
+    """Copy states that are views of the model's; both exist for a timing."""
     table = layer.buckets[0].table
     copied = table.detach()
     layer.note_peak(layer.settings.held.layers[layer.rank] + copied)

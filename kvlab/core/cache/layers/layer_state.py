@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.core.attention.pass_view import PassView
-from kvlab.core.cache.buckets.bucket import Bucket, Quota
+from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
@@ -40,7 +40,7 @@ class LayerState:
 
     def reset(self) -> None:
         self.buckets: list[Bucket] = []
-        self.quota: Quota | None = None  # of the whole layer
+        self.head_budgets: HeadBudgets | None = None  # of the whole layer
         self.is_initialized = False
         self.cumulative_length = 0  # tokens seen, padding included: transformers' logical length
         self.peak_bytes = 0  # most bytes of this layer's tables at once in the last step, of one text
@@ -50,7 +50,7 @@ class LayerState:
         self.bytes_read: Tensor | None = None  # (B,) in all decode steps since the prompt, under a reading
         self.steps_read = 0
         self.waiting = 0  # tokens appended since the last decision
-        self.prompt_settled = False  # the decision about the prompt was made
+        self.prompt_compressed = False  # the decision about the prompt was made
         self.references: References | None = None  # queries of a second pass, until the decision
         self.checkpoint: Checkpoint | None = None  # state that a second pass rolls back to
         self.rotary = self.settings.rotary_of(self.layer_idx)
@@ -77,7 +77,7 @@ class LayerState:
     @property
     def budget(self) -> Tensor | None:
         """Slots (B, H) each head may keep; None before the first attention."""
-        return None if self.quota is None else self.quota.slots
+        return None if self.head_budgets is None else self.head_budgets.slots
 
     @property
     def evicted_votes(self) -> Tensor:

@@ -26,7 +26,7 @@ def check_second_pass(layer: LayerState) -> None:
     """Raise UserError if tokens follow a prompt whose second pass never ran because a submodule was called."""
     settings = layer.settings
     waits = settings.second_pass is not None and not settings.second_pass.done and not settings.in_second_pass
-    if waits and layer.quota is not None and settings.pending is not None:
+    if waits and layer.head_budgets is not None and settings.pending is not None:
         raise UserError(UNREAD)
 
 
