@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache, make_cache
-from kvlab.core.cache.state import CacheState, restore_state, state_of
+from kvlab.core.cache.state import RENAMED, CacheState, restore_state, state_of
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from tests.conformance.test_matrix import METHODS, STEPS, batch, decode, lab_model, turn
@@ -101,6 +101,22 @@ def test_a_further_turn_and_reordered_rows_go_on_as_before() -> None:
     decode(model, cache, ids, mask)
     cache.reorder_cache(torch.tensor([1, 0], device=DEVICE))
     other, mask = restored(cache, cache_for(model, "adakv", 0.4)), mask.flip(0)
+    assert torch.equal(turn(model, cache, mask), turn(model, other, mask))
+    same_state(cache, other)
+
+
+def test_a_state_with_the_names_of_an_earlier_version_goes_on_as_before() -> None:
+    (ids, mask), model = batch(), lab_model("llama", torch.float32)
+    cache = cache_for(model, "adakv", 0.4)
+    decode(model, cache, ids, mask)
+    state = state_of(cache)
+    text = json.dumps(state.values)
+    for earlier, name in RENAMED.items():
+        assert f'"{name}"' in text
+        text = text.replace(f'"{name}"', f'"{earlier}"')
+    other = cache_for(model, "adakv", 0.4)
+    tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    restore_state(other, CacheState(json.loads(text), tensors), DEVICE)
     assert torch.equal(turn(model, cache, mask), turn(model, other, mask))
     same_state(cache, other)
 
