@@ -133,25 +133,26 @@ class User:
 
 
 ALONE = User("", owns_all=True)  # of the command line, and of a dashboard without a lab file
-_asks: Callable[[], User] = lambda: ALONE  # noqa: E731
+_find_user: Callable[[], User] | None = None  # of the dashboard's server; None: nobody signs in
 _here: ContextVar[User | None] = ContextVar("acting", default=None)
 
 
 def set_current_user(who: Callable[[], User]) -> None:
     """Set the function that returns the acting user, or raises UserError; only the dashboard's server calls it."""
-    global _asks
-    _asks = who
+    global _find_user
+    _find_user = who
 
 
 @contextmanager
 def acting_for(user: User) -> Iterator[None]:
     """Let this process act for a user inside the block."""
-    before = _asks
+    global _find_user
+    before = _find_user
     set_current_user(lambda: user)
     try:
         yield
     finally:
-        set_current_user(before)
+        _find_user = before
 
 
 @contextmanager
@@ -166,7 +167,7 @@ def acting_as(user: User) -> Iterator[None]:
 
 def acting() -> User:
     """The user for whom this process acts now. Raises UserError if nobody has signed in where people must."""
-    return _here.get() or _asks()
+    return _here.get() or (ALONE if _find_user is None else _find_user())
 
 
 def viewer() -> str:

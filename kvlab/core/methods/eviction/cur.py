@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
@@ -36,10 +35,6 @@ class SquaredLengths(PromptScorer):
 
     of: Literal["product", "mean", "key", "value"] = "product"
     part: int = 16
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""

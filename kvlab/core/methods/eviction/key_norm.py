@@ -11,7 +11,6 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
@@ -32,11 +31,6 @@ class ShortKeys(PromptScorer):
     head whose model normalizes keys without weights. So lengths are rounded to .06 %, differences within a head that
     16-bit numbers may cause are ties, and the newer of equal ones counts as shorter.
     """
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """16-bit keys are copied to float32 during prompt scoring."""
-        return Capabilities()
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, comparing lengths of the current slots."""

@@ -12,7 +12,6 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import round_to_step
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
@@ -28,11 +27,6 @@ class UnusualKeys(PromptScorer):
 
     Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual.
     """
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The float32 copies of keys during prompt scoring were measured with the allocator."""
-        return Capabilities()
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, relative to the mean of the current slots."""

@@ -39,7 +39,7 @@ class Lag(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The float32 copies of keys during prompt scoring were measured with the allocator."""
+        """Scores are computed anew at each decision while decoding."""
         return Capabilities(recall=self.recall)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:

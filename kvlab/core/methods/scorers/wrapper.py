@@ -14,7 +14,7 @@ from kvlab.core.contract.view import AttentionPass, Slots
 
 @dataclass(frozen=True, kw_only=True)
 class PromptScorer:
-    """Base class of scorers with the usual defaults of a `Scorer`; a subclass adds `capabilities` and `update`.
+    """Base class of scorers with the usual defaults of a `Scorer`; a subclass adds `update`, and other `capabilities`.
 
     The fields are keyword-only, so that a subclass's own come first; one that has another default here stays so.
     """
@@ -22,6 +22,11 @@ class PromptScorer:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of a scorer that needs and provides nothing."""
+        return Capabilities()
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Observed:
 
     @classmethod
     def newest(cls, view: View, rows: int) -> Observed:
-        """As `of` after a prompt; while decoding, the recalled queries if the pipeline keeps any."""
+        """As `last_queries` after a prompt; while decoding, the recalled queries if the pipeline keeps any."""
         if view.phase == "prefill" or not view.in_lots:
             return cls.last_queries(view, rows)
         logits = view.layer_pass.recalled_logits(view.slots.position, rows)
