@@ -154,6 +154,8 @@ def test_the_limit_of_a_speed_is_that_of_its_bytes(tiny_model_folder: Path, tmp_
         held[method] = cache.memory().live_bytes
     right = (weights + held["full"]) / (weights + held["streaming-llm"])
     assert frame.loc["streaming-llm", "speed_limit"] == pytest.approx(right, rel=1e-3)
+    row = frame.loc["streaming-llm"]
+    assert row["speed_ratio_doubt"] or row["limit_reached"] == row["speed_ratio"] / row["speed_limit"]
     assert limit_text(1.0) == "1 x, saves nothing" and limit_text(1.327) == "1.33 x"
     assert ratio_text(0.9, "") == "0.9 x, slower" and ratio_text(1.2, "") == "1.2 x"
 

@@ -289,8 +289,7 @@ def print_speeds(frame: pd.DataFrame) -> None:
     table = Table("run", "tokens/s", "of full cache's", "limit by bytes", "of limit", caption_justify="left")
     for _, row in frame.iterrows():
         ratio = ratio_text(row["speed_ratio"], row["speed_ratio_doubt"])
-        known = not row["speed_ratio_doubt"] and pd.notna(row["speed_ratio"]) and pd.notna(row["speed_limit"])
-        share = f"{100 * row['speed_ratio'] / row['speed_limit']:.0f} %" if known else "–"
+        share = "–" if pd.isna(row["limit_reached"]) else f"{100 * row['limit_reached']:.0f} %"
         limit = "–" if row["method"] == FULL.method else limit_text(row["speed_limit"])
         table.add_row(row["label"], row["speed"], ratio, limit, share)
     table.caption = "limit by bytes: a step moves the weights and what it reads of the cache once (docs/limit.md)"

@@ -45,8 +45,8 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     Nothing is rounded. `reading` is empty for runs that read everything. `over_budget` is the share by which live bytes
     exceed the budget's; `speed_ratio_doubt` says why the speed ratio is unreliable, if it is. Bytes and speed of the
     full cache come from the run of method `full`; without one, bytes are computed from the model's shape and the speed
-    ratio is empty. `speed_limit` is the most that ratio can be by bytes. KL in nats per token of the forced
-    continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
+    ratio is empty. `speed_limit` is the most that ratio can be by bytes, `limit_reached` the share. KL in nats per
+    token of the forced continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     speeds = [speed_of(run.record) for run in runs]
@@ -61,6 +61,12 @@ def _row(
 ) -> dict[str, object]:
     record = run.record
     forced = run.tokens[run.tokens["phase"] == "forced"]
+    ratio = speed.ratio_to(reference)
+    doubt = speed.ratio_doubt(reference)
+    limit = _limit(run, whole)
+    reached = None
+    if ratio is not None and limit is not None and not doubt and record.method != "full":
+        reached = ratio / limit
     return {
         "label": label,
         "method": record.method,
@@ -71,9 +77,10 @@ def _row(
         "over_budget": over_budget(run),
         "tokens_per_second": speed.rate,
         **speed.columns(),
-        "speed_ratio": speed.ratio_to(reference),
-        "speed_ratio_doubt": speed.ratio_doubt(reference),
-        "speed_limit": _limit(run, whole),
+        "speed_ratio": ratio,
+        "speed_ratio_doubt": doubt,
+        "speed_limit": limit,
+        "limit_reached": reached,
         "prompt_seconds": record.seconds_prefill,
         "second_pass_seconds": record.seconds_rehearse,
         "mean_kl": _mean(forced["kl"]),
