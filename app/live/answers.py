@@ -10,10 +10,9 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless
-from app.live.cursor import LANE
-from app.live.sessions import running_job, transcript_of, waiting
+from app.live.sessions import LANE, running_job, transcript_of, waiting
+from app.navigation.place import page_keys
 from app.navigation.selection import runs_root
-from app.navigation.shortcuts import page_keys
 from app.session.url_state import get_param, set_page_param, set_param, url_number
 from kvlab import jobs
 from kvlab.browser import read_static

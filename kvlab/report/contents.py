@@ -234,7 +234,7 @@ def _figures(
         yield Section(figures.kl_along_text(text, theme), figures.caption_kl_along_text(text), origin)
     memory = compare.memory_over_steps(runs)
     if len(memory):
-        drawn = figures.memory_over_steps(memory, "live_bytes", theme)
+        drawn = figures.memory_over_steps(memory, theme)
         yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = pd.DataFrame()

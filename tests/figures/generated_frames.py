@@ -154,9 +154,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view autopsy.needle_mass": _frame(f"{STEP} full:s true:s received:s"),
     "view regret.regret_map": lambda values: (values.frame("1:s 2:s"),),
     "view regret.regret_over_steps": _frame(f"{STEP} mean:s text:t kl:v"),
-    "view regret.budget_against_regret": lambda values: (
-        values.frame("live_slots:n regret:s"), 0.5 if values.variant.startswith("seed") else np.nan,
-    ),
+    "view regret.budget_against_regret": _frame("live_slots:n regret:s"),
     "simple.heads_that_hold": _heads("state:n"),
     "simple.attention_to_token": _heads("attention:s"),
     "view restore.kl_before_after": _series("kl:v"),

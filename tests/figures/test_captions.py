@@ -244,10 +244,11 @@ def test_the_headline_of_quality_against_bytes_names_no_loser():
     assert unjudged.simple == "Closest to the full cache: gvote (30 MiB)."
 
 
-def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none():
+def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch):
     def caption(heads: int, correlation: float) -> str:
         frame = pd.DataFrame({"live_slots": np.arange(heads), "regret": 0.1, "layer": 0, "head": np.arange(heads)})
-        return regret.caption_budget_against_regret(frame, correlation)
+        monkeypatch.setattr(regret, "rank_correlation", lambda slots, lost: correlation)
+        return regret.caption_budget_against_regret(frame)
 
     few = caption(24, 0.0565)
     assert "not related" not in few and "cannot be told" in few
