@@ -30,8 +30,7 @@ from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import INK, QUIET
 from kvlab.views.base.words import MARKS, percent
-from kvlab.views.frames.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
-from kvlab.views.similarity import Tile
+from kvlab.views.similarity import Tile, as_outlines, consecutive_sets, merge_sets, outlines, set_count
 
 TEXT_LIMIT = 32
 Window = tuple[int, int, int, int]
@@ -163,7 +162,7 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: si
     tile = similarity.tile(unit, window[:2], window[2:], TILE, shown)
     sets = pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"])
     if outlined == OUTLINES[0] and len(lineage.steps):
-        sets = sets_in(run, layer, head, step, window)
+        sets = outlines(merge_sets_of(run, layer, head, step), (min(window[0], window[2]), max(window[1], window[3])))
     elif outlined == OUTLINES[1]:
         # Sets of consecutive similar vectors at the chosen threshold, computed from the stored vectors.
         threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, **in_url("threshold"))
@@ -200,12 +199,6 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: si
             f"The largest value of a block is computed for at most {similarity.MAX_PAIR_WINDOW:,} tokens: zoom in to "
             "see it."
         )
-
-
-def sets_in(run: Run, layer: int, head: int, step: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Merge sets at a step that overlap the window."""
-    sets = merge_sets_of(run, layer, head, step)
-    return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])))
 
 
 @st.cache_resource(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)

@@ -293,8 +293,10 @@ def edit_pane(place: Place) -> None:
     texts = page.token_texts_of(run, run.record.prompt_tokens)
     text = "" if token is None or token >= len(texts) else texts[token].strip()
     chosen = f" The chosen token is {token} “{text}”." if token is not None else ""
-    told = f"{run.record.label} runs twice: as it was, and with this change. Slots kept come on top of its budget."
-    st.caption(plain(told + chosen))
+    explanation = (
+        f"{run.record.label} runs twice: as it was, and with this change. Slots kept come on top of its budget."
+    )
+    st.caption(plain(explanation + chosen))
 
 
 def why_not_token(run: Run, token: int | None) -> str:

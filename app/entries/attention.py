@@ -131,7 +131,7 @@ def where(run: Run) -> None:
         "max_votes": "largest votes",
     }
     measure = one_of("Measure", names, "output_error", key="measure")
-    show_view("by_head", run, "merges-where", measure=measure, focus=head_in_view(run))
+    show_view("loss_by_head", run, "merges-where", measure=measure, focus=head_in_view(run))
 
 
 MAX_VALUES = 2_000_000  # tokens x layers x heads whose values are read without a switch
@@ -163,18 +163,8 @@ def show_bound(run: Run, layer: int, head: int) -> None:
 
 
 def bound_of_head(run: Run, layer: int, head: int) -> None:
-    table = table_of_head(run, layer, head)
-    figure = bound.sag_against_bound(table, page_theme())
-    figure = along_text(figure, offset=run.record.prompt_tokens - 1, place=f"{layer}/{head}")
-    caption = bound.caption_sag_against_bound(table, predicts(run))
+    table = frame_of("bound", run, layer=layer, head=head)
     page.verdict(bound.verdict(table, run.record.label, (layer, head)))
-    bound_facts(table)
-    page.show_figure(run, figure, table, caption, "sag-bound", f"sag-bound-layer-{layer}-head-{head}")
-    flush()
-    how_it_is_computed(run)
-
-
-def bound_facts(table: pd.DataFrame) -> None:
     bounded = float(table["bound"].notna().mean())
     values = [
         ("Steps with a bound", percent(bounded), "Steps in which epsilon is below 1, as the theorem requires."),
@@ -191,6 +181,9 @@ def bound_facts(table: pd.DataFrame) -> None:
         ),
     ]
     page.metrics(values)
+    show_view("bound", run, "sag-bound", layer=layer, head=head)
+    flush()
+    how_it_is_computed(run)
 
 
 @st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
@@ -251,7 +244,7 @@ def bound_of_heads(run: Run, layers: list[int], focus: Place) -> None:
         return
     medians = bound.over_heads(table)
     figure = along_text(bound.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
-    caption = f"Medians over heads. {bound.caption_sag_against_bound(medians, predicts(run))}"
+    caption = f"Medians over heads. {bound.caption_sag_against_bound(medians)}"
     page.show_figure(run, figure, medians, caption, "sag-medians", "sag-bound-medians")
     titles = {title: name for name, (title, _) in bound.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]
@@ -260,14 +253,6 @@ def bound_of_heads(run: Run, layers: list[int], focus: Place) -> None:
     caption = bound.caption_bound_by_head(heads, measure)
     page.show_figure(run, figure, heads, caption, "sag-heads", f"bound-{measure}", focus)
     how_it_is_computed(run)
-
-
-@st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
-def table_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
-    steps = page.head_steps(run, layer, head)
-    events = page.head_events(run, layer, head)
-    arrays = bound.read_arrays(run, layer, head, bound.predicts_scores(steps))
-    return bound.bound_over_steps(steps, events, arrays, bound.query_heads_per_slot(run))
 
 
 @st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading values and attention of every head")
@@ -361,7 +346,7 @@ def budget_and_regret(run: Run, focus: Place) -> None:
     if not table["regret"].notna().any():
         return
     with right:
-        show_view("by_head", run, "regret-heads", measure="regret", focus=focus)
+        show_view("loss_by_head", run, "regret-heads", measure="regret", focus=focus)
     if table["live_slots"].nunique() < 2:
         st.caption("All heads have the same number of slots, so there is nothing to compare their losses with.")
         return

@@ -195,10 +195,10 @@ def show_list(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[st
     )
 
 
-def show_incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, of: int) -> None:
-    """The same while `known` of `of` exhibits are judged; without widgets, which can be made only once."""
+def show_incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, total: int) -> None:
+    """The same while `known` of `total` exhibits are judged; without widgets, which can be made only once."""
     st.markdown(f"**{TITLE}**")
-    st.progress(known / of, f"{known} of {of} exhibits judged; the others are being drawn.")
+    st.progress(known / total, f"{known} of {total} exhibits judged; the others are being drawn.")
     rows = _rows(frame, [model_title(model) for model in found])
     st.dataframe(rows, **_look(rows))
 

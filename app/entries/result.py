@@ -347,6 +347,6 @@ def difference(row: Any) -> str:
     return "the same" if pd.isna(row.first_divergence) else f"differs from token {int(row.first_divergence)}"
 
 
-def mark_differences(own: str, full: str) -> str:
+def mark_differences(text: str, full: str) -> str:
     """The run's text as escaped HTML with differences marked."""
-    return "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in diff(own, full))
+    return "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in diff(text, full))

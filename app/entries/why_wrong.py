@@ -129,10 +129,10 @@ def choose(result: RestoreResult) -> SearchResult | None:
     return found
 
 
-def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], answer: str) -> None:
+def show_texts(run: Run, title: str, caption: str, texts: list[tuple[str, str]], answer: str) -> None:
     """Texts side by side, each under its name and with the answer marked."""
     passages = tuple((name, (Segment("same", text),)) for name, text in texts)
-    show_title(Offer(title, lambda: Passages(passages=passages), told, of_run(run)), "restore-texts")
+    show_title(Offer(title, lambda: Passages(passages=passages), caption, of_run(run)), "restore-texts")
     for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(name)}**")
@@ -292,17 +292,15 @@ def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:
         return
     options = places if span in places else [span, *places]
     st.session_state[PLACE] = span
-    st.selectbox(
-        "Place", options, key=PLACE, format_func=lambda place: place_label(place, texts), on_change=remember_place
-    )
+    labels = {
+        (first, last): f"tokens {first} to {last}: “{''.join(texts[first : last + 1]).strip()}”"
+        for first, last in options
+    }
+    st.selectbox("Place", options, key=PLACE, format_func=labels.__getitem__, on_change=remember_place)
 
 
 def remember_place() -> None:
     set_page_param("span", "-".join(map(str, st.session_state[PLACE])))
-
-
-def place_label(span: tuple[int, int], texts: list[str]) -> str:
-    return f"tokens {span[0]} to {span[1]}: “{''.join(texts[span[0] : span[1] + 1]).strip()}”"
 
 
 def span_in_url(tokens: int) -> tuple[int, int] | None:

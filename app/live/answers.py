@@ -137,9 +137,9 @@ def answers_html(
         words = answer_html(answer, theme, is_written, reference)
         text = f'<div style="{style}" {label}><div style="{TEXT}">{words}</div></div>'
         head = f'<div class="{"label" if focus is None else "kv-present-label"}">{escape(state.label)}</div>'
-        told = f'<div class="note" style="{NOTE}" title="{note}">{note}</div>'
+        note_box = f'<div class="note" style="{NOTE}" title="{note}">{note}</div>'
         kind = "answer in-focus" if lane == focus else "answer"
-        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}{told}</div>')
+        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}{note_box}</div>')
     if focus is None:
         return f'<div style="{GRID}">{"".join(cells)}</div>'
     widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))

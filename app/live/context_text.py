@@ -132,8 +132,8 @@ def word_edits(
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
         head = _where(heads, words[1])
-        for edit, (name, icon, told) in BUTTONS.items():
-            if button_unless(name, why, icon=f":material/{icon}:", help=told, key=f"live-{edit}"):
+        for edit, (name, icon, text) in BUTTONS.items():
+            if button_unless(name, why, icon=f":material/{icon}:", help=text, key=f"live-{edit}"):
                 changed = _edited(choice, edit, words, head)
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
         if button_unless("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):

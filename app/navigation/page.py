@@ -106,15 +106,9 @@ _cache_heads = partial(st.cache_resource, max_entries=OPEN_HEADS, show_spinner=F
 @_cache_heads()
 def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
     """Lineage, events and token texts of one layer and KV head."""
-    events = head_events(run, layer, head)
+    events = run.head_events(layer, head)
     lineage = fold(events, head_steps(run, layer, head))
     return lineage, events, token_texts_of(run, lineage.tokens)
-
-
-@_cache_heads()
-def head_events(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """The events of one layer and KV head, which are available before its history is folded."""
-    return run.head_events(layer, head)
 
 
 @_cache_heads()

@@ -166,7 +166,7 @@ def chat_section(model: str) -> dict[str, Any]:
     return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
 
-def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
+def count_section(prompt: str, how: ChatFormat, prompts: int = 0) -> int:
     """Show and return the number of tokens; 0 without a prompt, or if the chat template rejects it.
 
     `of` is the number of prompts, of which `prompt` is the longest.
@@ -183,7 +183,7 @@ def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
     limit = f" of at most {window:,} with new ones" if window else ""
     basis = " (with its chat template)" if templated else ""
     basis = basis if exact else " (estimated, as its tokenizer is not on this machine)"
-    which = f"The longest of {of} prompts" if of else "The prompt"
+    which = f"The longest of {prompts} prompts" if prompts else "The prompt"
     st.caption(f"{which} has {'' if exact else 'about '}**{count:,} tokens**{limit}{basis}.", width="content")
     for note in token_count.notes(prompt, how):
         st.warning(plain(note), icon=":material/info:")

@@ -56,8 +56,8 @@ class _Entry(Generic[V]):
     size: int
     drawn: float
 
-    def is_outdated(self, seen: SourceState) -> bool:
-        return self.seen.stamp != seen.stamp and self.seen.at < seen.at
+    def is_outdated(self, state: SourceState) -> bool:
+        return self.seen.stamp != state.stamp and self.seen.at < state.at
 
 
 class FigureCache(Generic[V]):
@@ -81,38 +81,38 @@ class FigureCache(Generic[V]):
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def get(self, what: Hashable, seen: SourceState, draw: Callable[[], V]) -> V:
+    def get(self, what: Hashable, state: SourceState, draw: Callable[[], V]) -> V:
         """The value, from `draw` if it is not cached. Errors of `draw` are raised and not cached."""
-        key = (what, seen.place)
-        entry = self._find(key, seen)
+        key = (what, state.place)
+        entry = self._find(key, state)
         if entry is None:
             with self._lock:
                 turn = self._drawing.setdefault(key, threading.Lock())
             with turn:
-                entry = self._find(key, seen) or self._draw(key, seen, draw)
-        if entry.is_outdated(seen) and time.monotonic() - entry.drawn >= MAX_AGE_SECONDS:
-            self._redraw_later(key, seen, draw)
+                entry = self._find(key, state) or self._draw(key, state, draw)
+        if entry.is_outdated(state) and time.monotonic() - entry.drawn >= MAX_AGE_SECONDS:
+            self._redraw_later(key, state, draw)
         return entry.value
 
-    def known(self, what: Hashable, seen: SourceState) -> V | None:
+    def known(self, what: Hashable, state: SourceState) -> V | None:
         """The value if `get` would return it without drawing."""
-        entry = self._find((what, seen.place), seen)
+        entry = self._find((what, state.place), state)
         return None if entry is None else entry.value
 
-    def _find(self, key: Hashable, seen: SourceState) -> _Entry[V] | None:
+    def _find(self, key: Hashable, state: SourceState) -> _Entry[V] | None:
         """The entry, if it may be shown."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
                 self._entries.move_to_end(key)
-        if entry is None or not entry.is_outdated(seen):
+        if entry is None or not entry.is_outdated(state):
             return entry
-        return entry if entry.seen.names <= seen.names and self._is_useful(entry.value) else None
+        return entry if entry.seen.names <= state.names and self._is_useful(entry.value) else None
 
-    def _draw(self, key: Hashable, seen: SourceState, draw: Callable[[], V]) -> _Entry[V]:
+    def _draw(self, key: Hashable, state: SourceState, draw: Callable[[], V]) -> _Entry[V]:
         try:
             value = draw()
-            entry = _Entry(value, seen, self._size(value), time.monotonic())
+            entry = _Entry(value, state, self._size(value), time.monotonic())
             with self._lock:
                 self._drop(key)
                 self._entries[key] = entry
@@ -128,13 +128,13 @@ class FigureCache(Generic[V]):
         entry = self._entries.pop(key, None)
         self.bytes -= entry.size if entry else 0
 
-    def _redraw_later(self, key: Hashable, seen: SourceState, draw: Callable[[], V]) -> None:
+    def _redraw_later(self, key: Hashable, state: SourceState, draw: Callable[[], V]) -> None:
         user = acting()
 
         def work() -> None:
             try:
                 with acting_as(user):
-                    self._draw(key, seen, draw)
+                    self._draw(key, state, draw)
             except Exception as error:  # the next page draws it, and shows the error
                 log.error("%s could not be redrawn", key, exc_info=error)
                 with self._lock:

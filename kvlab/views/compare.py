@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
-from kvlab.views.base.line_labels import End, label_ends, labelled_height
-from kvlab.views.base.lines import styles_of
+from kvlab.views.base.lines import End, label_ends, labelled_height, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.views.base.view import view
@@ -39,7 +38,9 @@ def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     known = np.log10(frame.loc[frame["method"] != "full", "drawn"].dropna().astype(float))
     span = _margins(known, least=0.6)
     hover = "KL %{customdata[1]:.3g} nats"
-    return _along_text(frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, told="kl")
+    return _along_text(
+        frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, hover_column="kl"
+    )
 
 
 @kl.caption
@@ -212,19 +213,21 @@ def _along_text(
     span: tuple[float, float],
     axis: dict[str, object],
     height: int = HEIGHT,
-    told: str = "",
+    hover_column: str = "",
 ) -> go.Figure:
     """A line per run (except the full cache's) over the tokens of the continuation, with its name at its end.
 
     `span` is the range of the y axis (of exponents if `axis` is logarithmic). `hover` may use `customdata[1]`, the
-    value of the column `told` (default: the drawn column).
+    value of the column `hover_column` (default: the drawn column).
     """
     figure = go.Figure()
     ends = []
     for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
-            words = [[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)]
+            words = [
+                [visible(text), value] for text, value in zip(run["text"], run[hover_column or column], strict=True)
+            ]
             values = run[column].astype(float)
             figure.add_scatter(
                 x=run["token"].to_numpy(),

@@ -13,8 +13,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import join_words
 from kvlab.trace.reader import Run
-from kvlab.views.base.line_labels import End, label_ends, labelled_height
-from kvlab.views.base.lines import add_line, styles_of
+from kvlab.views.base.lines import End, add_line, label_ends, labelled_height, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.views.base.view import view

@@ -11,14 +11,13 @@ import plotly.graph_objects as go
 from kvlab.core.table_growth import BLOCK
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
-from kvlab.views.base import amounts
-from kvlab.views.base.amounts import near, part, sentence, some_of
+from kvlab.views.base import words
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import INK, axis_height, finish, layer_axis, mark_size
 from kvlab.views.base.view import view
-from kvlab.views.base.words import byte_size, byte_unit, number, percent
+from kvlab.views.base.words import byte_size, byte_unit, near, number, part, percent, sentence, some_of
 from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.memory import budgets_by_layer, full_bytes_per_token, over_steps
 from kvlab.views.frames.speed import speed_of
@@ -129,7 +128,7 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_memory_over_steps(frame: pd.DataFrame) -> str:
     """What the cache takes at the end."""
     last = frame.iloc[-1]
-    return f"At the end, the cache takes {amounts.memory(last['allocated_bytes'] / last['full_bytes'])}."
+    return f"At the end, the cache takes {words.memory(last['allocated_bytes'] / last['full_bytes'])}."
 
 
 @slots_of_heads.figure

@@ -10,13 +10,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import alike, comparison_words, near, part, sentence
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import add_points
 from kvlab.views.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
 from kvlab.views.base.template import finish, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number, plural, shown_of
+from kvlab.views.base.words import alike, comparison_words, near, number, part, plural, sentence, shown_of
 from kvlab.views.frames.lineage import KINDS
 
 EVENT_KINDS = KINDS[1:]

@@ -8,16 +8,11 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from kvlab.common.intervals import correlation_interval
-from kvlab.views.base.amounts import (
-    near,
-    part,
-    sentence,
-)
 from kvlab.views.base.lines import Line, add_lines, add_points
 from kvlab.views.base.palette import HUES, LOSS, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar, finish, layer_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import percent, token_text, visible
+from kvlab.views.base.words import near, part, percent, sentence, token_text, visible
 from kvlab.views.frames.float16 import block_edges, block_means
 from kvlab.views.frames.lineage import Lineage
 from kvlab.views.frames.memory import budgets_by_layer
@@ -134,11 +129,11 @@ def caption_regret_map(frame: pd.DataFrame) -> str:
     if np.nanmax(values) <= 0:
         return "No attention is lost to dropped tokens."
     share = part(float(np.nanmean(values)))
-    told = f"on average, {share} of the attention would be on tokens dropped here"
+    text = f"on average, {share} of the attention would be on tokens dropped here"
     if near(float(np.nanmin(values)), float(np.nanmax(values))):
-        return sentence(told)
+        return sentence(text)
     row, _ = np.unravel_index(np.nanargmax(values), values.shape)
-    return sentence(f"{told}; most is lost in layer {frame.index[row]}")
+    return sentence(f"{text}; most is lost in layer {frame.index[row]}")
 
 
 @regret_by_step.figure

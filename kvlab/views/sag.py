@@ -10,19 +10,12 @@ import plotly.graph_objects as go
 
 from kvlab.core.choice import FULL
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import (
-    closeness,
-    contrast,
-    near,
-    part,
-    sentence,
-)
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_line, add_lines, hatch
 from kvlab.views.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, pick
 from kvlab.views.base.template import finish, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import percent
+from kvlab.views.base.words import closeness, contrast, near, part, percent, sentence
 from kvlab.views.frames.compare import unique_labels
 
 MASS_COLUMNS = ("kept_mass", "merged_true_mass", "merged_mass", "sag", "regret")
@@ -79,7 +72,9 @@ errors = view("output_error", title="Error of the attention output", needs="full
 guards = view("guard", title="Guard activations", needs="full", page="attention")(over_steps_of)
 
 
-loss_by_head = view("by_head", title="Loss by head", needs="full", page="attention")(lambda run: by_head(run.steps))
+loss_by_head = view("loss_by_head", title="Loss by head", needs="full", page="attention")(
+    lambda run: by_head(run.steps)
+)
 
 
 def has_shadow(steps: pd.DataFrame) -> bool:

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.amounts import contrast, part, sentence
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar_below, finish, layer_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import percent
+from kvlab.views.base.words import contrast, part, percent, sentence
 from kvlab.views.frames import run_pages
 from kvlab.views.wall import open_wall
 
@@ -137,11 +136,11 @@ def verdict(frame: pd.DataFrame, label: str) -> str:
     """What pages free of what a run gives up, and the run of the comparison that frees most; from `freed_by_run`."""
     names = frame["label"].str.partition(" · ")[0]  # without the level
     here = frame[names == label].iloc[0]
-    told = (
+    text = (
         f"{label} gives up {percent(here['dropped'])} of the prompt's slots; an engine could free the memory of "
         f"{percent(here['layer'])}"
     )
     best = frame["layer"].idxmax()
     if names[best] == label or frame.loc[best, "layer"] <= here["layer"]:
-        return f"{told}: no run of this comparison frees more." if len(frame) > 1 else f"{told}."
-    return f"{told}; most is freed by {names[best]}, {percent(frame.loc[best, 'layer'])}."
+        return f"{text}: no run of this comparison frees more." if len(frame) > 1 else f"{text}."
+    return f"{text}; most is freed by {names[best]}, {percent(frame.loc[best, 'layer'])}."

@@ -16,8 +16,8 @@ from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places
 from kvlab.views.frames.lineage import fold, token_texts
-from kvlab.views.frames.merge_sets import merge_sets, outlines
 from kvlab.views.frames.trade_off import run_points
+from kvlab.views.similarity import merge_sets, outlines
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
 

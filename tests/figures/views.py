@@ -47,7 +47,7 @@ def _of_bound(run: Run) -> Iterator[Drawn]:
     table = bound.bound_by_head_frame(run, [0, 1])
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
     for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
-        caption = bound.caption_sag_against_bound(frame, predicts=True)
+        caption = bound.caption_sag_against_bound(frame)
         yield name, lambda theme, frame=frame: bound.sag_against_bound(frame, theme), caption, frame
     summary = bound.heads_summary(table)
     for measure in bound.MEASURES:
