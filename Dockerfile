@@ -18,7 +18,6 @@ WORKDIR /opt/kvlab
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY kvlab kvlab
 COPY app app
-COPY pages pages
 COPY assets assets
 
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "$TORCH" \

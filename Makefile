@@ -26,7 +26,7 @@ compare: $(VENV)/.installed
 # A third worker computes where others wait for the processes and the browser they started, most of which read kvlab anew.
 # TRANSFORMERS=5.24.0 runs them on another version, from a folder of its own before the environment.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m compileall -q kvlab app pages training
+	$(BIN)/python -m compileall -q kvlab app training
 	$(if $(TRANSFORMERS),$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .transformers-$(TRANSFORMERS) transformers==$(TRANSFORMERS))
 	$(if $(TRANSFORMERS),PYTHONPATH=$(CURDIR)/.transformers-$(TRANSFORMERS)) $(BIN)/python -m pytest -n 3 --dist worksteal
 

@@ -20,10 +20,11 @@ preimport.wait()
 from app.base.component import load_plotly_ahead
 from app.base.links import copy_link
 from app.base.theme import theme
+from app.entries.story import caption_bar, offer
 from app.navigation import context_bar
 from app.navigation.menu import menu, page_tabs, top_tools
 from app.navigation.selection import OPENED
-from app.server.current_user import disk_warning, let_in
+from app.server.gate import disk_warning, let_in
 from app.session.streamlit_internals import drop_stale_widgets, wait_until_sent
 from app.session.url_state import (
     PAGE,
@@ -34,7 +35,6 @@ from app.session.url_state import (
     remember_linked_run,
     warn_of_rejected_params,
 )
-from app.story_mode import caption_bar, offer
 from kvlab.core.assets import asset_path
 from kvlab.planning import choices
 

@@ -1,6 +1,6 @@
 """Counts of the code base that may only fall: `python -m tests.counts` prints them beside their ceilings.
 
-Files of `kvlab`, `app` and `pages`; docs and tests are not counted.
+Files of `kvlab` and `app`; docs and tests are not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 @cache
 def sources() -> dict[str, str]:
     """Text of every module by its dotted name."""
-    paths = (path for folder in ("kvlab", "app", "pages") for path in sorted((ROOT / folder).rglob("*.py")))
+    paths = (path for folder in ("kvlab", "app") for path in sorted((ROOT / folder).rglob("*.py")))
     kept = (path for path in paths if "node_modules" not in path.parts)
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text(encoding="utf-8") for path in kept}
 
@@ -81,11 +81,11 @@ def command_options() -> dict[str, int]:
 
 
 def arrows() -> set[tuple[str, str]]:
-    """Pairs of rooms, the packages below `kvlab` with `app` and `pages`, of which the first imports the second."""
+    """Pairs of rooms, the packages below `kvlab` with `app`, of which the first imports the second."""
     found = set()
     for name, text in sources().items():
         for module in _imported(text):
-            if module in sources() or module.split(".")[0] in ("kvlab", "app", "pages"):
+            if module in sources() or module.split(".")[0] in ("kvlab", "app"):
                 found.add((_room(name), _room(module)))
     return {(here, there) for here, there in found if here != there and "" not in (here, there)}
 

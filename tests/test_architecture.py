@@ -35,7 +35,7 @@ LAYERS = [
     {"jobs", "papers"},  # the queue and its worker; the papers
     {"forms"},  # what was typed, as a request
     {"app", "cli"},  # the dashboard's parts; the command line
-    {"pages", "extras"},  # one script a page; other engines
+    {"extras"},  # other engines
 ]
 # What pages are made of, free of the model stack.
 SHOWING = [
@@ -96,7 +96,7 @@ def test_imports_go_one_way() -> None:
     below: set[str] = set()
     for layer in LAYERS:
         for room in layer:
-            folder = room if room in ("app", "pages") else f"kvlab/{room}"
+            folder = room if room == "app" else f"kvlab/{room}"
             may_import = below | {room}
             for path in files(folder):
                 unwanted = rooms_imported(path) - may_import
@@ -107,20 +107,20 @@ def test_imports_go_one_way() -> None:
 def rooms_imported(path: Path) -> set[str]:
     modules = [name.split(".") for name in imported(path)]
     inside = {parts[1] for parts in modules if parts[0] == "kvlab" and len(parts) > 1} - {"__version__"}
-    return inside | ({parts[0] for parts in modules} & {"app", "pages"})
+    return inside | ({parts[0] for parts in modules} & {"app"})
 
 
 def test_every_room_has_its_layer() -> None:
     rooms = {path.name for path in (ROOT / "kvlab").iterdir() if any(path.glob("*.py"))}
     layered = set().union(*LAYERS)
     assert rooms - layered == set()
-    assert layered - rooms <= {"app", "pages", "views"}
+    assert layered - rooms <= {"app", "views"}
     assert {path.name for path in (ROOT / "kvlab").glob("*.py")} == ROOT_MODULES
 
 
 def test_nothing_imports_an_extra() -> None:
     """It is run as a module, `python -m kvlab.extras.NAME`, so that everything else works without it."""
-    for path in files("kvlab", "app", "pages", "training"):
+    for path in files("kvlab", "app", "training"):
         found = {name for name in imported(path) if name.startswith("kvlab.extras")}
         assert not found or path.is_relative_to(ROOT / "kvlab/extras"), f"{path} imports {sorted(found)}"
 
@@ -172,7 +172,7 @@ def test_nothing_looks_for_attributes_of_parts() -> None:
 
 def test_no_modules_import_in_a_circle() -> None:
     """Wherever the import stands: one inside a function, or for types alone, ties two modules as well."""
-    paths = files("kvlab", "app", "pages")
+    paths = files("kvlab", "app")
     named = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
     ties = {name: imported_modules(path, named.keys()) - {name} for name, path in named.items()}
     TopologicalSorter(ties).prepare()  # raises CycleError, which names the circle
@@ -197,7 +197,7 @@ def test_plotting_stays_out_of_frames() -> None:
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/views", "kvlab/papers", "app", "pages"])
+@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/views", "kvlab/papers", "app"])
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}
@@ -218,13 +218,13 @@ def test_opening_runs_loads_no_model_stack() -> None:
 
 
 def test_pages_are_thin() -> None:
-    """A page shows; what it would compute belongs to views."""
-    for path in files("pages"):
+    """A page of the menu shows; what it would compute belongs to views."""
+    for path in files("app/entries"):
         assert not {name.split(".")[0] for name in imported(path)} & {"numpy", "plotly", "pyarrow"}, path
 
 
 def test_nothing_is_pickled_and_no_remote_code_is_trusted() -> None:
-    for path in files("kvlab", "app", "pages"):
+    for path in files("kvlab", "app"):
         names = imported(path)
         assert not names & {"pickle", "torch.save", "torch.load", "joblib"}, path
         text = path.read_text()
@@ -237,12 +237,12 @@ def test_every_package_that_is_imported_is_declared_and_bounded() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     declared = {re.split(r"[<>=\[;]", line)[0] for line in lines} | UNDECLARED
-    names = {name.split(".")[0] for path in files("kvlab", "app", "pages") for name in imported(path)}
+    names = {name.split(".")[0] for path in files("kvlab", "app") for name in imported(path)}
     owners = packages_distributions()
     packages = {name: {one.lower() for one in owners.get(name, [name])} for name in names - sys.stdlib_module_names}
     known = {name.lower().replace("-", "_") for name in declared}
     missing = {name for name, found in packages.items() if not {one.replace("-", "_") for one in found} & known}
-    assert missing <= {"kvlab", "app", "pages", "training"}
+    assert missing <= {"kvlab", "app", "training"}
     assert not [line for line in lines if "<" not in line and not line.startswith("kvlab[")]
 
 
@@ -264,7 +264,7 @@ def attributes(path: Path) -> list[ast.Attribute]:
 def test_one_module_reads_and_writes_the_url() -> None:
     """Others call its functions; `query_params` as a keyword gives the parameters of a link."""
     owner, links = ROOT / "app/session/url_state.py", ROOT / "app/base/links.py"
-    for path in files("app", "pages"):
+    for path in files("app"):
         if path == owner:
             continue
         assert not [node.lineno for node in attributes(path) if node.attr == "query_params"], path
@@ -276,7 +276,7 @@ def test_one_module_reads_and_writes_the_url() -> None:
 
 def test_one_module_uses_the_private_api_of_streamlit() -> None:
     public = {"streamlit", "streamlit.config", "streamlit.delta_generator", "streamlit.errors"}
-    for path in files("app", "pages"):
+    for path in files("app"):
         if path == ROOT / "app/session/streamlit_internals.py":
             continue
         modules = {module for module, _ in imports(path) if module.split(".")[0] == "streamlit"}

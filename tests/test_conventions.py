@@ -16,7 +16,7 @@ from tests.methods.method_table import PATH, text
 ROOT = Path(__file__).resolve().parents[1]
 CODE = [
     path
-    for folder in ("kvlab", "app", "pages", "training")
+    for folder in ("kvlab", "app", "training")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "node_modules" not in path.parts
 ]

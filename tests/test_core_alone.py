@@ -63,7 +63,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     site.mkdir()
     for name in ("kvlab", "pyproject.toml", "README.md", "LICENSE"):
         (source / name).symlink_to(ROOT / name)
-    for name in ("app", "pages", "assets"):  # data of the dashboard, which the core does not need
+    for name in ("app", "assets"):  # data of the dashboard, which the core does not need
         (source / name).mkdir()
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder), "."]
     subprocess.run(pip, cwd=source, check=True, timeout=120)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
@@ -10,28 +10,28 @@ import streamlit as st
 from app.base.component import component
 from app.session.url_state import get_param
 
-PAGES = Path(__file__).resolve().parents[2] / "pages"
+START = "start"
+FIRST = "first"  # what Streamlit calls the start page, which is served at the root
 
 
-def page_exists(name: str) -> bool:
-    """Whether there is a page of this name."""
-    return (PAGES / f"{name}.py").exists()
+def page_at(name: str, draw: Callable[[], None] = lambda: None, **looks: Any) -> st.Page:
+    """The page of this name in addresses; what a link leads to needs no `draw`."""
+    return st.Page(draw, url_path=FIRST if name == START else name, default=name == START, **{"title": name} | looks)
 
 
 def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to `pages/<name>.py` with these URL parameters; nothing if there is no such page."""
-    if page_exists(name):
-        page_link(PAGES / f"{name}.py", label, icon, help, **query)
+    """A link to the page of this name with these URL parameters."""
+    page_link(page_at(name), label, icon, help, **query)
 
 
-def page_link(page: Any, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to a page of Streamlit or a script with these URL parameters."""
+def page_link(page: st.Page, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
+    """A link to a page with these URL parameters."""
     st.page_link(page, label=label, icon=icon, help=help, query_params=query or None)
 
 
 def go(name: str, /, **query: str) -> None:
-    """Switch to `pages/<name>.py`."""
-    st.switch_page(PAGES / f"{name}.py", query_params=query or None)
+    """Switch to the page of this name."""
+    st.switch_page(page_at(name), query_params=query or None)
 
 
 def run_in_url() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The board of a comparison: expected answer, grid of verdicts, the heads behind a cell, and the form for answers."""
+"""The top of a comparison: quality against bytes, verdicts, the heads behind one, and the form for answers."""
 
 from __future__ import annotations
 
@@ -11,33 +11,72 @@ import pandas as pd
 import streamlit as st
 
 from app.base.links import link
-from app.base.text import plain, shorten
+from app.base.text import code, plain, shorten
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of, why_not_change
 from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
-from app.components.wordpicker import Spans
-from app.figures.figure import show
-from app.figures.view import frame_of
+from app.components import Spans
+from app.figures.figure import frame_of, show
+from app.navigation import page
+from app.navigation.page import warn_reference_fails
 from app.navigation.selection import runs_root
-from app.run_views import page
-from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP, shipped_answer
-from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
+from app.session.url_state import drop_stale_option, get_param, in_url, set_page_param, set_page_param_from, url_value
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from kvlab.views import board as figures
-from kvlab.views.base.provenance import of_comparison, of_run
+from kvlab.views import trade_off
+from kvlab.views.base.provenance import FigureSource, of_comparison, of_run
 from kvlab.views.base.view import find_view
 from kvlab.views.base.words import byte_size, number
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares
+from kvlab.views.frames.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
 from kvlab.views.lost_heads import failed_runs, short_words
+
+ALL = "all"
+MOST_RUNS = 12  # compressed runs that are shown together before a budget is chosen
+
+
+def budget_slider(points: pd.DataFrame) -> str:
+    """The budget that the page shows, "" for all of them; a slider in the URL where the comparison has several."""
+    budgets = compared_budgets(points)
+    if len(budgets) < 2:
+        return ""
+    options = [ALL, *budgets]
+    if (wanted := get_param("budget")) is not None and wanted not in options:
+        st.warning(f"This comparison has no budget {code(wanted)}: it has {', '.join(budgets)}.")
+    drop_stale_option("budget", options)
+    runs = int((points["method"] != "full").sum())
+    words = "Drag it: the board, the charts and the texts below show the methods at this budget."
+    # One chart cannot tell more runs apart, so the page opens at the smallest budget.
+    first = ALL if runs <= MOST_RUNS else budgets[0]
+    label = f"Budget ({', '.join(budgets)})"
+    chosen = st.select_slider(label, options, first, help=words, width=420, **in_url("budget"))
+    return "" if chosen == ALL else chosen
+
+
+def bytes_axis() -> str:
+    """Which bytes the figure compares; in the URL."""
+    return one_of("Compare by", {HELD: "bytes held", READ: "bytes read"}, key="by")
+
+
+def home_view(points: pd.DataFrame, budget: str, source: FigureSource) -> bool:
+    """Draw quality against bytes; returns whether it was drawn."""
+    known = points[(points["method"] != "full") & points["quality"].notna() & points["live_bytes"].notna()]
+    if known.empty or not len(at_budget(known, budget)):
+        return False
+    axis = bytes_axis() if reads_less(points) else HELD
+    figure = trade_off.quality_against_bytes(points, page_theme(), budget, axis)
+    caption = trade_off.caption_quality_against_bytes(points, budget, axis)
+    return show(figure, points, caption, "compare-trade", "quality-against-bytes", source)
+
 
 CHART = "board-chart"
 CELL = "board-cell"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.components.wordpicker import LONGEST_TEXT, Spans, word_picker, words_between
+from app.components import LONGEST_TEXT, Spans, word_picker, words_between
 from app.session.url_state import get_param, in_url, set_param
 from kvlab.core.errors import UserError
 from kvlab.requests.facts import find_facts

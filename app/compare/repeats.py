@@ -13,7 +13,7 @@ from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.compare import restore
-from app.compare.home import budget_slider, home_view
+from app.compare.board import budget_slider, home_view
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.session.open_runs import runs_root

@@ -12,7 +12,7 @@ from app.base.links import go
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
 from app.navigation.selection import runs_root
-from app.queue.submit import live_status, queue_job
+from app.queue.job_panel import live_status, queue_job
 from app.session.open_runs import BY_STAMP, open_cached
 from kvlab import jobs
 from kvlab.common.formatting import format_duration

@@ -14,11 +14,10 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.base.text import code, plain
 from app.base.widgets import private_switch
-from app.evaluation.fit_section import fit_section
-from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
-from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
-from app.queue.submit import queue_and_open
+from app.new_run.method_section import fit_section, hyper_parameter_section, method_section, placement_section
+from app.new_run.model_section import propose_model
+from app.queue.job_panel import queue_and_open
 from app.session.url_state import in_url
 from kvlab.common.formatting import join_words as in_words
 from kvlab.common.formatting import model_title

@@ -12,13 +12,12 @@ from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.compare.home import bytes_axis
+from app.compare.board import bytes_axis
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import show, slug
-from app.figures.view import show_view
+from app.figures.figure import show, show_view, slug
 from app.navigation.selection import runs_root
-from app.queue.submit import queue_and_open
+from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL

@@ -10,9 +10,9 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import private_switch
 from app.evaluation.result_rows import measured_rows
 from app.figures.figure import show
-from app.navigation.proposed_model import propose_model
 from app.new_run.method_section import hyper_parameter_section, method_section
-from app.queue.submit import queue_and_open
+from app.new_run.model_section import propose_model
+from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.bench.request import parts_of
 from kvlab.core.errors import UserError

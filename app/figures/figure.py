@@ -1,25 +1,28 @@
-"""A figure on a page: the chart, its caption in two sentences, and the export menu."""
+"""A figure on a page: the chart, its caption in two sentences, and the export menu; registered views by name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.base.terms import terms_in
-from app.base.text import plain, unseen
+from app.base.text import plain, terms_in, unseen
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
 from app.figures.provenance import Item, clear_items, picture_source, record_item, view_query
+from app.session.open_runs import BY_STAMP
+from kvlab.core.errors import UserError
 from kvlab.views.base import export
 from kvlab.views.base.caption import as_caption, both_of, simple_of
 from kvlab.views.base.provenance import FigureSource
 from kvlab.views.base.template import PLOTLY_CONFIG, has_colour_bar, same_cells, same_lines
+from kvlab.views.base.view import Drawn, Subject, find_view
 
 SHOWN = "shown_figures"
 STORY_BUTTON: dict[str, Any] = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}
@@ -173,3 +176,42 @@ def _button(label: str, build: Callable[[], bytes], file_name: str, key: str, di
 def slug(text: str) -> str:
     """The text as a file name: lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("%", "pc")).strip("-") or "figure"
+
+
+OPEN_FRAMES = 64
+
+
+def show_view(
+    name: str,
+    subject: Subject,
+    key: str,
+    *,
+    on_click: Callable[[], None] | None = None,
+    source: FigureSource = "",
+    **place: Any,
+) -> Drawn | None:
+    """The view with its title, export menu (pictures, CSV, HTML, a slide of a story), alternative text and caption.
+
+    None, with one sentence, if the subject cannot give it, or if all of its lines or cells are equal. `on_click` and
+    `key` are those of `show`.
+    """
+    found = find_view(name)
+    try:
+        found.check(subject)
+        wanted = {part: place[part] for part in signature(found.read).parameters if part in place}
+        frame = frame_of(name, subject, **wanted)
+        if frame.empty:
+            note(found.describe(frame, subject, **place) or "There is nothing to draw here.")
+            return None
+        drawn = found.draw_frame(frame, subject, page_theme(), source, **place)
+    except UserError as error:
+        st.info(plain(str(error)), icon=":material/info:")
+        return None
+    has_chart = show(drawn.figure, drawn.frame, drawn.caption, key, drawn.file_name, drawn.provenance, on_click)
+    return drawn if has_chart else None
+
+
+@st.cache_resource(max_entries=OPEN_FRAMES, show_spinner=False, hash_funcs=BY_STAMP)
+def frame_of(name: str, subject: Subject, **place: Any) -> pd.DataFrame:
+    """The frame of a view, kept by the runs' stamps; raises UserError as the view's function."""
+    return find_view(name).frame(subject, **place)

@@ -10,10 +10,9 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless
-from app.live.cursor import LANE
-from app.live.sessions import running_job, transcript_of, waiting
+from app.live.sessions import LANE, running_job, transcript_of, waiting
+from app.navigation.place import page_keys
 from app.navigation.selection import runs_root
-from app.navigation.shortcuts import page_keys
 from app.session.url_state import get_param, set_page_param, set_param, url_number
 from kvlab import jobs
 from kvlab.browser import read_static
@@ -138,9 +137,9 @@ def answers_html(
         words = answer_html(answer, theme, is_written, reference)
         text = f'<div style="{style}" {label}><div style="{TEXT}">{words}</div></div>'
         head = f'<div class="{"label" if focus is None else "kv-present-label"}">{escape(state.label)}</div>'
-        told = f'<div class="note" style="{NOTE}" title="{note}">{note}</div>'
+        note_box = f'<div class="note" style="{NOTE}" title="{note}">{note}</div>'
         kind = "answer in-focus" if lane == focus else "answer"
-        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}{told}</div>')
+        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}{note_box}</div>')
     if focus is None:
         return f'<div style="{GRID}">{"".join(cells)}</div>'
     widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))

@@ -9,11 +9,19 @@ import streamlit as st
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of, widget_options
-from app.components.payload import SentTexts
-from app.components.tokentext import tokentext
+from app.components import SentTexts, tokentext
 from app.figures.figure import show
-from app.live.cursor import LANE, choose_words, chosen_words, follow_run, head_in_focus, recorded_links, share_lane
-from app.live.sessions import act, fork_session
+from app.live.sessions import (
+    LANE,
+    act,
+    choose_words,
+    chosen_words,
+    follow_run,
+    fork_session,
+    head_in_focus,
+    recorded_links,
+    share_lane,
+)
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, set_param
 from kvlab.core.choice import FULL, MethodChoice
@@ -124,8 +132,8 @@ def word_edits(
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
         head = _where(heads, words[1])
-        for edit, (name, icon, told) in BUTTONS.items():
-            if button_unless(name, why, icon=f":material/{icon}:", help=told, key=f"live-{edit}"):
+        for edit, (name, icon, text) in BUTTONS.items():
+            if button_unless(name, why, icon=f":material/{icon}:", help=text, key=f"live-{edit}"):
                 changed = _edited(choice, edit, words, head)
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
         if button_unless("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):

@@ -11,10 +11,9 @@ from streamlit.delta_generator import DeltaGenerator
 from app.base.text import plain
 from app.base.widgets import button_unless, one_of
 from app.live.sessions import open_session
-from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section
-from app.new_run.model_section import download_buttons
+from app.new_run.model_section import download_buttons, propose_model
 from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import get_params, in_url, params, set_param
 from kvlab.common.formatting import format_bytes, model_title

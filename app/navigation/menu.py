@@ -1,46 +1,50 @@
-"""The menu: places in the order of questions, and the views of each as tabs at the top of its pages.
+"""The menu: places in the order of questions, the views of each as tabs at the top of its pages, and former addresses.
 
-A view is a script in `pages/`. An address of a view that moved is in `app.navigation.moved_pages`.
+A module of `app.entries` has the pages of an entry: the one at the address `wall` is drawn by its function `wall_page`.
 """
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 
 import streamlit as st
 
 from app.base.component import component
-from app.base.links import PAGES, link, page_link, run_in_url
+from app.base.links import START, go, link, page_at, page_link, run_in_url
 from app.base.theme import theme
-from app.navigation.moved_pages import MOVED, open_moved
-from app.run_views.plugin_views import view_pages
 from app.session.open_runs import runs_root
+from app.session.url_state import params
 from kvlab.common.formatting import format_bytes
+from kvlab.core.plugins.origin import KVLAB
+from kvlab.views.base.view import VIEWS
 
-FIRST = "first"  # the URL path of the start page, which is served at the root
 TABS = "page-tabs"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the menu; its first view opens with it. `views` are scripts in `pages/` with the titles of tabs."""
+    """An entry of the menu; its first view opens with it. `views` are addresses with the titles of tabs."""
 
     title: str
     icon: str
+    module: str
     views: tuple[tuple[str, str], ...]
     plugins: bool = False  # whether the views of plug-ins are its last tabs
 
 
 MENU = (
-    Entry("Home", "home", (("start", "Start"), ("runs", "All runs"))),
-    Entry("New", "add_circle", (("new_run", "New"),)),
-    Entry("Live", "forum", (("live", "Live"),)),
-    Entry("Result", "rule", (("compare", "Result"),)),
+    Entry("Home", "home", "home", (("start", "Start"), ("runs", "All runs"))),
+    Entry("New", "add_circle", "new_run", (("new_run", "New"),)),
+    Entry("Live", "forum", "live", (("live", "Live"),)),
+    Entry("Result", "rule", "result", (("compare", "Result"),)),
     Entry(
         "Cache",
         "view_comfy",
+        "cache",
         (
             ("wall", "All heads"),
             ("two_runs", "Difference of two runs"),
@@ -49,10 +53,11 @@ MENU = (
             ("spans", "By part of the prompt"),
         ),
     ),
-    Entry("Why wrong", "mystery", (("restore", "Restore the answer"), ("autopsy", "Fate of a word"))),
+    Entry("Why wrong", "mystery", "why_wrong", (("restore", "Restore the answer"), ("autopsy", "Fate of a word"))),
     Entry(
         "Attention",
         "visibility",
+        "attention",
         (
             ("merges", "Lost by merging"),
             ("sag", "Bound of the loss"),
@@ -62,10 +67,10 @@ MENU = (
         ),
         plugins=True,
     ),
-    Entry("Cost", "memory", (("memory", "Bytes"), ("serving", "In a serving engine"), ("speed", "Speed"))),
-    Entry("Many prompts", "grade", (("quality", "Scores"), ("safe_budget", "Safe budget"))),
-    Entry("Papers", "auto_stories", (("papers", "Papers"),)),
-    Entry("Story", "bookmarks", (("story", "Story"),)),
+    Entry("Cost", "memory", "cost", (("memory", "Bytes"), ("serving", "In a serving engine"), ("speed", "Speed"))),
+    Entry("Many prompts", "grade", "many_prompts", (("quality", "Scores"), ("safe_budget", "Safe budget"))),
+    Entry("Papers", "auto_stories", "papers", (("papers", "Papers"),)),
+    Entry("Story", "bookmarks", "story", (("story", "Story"),)),
 )
 GLOSSARY = "glossary"
 TOOLS = "top-tools"
@@ -94,32 +99,41 @@ def menu() -> Menu:
     for entry in MENU:
         # Only the entry is in the sidebar; its other views have addresses and tabs.
         views = [
-            (_page(name, entry.title if place == 0 else title, entry.icon, hidden=place > 0), title)
+            (_page(entry.module, name, entry.title if place == 0 else title, entry.icon, hidden=place > 0), title)
             for place, (name, title) in enumerate(entry.views)
         ]
-        if entry.plugins:
-            views += [(page, page.title) for page in view_pages()]
+        for found in VIEWS.values() if entry.plugins else ():
+            if found.kind != "rows" and VIEWS.origin(found.name) != KVLAB:
+                draw = partial(_draw, entry.module, "plugin_view", found.name)
+                page = page_at(f"view_{found.name}", draw, title=found.title, icon=":material/extension:")
+                views.append((page, found.title))
         pages += [page for page, _ in views]
         tabs |= {page.url_path: tuple(views) for page, _ in views}
     # The default page is served at the root only, so a hidden one is served at /start.
-    pages.append(st.Page(PAGES / "start.py", title="Home", url_path="start", visibility="hidden"))
-    tabs["start"] = tabs[""]
-    pages.append(_page(GLOSSARY, "Glossary", "menu_book", hidden=True))
+    pages.append(st.Page(partial(_draw, MENU[0].module, START), title="Home", url_path=START, visibility="hidden"))
+    tabs[START] = tabs[""]
+    pages.append(_page(GLOSSARY, GLOSSARY, "Glossary", "menu_book", hidden=True))
     for name in MOVED:
-        title = name.replace("_", " ").capitalize()
-        pages.append(st.Page(partial(open_moved, name), title=title, url_path=name, visibility="hidden"))
+        pages.append(
+            page_at(name, partial(open_moved, name), title=name.replace("_", " ").capitalize(), visibility="hidden")
+        )
     return Menu(tuple(pages), tabs)
 
 
-def _page(name: str, title: str, icon: str, hidden: bool) -> st.Page:
-    return st.Page(
-        PAGES / f"{name}.py",
-        title=title,
-        icon=f":material/{icon}:",
-        url_path=FIRST if name == "start" else name,
-        default=name == "start",
-        visibility="hidden" if hidden else "visible",
-    )
+def page_names() -> list[str]:
+    """The name of every page, as addresses have it."""
+    return [*(name for entry in MENU for name, _ in entry.views), GLOSSARY]
+
+
+def _page(module: str, name: str, title: str, icon: str, hidden: bool) -> st.Page:
+    visibility = "hidden" if hidden else "visible"
+    draw = partial(_draw, module, name)
+    return page_at(name, draw, title=title, icon=f":material/{icon}:", visibility=visibility)
+
+
+def _draw(module: str, name: str, *arguments: str) -> None:
+    """Draw a page. Its module is imported now: pages link to each other by the names that stand here."""
+    getattr(import_module(f"app.entries.{module}"), f"{name}_page")(*arguments)
 
 
 def page_tabs(shown: Menu, page: st.Page) -> None:
@@ -151,3 +165,42 @@ def top_tools(shown: Menu) -> None:
                 disk = shutil.disk_usage(root)
                 st.caption(f"The disk has {format_bytes(disk.free)} free of {format_bytes(disk.total)}.")
             link("runs", "Thin, export or delete runs", icon=":material/folder_open:")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The page that took the place of a former one, which parameters have other names there, and which are added."""
+
+    page: str
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, str] = field(default_factory=dict)
+
+
+MOVED = {
+    "difference": Moved("two_runs", renamed={"a": "run"}, added={"panes": "text,kl"}),
+    "killed": Moved("restore"),
+    "atlas": Moved("papers"),
+    "zsmerge": Moved("papers", added={"paper": "zsmerge"}),
+    "kvmerger": Moved("papers", added={"paper": "kvmerger"}),
+    "pyramid_pool": Moved("papers", added={"paper": "pyramid-pool"}),
+    "keepkv": Moved("papers", added={"paper": "keepkv"}),
+    "gvote": Moved("papers", added={"paper": "gvote"}),
+    "beyond": Moved("papers", added={"paper": "beyond"}),
+}
+
+
+def current_place(page: str, query: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The page and parameters that a link to `page`, of today or before, means."""
+    if page not in MOVED:
+        return page, dict(query)
+    moved = MOVED[page]
+    # A new name wins over an old parameter of that name, as the run that a difference begins with.
+    kept = {name: value for name, value in query.items() if name not in moved.renamed}
+    renamed = {moved.renamed[name]: value for name, value in query.items() if name in moved.renamed}
+    return current_place(moved.page, {**kept, **renamed, **moved.added})
+
+
+def open_moved(name: str) -> None:
+    """Open what took the place of a former page."""
+    page, query = current_place(name, params())
+    go(page, **query)

@@ -1,31 +1,36 @@
-"""The sections of New about the model: its name, its chat format, and the number of tokens it reads."""
+"""The sections of forms about the model: the one proposed, its chat format, and the number of tokens it reads."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from app.base.text import plain
 from app.base.widgets import button_unless
 from app.figures.export_menu import Offer, show_title
-from app.navigation.selection import runs_root
-from app.session.url_state import in_url
+from app.navigation.selection import wanted_comparison
+from app.session.open_runs import runs_root
+from app.session.url_state import current_page, in_url, params, set_param
 from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
+from kvlab.library.items import split_joint_id
 from kvlab.models.info import names, token_count
 from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.models.info.mini import cannot_do, taught
 from kvlab.models.info.model_download import get_model
-from kvlab.models.info.names import EMBEDDED
+from kvlab.models.info.names import EMBEDDED, check_model
 from kvlab.models.info.offered_models import offered_models, short_name
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning.choices import local_models, model_field_help
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
+from kvlab.trace.catalogue import list_comparisons
 
 FETCHED = "model_downloaded"
 CHOSEN = "chat_model_chosen"
@@ -161,7 +166,7 @@ def chat_section(model: str) -> dict[str, Any]:
     return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
 
-def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
+def count_section(prompt: str, how: ChatFormat, prompts: int = 0) -> int:
     """Show and return the number of tokens; 0 without a prompt, or if the chat template rejects it.
 
     `of` is the number of prompts, of which `prompt` is the longest.
@@ -178,7 +183,7 @@ def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
     limit = f" of at most {window:,} with new ones" if window else ""
     basis = " (with its chat template)" if templated else ""
     basis = basis if exact else " (estimated, as its tokenizer is not on this machine)"
-    which = f"The longest of {of} prompts" if of else "The prompt"
+    which = f"The longest of {prompts} prompts" if prompts else "The prompt"
     st.caption(f"{which} has {'' if exact else 'about '}**{count:,} tokens**{limit}{basis}.", width="content")
     for note in token_count.notes(prompt, how):
         st.warning(plain(note), icon=":material/info:")
@@ -196,3 +201,43 @@ def take_model() -> None:
     if picked := st.session_state.get("model_here"):
         st.session_state["model"] = picked
         st.session_state["model_here"] = None
+
+
+PROPOSED_ON = "model_proposed_on"  # the page with the last such field
+
+
+def propose_model(key: str, last: str = "") -> None:
+    """Fill in the model field `key`, unless the URL or the user set it; call before the field is drawn.
+
+    The value then is in the URL, so that the address means the same elsewhere. `last` is the model of the last such
+    form: it comes before a comparison that nobody chose.
+    """
+    # New and Live name their fields alike, and the session has the other page's value until this one is drawn.
+    is_new = st.session_state.get(PROPOSED_ON) != current_page()
+    st.session_state[PROPOSED_ON] = current_page()
+    if key not in params() and (is_new or key not in st.session_state) and (model := _model_in_view(last)):
+        st.session_state[key] = model
+        with suppress(StreamlitAPIException):  # a field of this name was drawn before, and writes the URL itself
+            set_param(key, model)
+
+
+def _model_in_view(last: str) -> str:
+    """The model of the comparison that was chosen, else `last`, else that of the newest comparison; "" if none can be
+    loaded.
+    """
+    try:
+        comparisons = list_comparisons(runs_root())
+    except UserError:
+        comparisons = []
+    wanted = wanted_comparison(comparisons) or ""
+    ids = split_joint_id(wanted) or [wanted]
+    chosen = [entry.runs[0].model for entry in comparisons if entry.comparison_id in ids]
+    newest = [entry.runs[0].model for entry in comparisons[:1]]
+    return next((name for name in (*chosen, last, *newest) if _is_valid(name)), "")
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        return check_model(name) != ""
+    except UserError:
+        return False

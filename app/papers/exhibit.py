@@ -1,10 +1,18 @@
-"""One exhibit of a paper: its claim and verdict, figures, the evidence of the verdict, and the paper's values."""
+"""One exhibit of a paper: its claim and verdict, figures, the evidence of the verdict, and the paper's values.
+
+Rendered figures are cached for all sessions, bounded in bytes; stale ones are redrawn in the background.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Literal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Generic, Literal, TypeVar
 
 import pandas as pd
 import streamlit as st
@@ -15,10 +23,10 @@ from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import collect, note, page_file, show
 from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
-from app.papers.figure_cache import FigureCache
 from app.papers.measure_button import measure_button
 from app.session.url_state import in_url
 from kvlab.common.formatting import model_title
+from kvlab.common.lab import acting, acting_as
 from kvlab.core.errors import UserError
 from kvlab.papers.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.papers.model_exhibits import OWN, draw_shown, measured_on, with_badge
@@ -29,19 +37,134 @@ from kvlab.papers.verdict_figure import verdict_card as card_figure
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped, shipped_results
-from kvlab.results.sources import Sources
+from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import Claim, basis_sentences, verdict_sentence, what_would_change
 from kvlab.views.base.export import Section
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import QUIET
 from kvlab.views.base.words import with_spaces
 
+V = TypeVar("V")
+MAX_AGE_SECONDS = 60.0  # after which an outdated value is redrawn
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Entry(Generic[V]):
+    value: V
+    seen: SourceState
+    size: int
+    drawn: float
+
+    def is_outdated(self, state: SourceState) -> bool:
+        return self.seen.stamp != state.stamp and self.seen.at < state.at
+
+
+class FigureCache(Generic[V]):
+    """Least-recently-used cache of at most `max_bytes`, keyed by content and `Seen.place` (what the user may see).
+
+    Each value is drawn once, however many sessions wait for it. An outdated value is returned, and redrawn by a
+    background thread that is idle half of the time; a caller waits for a new one only if a source of the old one was
+    deleted or hidden, or if `is_useful` is false for it. A value newer than the caller's sources is returned as it is:
+    otherwise a slow page would replace newer values by older ones.
+    """
+
+    def __init__(self, max_bytes: int, size: Callable[[V], int], is_useful: Callable[[V], bool]) -> None:
+        self.bytes = 0
+        self._max_bytes = max_bytes
+        self._size = size
+        self._is_useful = is_useful
+        self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._drawing: dict[Hashable, threading.Lock] = {}
+        self._queued: set[Hashable] = set()
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def get(self, what: Hashable, state: SourceState, draw: Callable[[], V]) -> V:
+        """The value, from `draw` if it is not cached. Errors of `draw` are raised and not cached."""
+        key = (what, state.place)
+        entry = self._find(key, state)
+        if entry is None:
+            with self._lock:
+                turn = self._drawing.setdefault(key, threading.Lock())
+            with turn:
+                entry = self._find(key, state) or self._draw(key, state, draw)
+        if entry.is_outdated(state) and time.monotonic() - entry.drawn >= MAX_AGE_SECONDS:
+            self._redraw_later(key, state, draw)
+        return entry.value
+
+    def known(self, what: Hashable, state: SourceState) -> V | None:
+        """The value if `get` would return it without drawing."""
+        entry = self._find((what, state.place), state)
+        return None if entry is None else entry.value
+
+    def _find(self, key: Hashable, state: SourceState) -> _Entry[V] | None:
+        """The entry, if it may be shown."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+        if entry is None or not entry.is_outdated(state):
+            return entry
+        return entry if entry.seen.names <= state.names and self._is_useful(entry.value) else None
+
+    def _draw(self, key: Hashable, state: SourceState, draw: Callable[[], V]) -> _Entry[V]:
+        try:
+            value = draw()
+            entry = _Entry(value, state, self._size(value), time.monotonic())
+            with self._lock:
+                self._drop(key)
+                self._entries[key] = entry
+                self.bytes += entry.size
+                while self.bytes > self._max_bytes and len(self._entries) > 1:
+                    self._drop(next(iter(self._entries)))
+            return entry
+        finally:
+            with self._lock:
+                self._drawing.pop(key, None)
+
+    def _drop(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        self.bytes -= entry.size if entry else 0
+
+    def _redraw_later(self, key: Hashable, state: SourceState, draw: Callable[[], V]) -> None:
+        user = acting()
+
+        def work() -> None:
+            try:
+                with acting_as(user):
+                    self._draw(key, state, draw)
+            except Exception as error:  # the next page draws it, and shows the error
+                log.error("%s could not be redrawn", key, exc_info=error)
+                with self._lock:
+                    self._drop(key)
+            with self._lock:
+                self._queued.discard(key)
+
+        with self._lock:
+            if key in self._queued:
+                return
+            self._queued.add(key)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="figure-cache", daemon=True)
+                self._thread.start()
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while True:
+            work = self._queue.get()
+            begun = time.monotonic()
+            work()
+            del work  # it refers to runs
+            time.sleep(time.monotonic() - begun)
+
+
 BADGES: dict[str, tuple[Literal["green", "red", "gray"], str]] = {
     "holds": ("green", ":material/check_circle:"),
     "does not hold": ("red", ":material/cancel:"),
     "not enough to say": ("gray", ":material/help:"),
 }
-log = logging.getLogger(__name__)
 CACHE_BYTES = 24_000_000  # of figures and frames as sent; about three times that in memory
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
 

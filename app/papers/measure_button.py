@@ -10,7 +10,7 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.navigation.selection import runs_root
-from app.queue.submit import submit_job
+from app.queue.job_panel import submit_job
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import model_title

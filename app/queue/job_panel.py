@@ -1,4 +1,4 @@
-"""The panel of a job: place in the queue, progress, the texts as they are written, actions, runs and log.
+"""Queuing a job, and its panel: place in the queue, progress, the texts as they are written, actions, runs and log.
 
 It polls until the job ends, and then shows the outcome.
 """
@@ -13,9 +13,8 @@ import streamlit as st
 from app.base.links import go, link, place_in_url
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
-from app.navigation.selection import runs_root
+from app.navigation.selection import runs_root, session_id
 from app.queue.race import show_outcome, show_race
-from app.queue.submit import live_status
 from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
@@ -23,6 +22,7 @@ from kvlab.common.formatting import format_duration, hide_paths, model_title, ti
 from kvlab.common.lab import acting, lab
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
+from kvlab.forms import plan_preview
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.client import busy_words, place_words
@@ -34,6 +34,44 @@ from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.views.frames.labels import distinct_names
+
+
+def queue_job(build: Callable[[], Work]) -> str | None:
+    """The id of the job that `build` returns; None, with an error, if it cannot be built or queued."""
+    try:
+        job_id = submit_job(build())
+        jobs.ensure_worker(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+    return job_id
+
+
+def queue_and_open(page: str, build: Callable[[], Work], parameter: str = "job") -> None:
+    """Queue the job that `build` returns, and open the page that shows its progress."""
+    if job_id := queue_job(build):
+        go(page, **{parameter: job_id})
+
+
+def submit_job(work: Work) -> str:
+    """The id of a new job. Raises UserError if it is too large for this machine or refused here."""
+    plan_preview.check_work(work)
+    return jobs.submit(runs_root(), work, session_id())
+
+
+def live_status(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
+    """The status of a job, with a worker to run it; None, with an error, if unreadable. Reruns the page at its end."""
+    try:
+        status = jobs.status(runs_root(), job_id, log_lines)
+        if not status.ended:
+            jobs.ensure_worker(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+    if status.ended:
+        st.rerun()  # without polling
+    return status
+
 
 POLL_SECONDS = 1.0
 RACE_SECONDS = 0.5

@@ -1,4 +1,4 @@
-"""ASGI middleware in front of Streamlit: authentication, allowed hosts, and security headers.
+"""ASGI middleware in front of Streamlit (authentication, allowed hosts, security headers), and the current user.
 
 The gate takes the user's name from the header of a proxy that the settings name, and passes it on in a header of its
 own, which `server.trustedUserHeaders` puts into `st.user`. Headers of this name sent by a browser are dropped.
@@ -18,14 +18,20 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import psutil
+import streamlit as st
 from starlette.responses import FileResponse
 
+from app.base.text import plain
+from app.session.open_runs import runs_root
 from app.session.streamlit_internals import STATIC, claim_in_cookie
-from kvlab.common.lab import People, lab
+from kvlab.common.binding import OPEN, OPEN_TO_EVERYONE
+from kvlab.common.lab import ALONE, People, User, lab, set_current_user
 from kvlab.core.errors import UserError
+from kvlab.jobs import access_check as disk_space
+from kvlab.trace.index import index_note
 
 # Streamlit's own scripts, styles and fonts, each sent in one write.
 #
@@ -223,3 +229,64 @@ def _cookies(scope: Any) -> dict[str, str]:
         return {name: cookie.value for name, cookie in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
     except CookieError:
         return {}
+
+
+def disk_warning() -> None:
+    """Show the warning, if there is one."""
+    root = runs_root()
+    if not root.is_dir():
+        return
+    try:
+        warning = index_note(root) or disk_space.disk_warning(root)
+    except OSError:
+        return  # pages show errors of the folder
+    if warning:
+        st.warning(plain(warning), icon=":material/hard_drive:")
+
+
+USER_NAME = "kvlab_name"  # in `st.user`, from the header that the gate sets
+
+
+def current_person() -> User:
+    """The authenticated user, or the only one of a single-user server. Raises UserError if nobody has signed in."""
+    settings = lab()
+    if settings is None:
+        return ALONE
+    if settings.people.way == "oidc":
+        name = st.user.get(settings.people.claim) if st.user.get("is_logged_in") else None
+        missing = f"Sign in first: no {settings.people.claim!r} came from the identity provider."
+    else:
+        name = unquote(str(st.user.get(USER_NAME) or ""))
+        missing = "Sign in first: no name came from the lab's proxy."
+    if not name:
+        raise UserError(missing)
+    return User(str(name))
+
+
+def let_in() -> bool:
+    """Whether the user may see the page; draws the sign-in, or why access is denied, if not."""
+    try:
+        settings = lab()
+        if settings is not None and settings.people.way == "oidc" and not st.user.get("is_logged_in"):
+            st.title("kvlab")
+            if st.button("Sign in", type="primary"):
+                st.login()
+            return False
+        person = current_person()
+    except UserError as error:
+        st.error(plain(str(error)))
+        if st.user.get("is_logged_in") and st.button("Sign out"):
+            st.logout()
+        return False
+    if settings is None:
+        if os.environ.get(OPEN):
+            st.sidebar.warning(f"{OPEN_TO_EVERYONE} Start it with `--lab`.", icon=":material/lock_open:")
+        return True
+    with st.sidebar.container(horizontal=True, vertical_alignment="center", key="who"):
+        st.caption(plain(person.name))
+        if settings.people.way == "oidc" and st.button("Sign out", type="tertiary"):
+            st.logout()
+    return True
+
+
+set_current_user(current_person)

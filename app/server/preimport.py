@@ -12,7 +12,7 @@ from pathlib import Path
 from app.session.streamlit_internals import server_is_running
 
 MAIN = Path(__file__).parents[1] / "main.py"
-PAGES = Path(__file__).resolve().parents[2] / "pages"
+ENTRIES = Path(__file__).parents[1] / "entries"
 TIMEOUT_SECONDS = 60.0  # after which a page imports for itself
 
 _started = threading.Event()
@@ -38,7 +38,7 @@ def _work() -> None:
         from kvlab.planning import choices
 
         choices.prefetch()
-        import_all([MAIN, *sorted(PAGES.glob("*.py"))])
+        import_all([MAIN, *sorted(ENTRIES.glob("*.py"))])
     finally:
         _finished.set()
 

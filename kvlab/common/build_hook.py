@@ -1,6 +1,6 @@
 """setuptools hook: put the dashboard and the assets inside the built package.
 
-`app/`, `pages/` and `assets/` are at the top of the checkout; as packages of their own they would take general names,
+`app/` and `assets/` are at the top of the checkout; as packages of their own they would take general names,
 so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.core.assets` finds them.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from setuptools.command.build_py import build_py
 
-FOLDERS = ("app", "pages", "assets")
+FOLDERS = ("app", "assets")
 IGNORED = ("__pycache__", "*.pyc", ".DS_Store", "mini-60", "mini-half")  # the last two: models of the checkout alone
 
 

@@ -13,7 +13,7 @@ CACHE = "KVLAB_CACHE"  # variable that names the folder of `cache_folder`
 
 
 def project_root() -> Path:
-    """The folder with `app/`, `pages/` and `assets/`: the checkout, or the copy in an installed package."""
+    """The folder with `app/` and `assets/`: the checkout, or the copy in an installed package."""
     return SHIPPED if SHIPPED.is_dir() else PACKAGE.parent
 
 

@@ -230,9 +230,9 @@ class Predictors:
         self.average, self.observed, self.total, self.count, self.recent, self.inside = np.zeros((6, tokens))
         self.rows: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def add(self, row: np.ndarray, seen: int) -> None:
-        """Add a row of scores (tokens,) whose query saw the first `seen` tokens."""
-        visible = np.arange(len(row)) < seen
+    def add(self, row: np.ndarray, tokens: int) -> None:
+        """Add a row of scores (tokens,) whose query saw the first `tokens` tokens."""
+        visible = np.arange(len(row)) < tokens
         if len(self.rows) >= self.start:
             self.average = self.alpha * self.average + (1 - self.alpha) * row
             self.observed = self.observed + visible

@@ -22,12 +22,11 @@ from kvlab.requests.measurement import Benchmark, Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
 from kvlab.views import speed
-from kvlab.views.base.amounts import sentence, some_of
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.provenance import Provenance, settings_of_rows
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import byte_size, number, percent
+from kvlab.views.base.words import byte_size, number, percent, sentence, some_of
 
 SMALL = 16  # divides shapes and texts
 NO_MODEL = "It times the paper's shapes with random weights, so that it is the same for every model in view."

@@ -172,31 +172,31 @@ def lengths_within(lengths: tuple[int, ...], model: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(STEP, length * window // MINI_WINDOW // STEP * STEP) for length in lengths))
 
 
-def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
+def rows_of_arm(rows: pd.DataFrame, method: str, parameters: Mapping[str, JsonValue]) -> pd.DataFrame:
     """The rows of a method with the given options, including equivalent requests with fewer explicit options.
 
     An option equal to its preset's value is the same measurement; of two exhibits' evaluations in one folder it runs
     once, under the first request's text.
     """
-    text = canonical_json(own)
+    text = canonical_json(parameters)
     mine = rows[rows["method"] == method]
     exact = mine[mine["hyper_parameters"] == text]
     if "settings" not in mine:
         return exact
     asked = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
-    same = {pair for pair in set(asked) if pair[0] != text and _is_same(*pair, own)}
+    same = {pair for pair in set(asked) if pair[0] != text and _is_same(*pair, parameters)}
     others = mine[pd.Series([pair in same for pair in asked], mine.index, dtype=bool)]
     others = others[~others["key"].isin(exact["key"])]
     return pd.concat([exact, others.assign(hyper_parameters=text)])
 
 
-def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
-    """Whether a request with other option text ran with the options `own`, judged by its recorded settings."""
+def _is_same(asked: str, settings: str, parameters: Mapping[str, JsonValue]) -> bool:
+    """Whether a request with other option text ran with the options `parameters`, judged by its recorded settings."""
     given = _values(asked or "{}")
     real = _values(settings or "{}")
-    if any(own.get(name) != value for name, value in given.items()):
+    if any(parameters.get(name) != value for name, value in given.items()):
         return False
-    return all(name in real and real[name] == value for name, value in own.items() if name not in given)
+    return all(name in real and real[name] == value for name, value in parameters.items() if name not in given)
 
 
 def origin_of(rows: pd.DataFrame) -> Provenance:

@@ -72,10 +72,10 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
     return replace(other, finding=f"{mine}; judged on what is {ships.description}. {other.finding}", settle=own.settle)
 
 
-def _rests_on_more(other: Claim, own: Claim) -> bool:
-    if other.basis.prompts != own.basis.prompts:
-        return other.basis.prompts > own.basis.prompts
-    return not own.basis.prompts and own.verdict == OPEN != other.verdict
+def _rests_on_more(other: Claim, claim: Claim) -> bool:
+    if other.basis.prompts != claim.basis.prompts:
+        return other.basis.prompts > claim.basis.prompts
+    return not claim.basis.prompts and claim.verdict == OPEN != other.verdict
 
 
 def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:

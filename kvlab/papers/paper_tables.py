@@ -30,7 +30,7 @@ from kvlab.evaluation.scoring.metrics import is_installed, packages, rescore
 from kvlab.results.quality_tables import ranks, scores
 from kvlab.views.base.provenance import PRESET, as_published, settings_of_rows
 from kvlab.views.base.words import plural
-from kvlab.views.frames.public_board import agreements
+from kvlab.views.public_board import agreements
 
 COLUMNS = ("exhibit", "source", "model", "method", "budget", "dataset", "metric", "value", "note")
 VALUES = "paper_values.csv"
@@ -273,11 +273,11 @@ def _tables() -> dict[str, PaperTable]:
     return {name: _read_table(name, dict(given)) for name, given in _data().items() if name != "places"}
 
 
-def _read_table(name: str, given: dict[str, Any]) -> PaperTable:
-    files = [PaperFile(**{**one, "find": tuple(one["find"])}) for one in given.pop("files", [])]
-    for dataset, task in given.pop("longbench", {}).items():
+def _read_table(name: str, values: dict[str, Any]) -> PaperTable:
+    files = [PaperFile(**{**one, "find": tuple(one["find"])}) for one in values.pop("files", [])]
+    for dataset, task in values.pop("longbench", {}).items():
         files.append(PaperFile(dataset, (f"{task}.jsonl",), "longbench", f"longbench/{task}", "longbench"))
-    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     return PaperTable(name=name, files=tuple(files), **listed)
 
 

@@ -286,9 +286,9 @@ def _card_store(sources: Sources) -> DiskCache:
     return DiskCache(sources.root, "cards")
 
 
-def _card_state(seen: SourceState) -> str:
+def _card_state(state: SourceState) -> str:
     """State of what a card is drawn from: the user's data and the shipped results."""
-    return " ".join((seen.stamp, *(ships.stamp for ships in shipped_results().values())))
+    return " ".join((state.stamp, *(ships.stamp for ships in shipped_results().values())))
 
 
 def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:

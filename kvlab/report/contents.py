@@ -204,10 +204,10 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     )
 
 
-def _lines(table: pd.DataFrame, asked: board.AnswerCheck | None) -> Iterator[str]:
-    if asked is not None:
-        yield f"Expected answer: {asked.expected.words}."
-        if asked.reference.kind in ("nearly", "wrong"):
+def _lines(table: pd.DataFrame, check: board.AnswerCheck | None) -> Iterator[str]:
+    if check is not None:
+        yield f"Expected answer: {check.expected.words}."
+        if check.reference.kind in ("nearly", "wrong"):
             yield f"Warning: {NO_REFERENCE}."
         right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.correct_runs(table).itertuples()]
         count = int((table["method"] != FULL.method).sum())
@@ -234,7 +234,7 @@ def _figures(
         yield Section(figures.kl_along_text(text, theme), figures.caption_kl_along_text(text), origin)
     memory = compare.memory_over_steps(runs)
     if len(memory):
-        drawn = figures.memory_over_steps(memory, "live_bytes", theme)
+        drawn = figures.memory_over_steps(memory, theme)
         yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = pd.DataFrame()
@@ -280,15 +280,15 @@ def _texts(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[Segment, ...]]]:
             yield label, tuple(diff(run.record.free_text, full))
 
 
-def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame) -> Iterator[str]:
+def _distrust(runs: Sequence[Run], check: board.AnswerCheck | None, table: pd.DataFrame) -> Iterator[str]:
     tokens = int(table["mean_tokens"].max())
     yield f"All results are from {ONE_PROMPT}: means are over {tokens} tokens of one continuation only."
-    if asked is None:
+    if check is None:
         yield "No expected answer was given, so it is unknown which run is right."
-    elif asked.expected.assumed and len(asked.positions):
+    elif check.expected.assumed and len(check.positions):
         yield "No fact was marked; it is assumed to be where the prompt contains the answer."
-    if asked is not None and asked.problem:
-        yield asked.problem
+    if check is not None and check.problem:
+        yield check.problem
     beyond = figures.caption_beyond_budget(compare.beyond_budget(runs))
     if beyond:
         yield beyond

@@ -17,8 +17,7 @@ from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, remove_title
 from kvlab.report.page import page
 from kvlab.report.pictures import animation, estimate_gif
-from kvlab.report.slide_parts import Picture, why_no_slides
-from kvlab.report.slides import slides, story_slides
+from kvlab.report.slide_parts import Picture, slides, story_slides, why_no_slides
 from kvlab.report.views import history_of
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
@@ -112,13 +111,13 @@ def export_gif(root: Path, name: str, layer: int | None, head: int | None, say: 
 
 
 @contextmanager
-def _writer(given: ImageWriter | None) -> Iterator[ImageWriter]:
+def _writer(writer: ImageWriter | None) -> Iterator[ImageWriter]:
     """The given writer, or a temporary one."""
-    own = given or ImageWriter()
+    own = writer or ImageWriter()
     try:
         yield own
     finally:
-        if given is None:
+        if writer is None:
             own.close()
 
 

@@ -95,6 +95,6 @@ def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
     return f"<article><b>{html.escape(label)}</b><div class=text>{marked}</div></article>"
 
 
-def in_script(given: Any) -> str:
+def in_script(value: Any) -> str:
     """JSON escaped for a script element (`</` would end it)."""
-    return json.dumps(given).replace("</", "<\\/")
+    return json.dumps(value).replace("</", "<\\/")

@@ -1,4 +1,4 @@
-"""Parts of a PPTX slide: title and notes, text, editable tables, marked texts, pictures.
+"""A report or story as PPTX slides: title, notes with origins, text, editable tables, marked texts, pictures.
 
 Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, 18 MB); imported when needed, in .3 s.
 """
@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import plotly.graph_objects as go
+
 from kvlab.core.errors import UserError
-from kvlab.report.draw import NOT_XML
-from kvlab.report.views import Table
-from kvlab.views.base.caption import both_of, simple_of
+from kvlab.report.contents import Report
+from kvlab.report.deck import content, missing_picture_text, slide_text
+from kvlab.report.pictures import NOT_XML, picture
+from kvlab.report.views import Passages, Shown, Table, table_of
+from kvlab.trace.stories import Story
+from kvlab.views.base.caption import as_caption, both_of, simple_of
 from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.views.base.template import INK, QUIET
 from kvlab.views.frames.textdiff import Segment
@@ -117,8 +122,8 @@ def add_words(
     return frame
 
 
-def add_caption(slide: Any, caption: str, of: str, theme: Theme) -> None:
-    """Add both sentences of the caption at the bottom, with its subject `of` in small print."""
+def add_caption(slide: Any, caption: str, source: str, theme: Theme) -> None:
+    """Add both sentences of the caption at the bottom, with its `source` in small print."""
     from pptx.util import Pt
 
     top = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1
@@ -130,8 +135,10 @@ def add_caption(slide: Any, caption: str, of: str, theme: Theme) -> None:
     else:
         points = 16 if len(caption) < 230 else 12 if len(caption) < 420 else 10
         add_words(slide, [caption], top, CAPTION_HEIGHT, points, theme)
-    if of:
-        add_words(slide, [of], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(of) < 150 else 9, theme, quiet=True)
+    if source:
+        add_words(
+            slide, [source], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(source) < 150 else 9, theme, quiet=True
+        )
 
 
 def _caption_points(simple: str, exact: str) -> tuple[int, int]:
@@ -297,3 +304,90 @@ def inches(*numbers: float) -> tuple[Any, ...]:
     from pptx.util import Inches
 
     return tuple(Inches(number) for number in numbers)
+
+
+MOST_ROWS = 12
+MOST_PASSAGES = 2
+LINES_A_SLIDE = 6
+Draw = Callable[[go.Figure | bytes, Theme], Picture]
+
+
+def slides(report: Report, draw: Draw) -> bytes:
+    """The report as slides; `draw` renders a figure or an SVG.
+
+    Raises:
+        UserError: python-pptx is not installed.
+    """
+    deck = empty_deck()
+    notes = report.provenance
+    first, *more = _chunks([f"“{report.question}”", *report.lines], LINES_A_SLIDE)
+    add_lines(deck, report.title, first, notes)
+    for lines in more:
+        add_lines(deck, f"{report.title}, continued", lines, notes)
+    for rows in _chunks(report.table, MOST_ROWS):
+        add_table(deck, "Runs", table_of(rows), notes)
+    for section in report.figures:
+        title = str(section.figure.layout.title.text or "Figure")
+        add_figure(deck, title, section.figure, section.caption, report.of, f"{section.source}\n{notes}", draw)
+    if len(report.settings):
+        for rows in _chunks(report.settings.reset_index(), MOST_ROWS):
+            add_table(deck, "Different settings", table_of(rows), notes)
+    for label, segments in report.texts:
+        add_passages(deck, f"Text of {label}", [("", segments)], "", report.of, notes)
+    for lines in _chunks(report.distrust, LINES_A_SLIDE):
+        add_lines(deck, "Caveats", lines, notes)
+    return saved_deck(deck)
+
+
+def story_slides(story: Story, draw: Draw) -> bytes:
+    """The slides of a story, each with its view's own caption, else its figure's; raises as `slides`."""
+    deck = empty_deck()
+    for view in story.views:
+        shown = content(view)
+        words = slide_text(view)
+        if shown is None or view.slide is None:
+            add_lines(deck, view.title, [line for line in (words, missing_picture_text(view)) if line], "")
+            continue
+        of = view.slide.of
+        notes = view.slide.source
+        theme = view.slide.theme
+        if isinstance(shown, Table):
+            for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
+                more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
+                note = as_caption(words).within(before=more)
+                add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, note, of, theme)
+        elif isinstance(shown, Passages):
+            for some in _batches(shown.passages, MOST_PASSAGES):
+                add_passages(deck, view.title, some, words, of, notes, theme)
+        else:
+            add_figure(deck, view.title, shown, words, of, notes, draw, theme)
+    return saved_deck(deck)
+
+
+def _chunks(rows: Any, most: int) -> list[Any]:
+    """Slices of at most so many lines of text or rows of a table."""
+    return [rows[start : start + most] for start in range(0, len(rows), most)]
+
+
+def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
+    """At least one batch, so that an empty table also gets a slide."""
+    return [tuple(rows[start : start + most]) for start in range(0, max(1, len(rows)), most)]
+
+
+def add_figure(
+    deck: Any,
+    title: str,
+    shown: go.Figure | Shown,
+    caption: str,
+    of: str,
+    notes: str,
+    draw: Draw,
+    theme: Theme = "light",
+) -> None:
+    """Add a picture of the figure with its caption."""
+    slide = add_slide(deck, title, notes, theme)
+    top = TITLE_HEIGHT + 0.25
+    room = HEIGHT - top - CAPTION_HEIGHT - OF_HEIGHT - 0.2
+    drawn = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
+    add_picture(slide, drawn, top, room, caption)
+    add_caption(slide, caption, of, theme)

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.report.deck import content
-from kvlab.report.draw import Drawing
+from kvlab.report.pictures import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.trace.stories import View
 from kvlab.views.base.export import decode_arrays

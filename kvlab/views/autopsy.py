@@ -7,19 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words
-from kvlab.views.base.amounts import (
-    EXACT,
-    are_known,
-    comparison_words,
-    near,
-    part,
-    sentence,
-)
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_lines
 from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import percent
+from kvlab.views.base.words import EXACT, are_known, comparison_words, near, part, percent, sentence
 from kvlab.views.frames.autopsy import step_of_most
 
 MASSES = (
@@ -77,11 +69,11 @@ def caption_fates_over_steps(frame: pd.DataFrame) -> str:
         return "Nothing of the chosen text is held after the prompt, or later."
     if near(first, last):
         return sentence(f"{part(first)} of the chosen text is held after the prompt, and as much at the end")
-    told = f"{part(first)} of the chosen text is held after the prompt"
+    text = f"{part(first)} of the chosen text is held after the prompt"
     end = part(last)
     if end == part(first):
         end = f"slightly {'less' if last < first else 'more'}"
-    return sentence(f"{told}, and {end} at the end")
+    return sentence(f"{text}, and {end} at the end")
 
 
 def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -232,7 +232,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
         words = []
         for line in known.itertuples():
-            shares = ", ".join(f"{getattr(line, one):.0%} {told}" for one, (told, *_) in FATES.items())
+            shares = ", ".join(f"{getattr(line, one):.0%} {text}" for one, (text, *_) in FATES.items())
             words.append([line.run_id, f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"])
         traces.append(
             go.Bar(

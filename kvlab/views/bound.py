@@ -17,17 +17,12 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import (
-    NOT_RECORDED,
-    near,
-    sentence,
-    some_of,
-)
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_lines, add_points
 from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import finish, log_axis
-from kvlab.views.base.words import plural
+from kvlab.views.base.view import view
+from kvlab.views.base.words import NOT_RECORDED, near, plural, sentence, some_of
 from kvlab.views.frames.float16 import as_float32, block_buffer, token_blocks, weighted_sums
 
 MOST_PAIRS = 16_000_000
@@ -171,16 +166,23 @@ def bound_over_steps(
     return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=flag)[list(COLUMNS)]
 
 
+@view("bound", title="Sag, output change and KeepKV's bound", needs="full", page="attention", by_step=True)
+def bound_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """`bound_over_steps` of one layer and KV head, from what the run recorded; empty if it has no steps."""
+    steps = run.select("steps", layer, head)
+    if steps.empty:
+        return pd.DataFrame(columns=list(COLUMNS))
+    arrays = read_arrays(run, layer, head, predicts_scores(steps))
+    return bound_over_steps(steps, run.select("events", layer, head), arrays, query_heads_per_slot(run))
+
+
 def bound_by_head_frame(run: Run, layers: list[int]) -> pd.DataFrame:
     """`bound_over_steps` of every KV head of these layers, with columns layer and head."""
     parts = []
     for layer in layers:
         for head in range(run.record.model.num_key_value_heads):
-            steps = run.select("steps", layer, head)
-            events = run.select("events", layer, head)
-            if len(steps):
-                arrays = read_arrays(run, layer, head, predicts_scores(steps))
-                table = bound_over_steps(steps, events, arrays, query_heads_per_slot(run))
+            table = bound_of_head(run, layer, head)
+            if len(table):
                 parts.append(table.assign(layer=layer, head=head))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
 
@@ -222,6 +224,7 @@ def query_heads_per_slot(run: Run) -> int:
     return run.record.model.num_attention_heads // run.record.model.num_key_value_heads
 
 
+@bound_of_head.figure
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """The three measures and the bound over the steps of one head (`bound_over_steps`) or as medians over heads
     (`over_heads`); steps above the bound are marked."""
@@ -257,7 +260,8 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**log_axis(drawn.to_numpy()))
 
 
-def caption_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
+@bound_of_head.caption
+def caption_sag_against_bound(frame: pd.DataFrame) -> str:
     """Whether KeepKV's theorem applies, and whether its bound holds."""
     if not frame["gamma"].notna().any():
         return "KeepKV's bound on the change cannot be computed here."

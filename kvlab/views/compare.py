@@ -11,17 +11,25 @@ import plotly.graph_objects as go
 
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
-from kvlab.views.base.line_labels import End, label_ends, labelled_height
-from kvlab.views.base.lines import styles_of
+from kvlab.views.base.lines import End, label_ends, labelled_height, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
+from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, byte_unit, number, percent, plural, visible
+from kvlab.views.frames import compare as frames
 from kvlab.views.memory import PEAK_NOT_RECORDED
 
 FLOOR = 1e-6
 TALLEST = 400  # pixels of the axis of layers
 
+kl = view("kl_along_text", title="Distance from the full cache, token by token", page="result")(frames.along_text)
+agreement = view("agreement_along_text", title="Top-1 agreement with the full cache", page="result")(frames.along_text)
+extra_nll = view("nll_along_text", title="Likelihood lost on the full cache's text", page="result")(frames.along_text)
+memory = view("memory_by_run", title="Bytes of the cache", page="result")(frames.memory_over_steps)
+slots = view("slots_by_layer", title="Slots of each layer at the end", page="result")(frames.slots_by_layer)
 
+
+@kl.figure
 def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
     frame = frame.assign(drawn=frame["kl"].clip(lower=FLOOR))
@@ -30,9 +38,12 @@ def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     known = np.log10(frame.loc[frame["method"] != "full", "drawn"].dropna().astype(float))
     span = _margins(known, least=0.6)
     hover = "KL %{customdata[1]:.3g} nats"
-    return _along_text(frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, told="kl")
+    return _along_text(
+        frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, hover_column="kl"
+    )
 
 
+@kl.caption
 @with_simple(simple.kl_along_text)
 def caption_kl_along_text(frame: pd.DataFrame) -> str:
     """The closest run, and the largest KL of a single token."""
@@ -48,6 +59,7 @@ def caption_kl_along_text(frame: pd.DataFrame) -> str:
     )
 
 
+@agreement.figure
 def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Rolling share of tokens where both caches prefer the same next token."""
     title = "Top-1 agreement with the full cache"
@@ -56,6 +68,7 @@ def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, (-0.03, 1.05), axis)
 
 
+@agreement.caption
 @with_simple(simple.agreement_along_text)
 def caption_agreement_along_text(frame: pd.DataFrame) -> str:
     """Overall agreement of each run."""
@@ -67,6 +80,7 @@ def caption_agreement_along_text(frame: pd.DataFrame) -> str:
     return f"Over the {known.groupby('label').size().max()} tokens of the continuation: {each}."
 
 
+@extra_nll.figure
 def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Cumulative extra NLL on the full cache's own text, in nats."""
     title = "Likelihood lost on the full cache's text"
@@ -75,6 +89,7 @@ def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, span, {})
 
 
+@extra_nll.caption
 @with_simple(simple.extra_nll_along_text)
 def caption_extra_nll_along_text(frame: pd.DataFrame) -> str:
     """The total of each run."""
@@ -85,7 +100,8 @@ def caption_extra_nll_along_text(frame: pd.DataFrame) -> str:
     return "By the end: " + ", ".join(f"{label} {total:+.3g} nats" for label, total in totals.items()) + "."
 
 
-def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light") -> go.Figure:
+@memory.figure
+def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str = "live_bytes") -> go.Figure:
     """Bytes of the cache over the steps; `measure` is live_bytes, allocated_bytes or peak_bytes."""
     frame = frame.dropna(subset=[measure])
     most = float(frame[measure].max()) if len(frame) else 0.0
@@ -112,6 +128,7 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
     return label_ends(figure, ends, (0.0, 1.05 * most / factor), theme)
 
 
+@memory.caption
 @with_simple(simple.memory_over_steps)
 def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The smallest and the largest cache at the end, or at each run's worst step, relative to the uncompressed one."""
@@ -139,6 +156,7 @@ def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") 
     )
 
 
+@slots.figure
 def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live slots of each layer at the end, mean over KV heads; runs with equal lines are drawn as one."""
     figure = go.Figure()
@@ -172,6 +190,7 @@ def same_slots(frame: pd.DataFrame) -> list[list[str]]:
     return groups
 
 
+@slots.caption
 @with_simple(simple.slots_by_layer)
 def caption_slots_by_layer(frame: pd.DataFrame) -> str:
     """Whether the budget is uniform over layers."""
@@ -194,19 +213,21 @@ def _along_text(
     span: tuple[float, float],
     axis: dict[str, object],
     height: int = HEIGHT,
-    told: str = "",
+    hover_column: str = "",
 ) -> go.Figure:
     """A line per run (except the full cache's) over the tokens of the continuation, with its name at its end.
 
     `span` is the range of the y axis (of exponents if `axis` is logarithmic). `hover` may use `customdata[1]`, the
-    value of the column `told` (default: the drawn column).
+    value of the column `hover_column` (default: the drawn column).
     """
     figure = go.Figure()
     ends = []
     for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
-            words = [[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)]
+            words = [
+                [visible(text), value] for text, value in zip(run["text"], run[hover_column or column], strict=True)
+            ]
             values = run[column].astype(float)
             figure.add_scatter(
                 x=run["token"].to_numpy(),

@@ -11,13 +11,12 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import sentence, some_of
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import add_points
 from kvlab.views.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number, visible
+from kvlab.views.base.words import number, sentence, some_of, visible
 from kvlab.views.frames.autopsy import FATES
 from kvlab.views.frames.facts import fact_positions
 from kvlab.views.frames.lineage import NEVER, Lineage, head_history, resolve_roots
@@ -304,5 +303,5 @@ def describe_budgets(frame: pd.DataFrame) -> str:
     if known.empty:
         return "The score alone explains the decision of no head."
     kept = int((known["needed"] <= known["slots"]).sum())
-    told = f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}"
-    return sentence(told if len(known) == len(frame) else f"where the score alone decides, {told}")
+    text = f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}"
+    return sentence(text if len(known) == len(frame) else f"where the score alone decides, {text}")

@@ -11,12 +11,11 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import near, part
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
 from kvlab.views.base.template import along_text, finish, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import visible
+from kvlab.views.base.words import near, part, visible
 from kvlab.views.frames.compare import first_divergence
 from kvlab.views.frames.wall import Wall, difference_by_head, difference_codes
 from kvlab.views.wall import open_wall, wall_picture

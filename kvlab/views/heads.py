@@ -8,12 +8,11 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import near
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import add_points
 from kvlab.views.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
 from kvlab.views.base.template import QUIET, finish
-from kvlab.views.base.words import percent, plural
+from kvlab.views.base.words import near, percent, plural
 from kvlab.views.similarity import locality
 
 SINKS = 4

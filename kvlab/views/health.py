@@ -13,10 +13,10 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import join_words
 from kvlab.trace.reader import Run
-from kvlab.views.base.line_labels import End, label_ends, labelled_height
-from kvlab.views.base.lines import add_line, styles_of
+from kvlab.views.base.lines import End, add_line, label_ends, labelled_height, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, finish, log_axis
+from kvlab.views.base.view import view
 from kvlab.views.frames.compare import unique_labels
 
 GROWTHS = ("key_growth", "value_growth")
@@ -26,6 +26,7 @@ GREW = 1.001  # smaller ratios are rounding errors
 WIDE = 20  # above it, use a log axis
 
 
+@view("health", title="Growth of merged keys and values", page="cost")
 def over_steps(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per compressed run and step, over all layers and KV heads.
 
@@ -46,6 +47,7 @@ def over_steps(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
 
 
+@over_steps.figure
 def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Largest key and value growth in each step, from `over_steps`; a line at 1 marks no growth.
 
@@ -95,6 +97,7 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return label_ends(figure.update_yaxes(**scale), ends, scale["range"], theme, "2")
 
 
+@over_steps.caption
 def caption_growth_over_steps(frame: pd.DataFrame) -> str:
     """Whether merging made anything longer, or broke it."""
     if (frame["non_finite"] > 0).any():

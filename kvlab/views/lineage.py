@@ -11,13 +11,11 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import near
-from kvlab.views.base.line_labels import End, label_ends, labelled_height
-from kvlab.views.base.lines import add_band, add_line
+from kvlab.views.base.lines import End, add_band, add_line, label_ends, labelled_height
 from kvlab.views.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import HEIGHT, MANY_LINES, PALE, finish, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number, percent, plural, shown_of, token_label, token_text
+from kvlab.views.base.words import near, number, percent, plural, shown_of, token_label, token_text
 from kvlab.views.frames.lineage import Lineage, head_history, keep_by_run, lineage_tree, members, merged_slots
 
 MOST_RIBBONS = 60

@@ -15,13 +15,9 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import prompts
 from kvlab.core.restore import head_words
 from kvlab.trace.restore_results import RestoreResult
-from kvlab.views.base.amounts import (
-    sentence,
-    some_of,
-)
 from kvlab.views.base.head_map import head_map
 from kvlab.views.base.palette import LOSS, Theme
-from kvlab.views.base.words import plural
+from kvlab.views.base.words import plural, sentence, some_of
 from kvlab.views.frames.restore import cheapest, slot_count_text
 
 FAILED = ("nearly", "wrong")

@@ -11,15 +11,15 @@ import plotly.graph_objects as go
 from kvlab.core.table_growth import BLOCK
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
-from kvlab.views.base import amounts
-from kvlab.views.base.amounts import near, part, sentence, some_of
+from kvlab.views.base import words
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import INK, axis_height, finish, layer_axis, mark_size
-from kvlab.views.base.words import byte_size, byte_unit, number, percent
+from kvlab.views.base.view import view
+from kvlab.views.base.words import byte_size, byte_unit, near, number, part, percent, sentence, some_of
 from kvlab.views.frames.compare import unique_labels
-from kvlab.views.frames.memory import full_bytes_per_token, over_steps
+from kvlab.views.frames.memory import budgets_by_layer, full_bytes_per_token, over_steps
 from kvlab.views.frames.speed import speed_of
 
 LINES = (
@@ -78,6 +78,7 @@ def layer_bytes_frame(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.
     return pd.DataFrame(table).reset_index(drop=True)
 
 
+@view("recording_cost", title="Decode rate, recording off and on", page="cost")
 def instrument_cost_frame(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run, not rounded: label, level, and decode rates without and with recording.
 
@@ -96,6 +97,21 @@ def instrument_cost_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
 
 
+memory_by_use = view("memory", title="Bytes by use", needs="light", page="cost", by_step=True)(
+    lambda run: memory_stack_frame(run.memory, run.record)
+)
+memory_by_step = view("memory_lines", title="Bytes of the cache", needs="light", page="cost", by_step=True)(
+    lambda run: over_steps(run.memory, run.record)
+)
+memory_by_layer = view("layer_bytes", title="Bytes of each layer", needs="light", page="cost")(
+    lambda run, step=0: layer_bytes_frame(run.memory, run.record, step)
+)
+slots_of_heads = view("slots_by_head", title="Slots of each head", needs="light", page="attention")(
+    lambda run, step=None: budgets_by_layer(run.steps, step)
+)
+
+
+@memory_by_step.figure
 def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live, allocated and peak bytes with the uncompressed cache's, from `memory.over_steps`."""
     factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
@@ -108,12 +124,14 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@memory_by_step.caption
 def caption_memory_over_steps(frame: pd.DataFrame) -> str:
     """What the cache takes at the end."""
     last = frame.iloc[-1]
-    return f"At the end, the cache takes {amounts.memory(last['allocated_bytes'] / last['full_bytes'])}."
+    return f"At the end, the cache takes {words.memory(last['allocated_bytes'] / last['full_bytes'])}."
 
 
+@slots_of_heads.figure
 def slots_by_head(
     frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None, moment: str = "at the last step"
 ) -> go.Figure:
@@ -124,6 +142,7 @@ def slots_by_head(
     return head_map(table, f"Slots of each head {moment}", theme, bar="live slots", hover=hover, high=high, focus=focus)
 
 
+@slots_of_heads.caption
 def caption_slots_by_head(frame: pd.DataFrame) -> str:
     """Whether heads hold equally much, and how much of the text."""
     slots = frame["live_slots"]
@@ -133,6 +152,7 @@ def caption_slots_by_head(frame: pd.DataFrame) -> str:
     return f"On average a head has slots for {share} of the tokens read; some heads have more than others."
 
 
+@memory_by_use.figure
 def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live, allocated and peak bytes stacked over the steps, with the uncompressed cache, from `memory_stack_frame`."""
     factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
@@ -148,12 +168,14 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return finish(figure, title="Bytes by use", x="step", y=f"all layers ({unit})", theme=theme, height=420)
 
 
+@memory_by_use.caption
 def caption_memory_stack(frame: pd.DataFrame) -> str:
     """What the cache takes at the end, and a note where no peak was recorded."""
     peak = f" {PEAK_NOT_RECORDED}" if frame["peak_bytes"].isna().all() else ""
     return f"{caption_memory_over_steps(frame)}{peak}"
 
 
+@memory_by_layer.figure
 def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live and allocated bytes of every layer after one step, stacked, with its uncompressed bytes."""
     factor, unit = byte_unit(float(frame["full"].max()))
@@ -188,6 +210,7 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**layer_axis(layers)).update_xaxes(range=[0, 1.03 * largest / factor])
 
 
+@memory_by_layer.caption
 def caption_layer_bytes(frame: pd.DataFrame) -> str:
     """How much layers differ."""
     sizes = frame[["live", "slack"]].sum(axis=1)
@@ -200,6 +223,7 @@ def caption_layer_bytes(frame: pd.DataFrame) -> str:
     return f"The largest layer takes {times}."
 
 
+@instrument_cost_frame.figure
 def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Decode rate of each run with and without recording, from `instrument_cost_frame`.
 
@@ -236,6 +260,7 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
 
 
+@instrument_cost_frame.caption
 def caption_instrument_cost(frame: pd.DataFrame) -> str:
     """Whether recording slows runs down."""
     known = frame.dropna(subset=["overhead"])

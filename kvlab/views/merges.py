@@ -9,39 +9,50 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.amounts import alike, comparison_words, near, part, sentence
+from kvlab.trace.reader import Run
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import add_points
 from kvlab.views.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
 from kvlab.views.base.template import finish, log_axis
-from kvlab.views.base.words import number, plural, shown_of
+from kvlab.views.base.view import view
+from kvlab.views.base.words import alike, comparison_words, near, number, part, plural, sentence, shown_of
 from kvlab.views.frames.lineage import KINDS
 
 EVENT_KINDS = KINDS[1:]
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7
 MOST_POINTS = 2000
+BINS = 80
 WIDE = 20.0  # largest over smallest count from which bars are on a log axis
 PATTERNS = {"evict": "/", "merge": "", "pool": "x"}
+OF_SLOTS = ("step", "layer", "head", "source", "target", "votes_after")
 
 
-def events_over_steps_frame(events: pd.DataFrame) -> pd.DataFrame:
-    """Events per step and kind: columns step, kind, count."""
+@view("events", title="Departures per step", needs="light", page="attention")
+def events_over_steps_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
+    """Events of a head, or of all, per step and kind: columns step, kind, count."""
+    if run.record.level != "full":
+        return departures_from_steps(run.select("steps", layer, head))
+    events = run.select("events", layer, head, ("step", "kind"), ordered=False)
     return events.groupby(["step", "kind"], observed=True).size().rename("count").reset_index()
 
 
-def events_by_head_frame(events: pd.DataFrame) -> pd.DataFrame:
+@view("merged_share", title="Merged rather than evicted", needs="full", page="attention")
+def events_by_head_frame(run: Run) -> pd.DataFrame:
     """Events per layer and KV head: columns layer, head, evict, merge, pool, merged_share (of all departures)."""
+    events = run.select("events", columns=("layer", "head", "kind"), ordered=False)
     counts = events.groupby(["layer", "head", "kind"]).size().unstack("kind", fill_value=0)
     counts = counts.reindex(columns=list(EVENT_KINDS), fill_value=0)
     joined = counts["merge"] + counts["pool"]
     return counts.assign(merged_share=joined / counts.sum(axis=1)).reset_index().rename_axis(columns=None)
 
 
-def similarity_distribution_frame(events: pd.DataFrame, bins: int = 80) -> pd.DataFrame:
-    """Histogram of source-target similarity over all merges and pools: columns similarity (bin centre), kind, count."""
+@view("merge_similarity", title="Similarity of merged keys", needs="full", page="attention")
+def similarity_distribution_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
+    """Histogram of source-target similarity over merges and pools: columns similarity (bin centre), kind, count."""
+    events = run.select("events", layer, head, ("target", "similarity", "kind"), ordered=False)
     joined = events[events["target"] >= 0].dropna(subset=["similarity"])
-    edges = np.linspace(-1, 1, bins + 1)
+    edges = np.linspace(-1, 1, BINS + 1)
     centres = (edges[1:] + edges[:-1]) / 2
     parts = []
     for kind, group in joined.groupby("kind", observed=True):
@@ -72,18 +83,22 @@ def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
     return (layer * heads + head) * positions + position
 
 
-def votes_distribution_frame(events: pd.DataFrame) -> pd.DataFrame:
+@view("votes", title="Votes of merged slots", needs="full", page="attention")
+def votes_distribution_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
     """Number of slots per vote count at the end of the run: columns votes (rounded), slots."""
-    votes = final_votes(events)["votes"].round().astype(int)
+    votes = final_votes(run.select("events", layer, head, OF_SLOTS))["votes"].round().astype(int)
     return votes.value_counts().sort_index().rename_axis("votes").rename("slots").reset_index()
 
 
-def mass_balance_frame(events: pd.DataFrame) -> pd.DataFrame:
+@view("mass_balance", title="Attention of merged slots before and after the merge", needs="full", page="attention")
+def mass_balance_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
     """Mass of each merged group before and after its step, the largest absolute sag first.
 
     Columns: step, layer, head, slot, sources, mass_before (sources and target together), mass_after, sag, votes. A
     group on the diagonal lost nothing; below it, the merge caused attention sag.
     """
+    columns = (*OF_SLOTS, "mass_source", "mass_target", "mass_after", "sag")
+    events = run.select("events", layer, head, columns)
     joined = events[events["target"] >= 0].dropna(subset=["mass_after"])
     slots = _slot_numbers(joined, "target")
     keys = joined["step"].to_numpy(np.int64) * (slots.max(initial=0) + 1) + slots
@@ -93,12 +108,12 @@ def mass_balance_frame(events: pd.DataFrame) -> pd.DataFrame:
     before = np.bincount(group, weights=mass) + table["mass_target"]
     table = table.assign(sources=np.bincount(group), mass_before=before)
     order = table["sag"].abs().sort_values(ascending=False, kind="stable").index
-    columns = ["step", "layer", "head", "target", "sources", "mass_before", "mass_after", "sag", "votes"]
-    return table.loc[order, columns].rename(columns={"target": "slot"}).reset_index(drop=True)
+    shown = ["step", "layer", "head", "target", "sources", "mass_before", "mass_after", "sag", "votes"]
+    return table.loc[order, shown].rename(columns={"target": "slot"}).reset_index(drop=True)
 
 
 def departures_from_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """As `events_over_steps`, from the counts in `steps`, for runs without events. Pools count as merges."""
+    """As `events_over_steps_frame`, from the counts in `steps`, for runs without events. Pools count as merges."""
     counts = steps.groupby("step")[["evicted", "merged"]].sum().rename(columns={"evicted": "evict", "merged": "merge"})
     table = counts.rename_axis(columns="kind").stack().rename("count").reset_index()
     return table[table["count"] > 0].reset_index(drop=True)
@@ -110,6 +125,7 @@ def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str,
         yield str(kind), KIND_NAMES[str(kind)], pick(KIND_COLOURS[str(kind)], theme), group
 
 
+@events_over_steps_frame.figure
 def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Departures in each step by kind; on a log axis from 1 if the prefill dominates."""
     figure = go.Figure()
@@ -134,6 +150,7 @@ def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@events_over_steps_frame.caption
 def caption_events_over_steps(frame: pd.DataFrame) -> str:
     """When slots left the cache."""
     total = float(frame["count"].sum()) if len(frame) else 0.0
@@ -149,6 +166,7 @@ def caption_events_over_steps(frame: pd.DataFrame) -> str:
     )
 
 
+@events_by_head_frame.figure
 def events_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Share of departures that were merges or pools, by layer and KV head."""
     table = frame.pivot(index="layer", columns="head", values="merged_share")
@@ -168,6 +186,7 @@ def events_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | N
     )
 
 
+@events_by_head_frame.caption
 def caption_events_by_head(frame: pd.DataFrame) -> str:
     """How much was merged rather than dropped."""
     total = frame[["evict", "merge", "pool"]].sum()
@@ -181,6 +200,7 @@ def caption_events_by_head(frame: pd.DataFrame) -> str:
     return sentence(f"{part(share)} of what left the cache was merged into other slots, the rest was dropped")
 
 
+@similarity_distribution_frame.figure
 def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Distribution of the cosine of the two keys of each merge."""
     figure = go.Figure()
@@ -199,6 +219,7 @@ def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.F
     return figure.update_xaxes(range=[float(shown.min()) - 0.05, 1.0]) if len(shown) else figure
 
 
+@similarity_distribution_frame.caption
 def caption_similarity_distribution(frame: pd.DataFrame) -> str:
     """How much alike merged keys are."""
     total = float(frame["count"].sum())
@@ -208,6 +229,7 @@ def caption_similarity_distribution(frame: pd.DataFrame) -> str:
     return f"On average, keys that are merged are {alike(mean)}."
 
 
+@votes_distribution_frame.figure
 def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Number of merged slots per vote count at the end of the run; points if the votes span decades."""
     low, high = (int(frame["votes"].min()), int(frame["votes"].max())) if len(frame) else (2, 2)
@@ -225,6 +247,7 @@ def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     return figure.update_yaxes(**log_axis(frame["slots"]))
 
 
+@votes_distribution_frame.caption
 def caption_votes_distribution(frame: pd.DataFrame) -> str:
     """How many tokens a merged slot stands for."""
     slots = float(frame["slots"].sum()) if len(frame) else 0.0
@@ -237,6 +260,7 @@ def caption_votes_distribution(frame: pd.DataFrame) -> str:
     return f"A merged slot stands for {number(mean, 2)} tokens on average, the largest for {most:,.0f}."
 
 
+@mass_balance_frame.figure
 def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention of each merged slot before and after its merge; below the diagonal it sagged.
 
@@ -270,6 +294,7 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(**log_axis(before)).update_yaxes(**log_axis(after))
 
 
+@mass_balance_frame.caption
 def caption_mass_balance(frame: pd.DataFrame) -> str:
     """Whether merged slots lost attention, all together."""
     whole = float(frame["mass_before"].sum())

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.core.choice import FULL
 from kvlab.views.base import simple
 from kvlab.views.base.caption import FigureCaption, with_simple
-from kvlab.views.base.cells import cell_text
+from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.views.base.simple import arm_text
@@ -227,12 +227,12 @@ def caption_ours_beside_theirs(frame: pd.DataFrame) -> FigureCaption:
     theirs = paper_models(frame)
     run = frame[frame["ours"].notna()]
     if not theirs:
-        told = f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
-        return FigureCaption(told, "The paper prints no numbers to compare with.")
+        text = f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
+        return FigureCaption(text, "The paper prints no numbers to compare with.")
     values = run[theirs[0]]
     inside = int(((values >= run["ours_low"]) & (values <= run["ours_high"])).sum())
-    told = (
+    text = (
         f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} is "
         "within our 95 % interval."
     )
-    return FigureCaption(told, simple.ours_beside_theirs(inside, int(values.notna().sum())))
+    return FigureCaption(text, simple.ours_beside_theirs(inside, int(values.notna().sum())))

@@ -8,15 +8,11 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from kvlab.common.intervals import correlation_interval
-from kvlab.views.base.amounts import (
-    near,
-    part,
-    sentence,
-)
 from kvlab.views.base.lines import Line, add_lines, add_points
 from kvlab.views.base.palette import HUES, LOSS, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar, finish, layer_axis
-from kvlab.views.base.words import percent, token_text, visible
+from kvlab.views.base.view import view
+from kvlab.views.base.words import near, part, percent, sentence, token_text, visible
 from kvlab.views.frames.float16 import block_edges, block_means
 from kvlab.views.frames.lineage import Lineage
 from kvlab.views.frames.memory import budgets_by_layer
@@ -80,6 +76,17 @@ def budget_and_regret(steps: pd.DataFrame) -> pd.DataFrame:
     return budgets.merge(means, on=["layer", "head"])
 
 
+regret_by_layer = view("regret_map", title="Regret by layer and step", needs="full", page="attention", by_step=True)(
+    lambda run: regret_map_frame(run.steps)
+)
+regret_by_step = view("regret", title="Regret at each step", needs="full", page="attention", by_step=True)(
+    lambda run: regret_over_steps_frame(run.steps, run.tokens)
+)
+regret_by_budget = view("budget_against_regret", title="Budget against regret by head", needs="full", page="attention")(
+    lambda run: budget_and_regret(run.steps)
+)
+
+
 def rank_correlation(first: pd.Series, second: pd.Series) -> float:
     """Spearman's rank correlation; NaN if one series is constant."""
     ranks = pd.concat([first, second], axis=1).dropna().rank()
@@ -88,7 +95,8 @@ def rank_correlation(first: pd.Series, second: pd.Series) -> float:
     return float(ranks.corr().iloc[0, 1])
 
 
-def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "light") -> go.Figure:
+@regret_by_layer.figure
+def regret_map(frame: pd.DataFrame, theme: Theme = "light", step: int | None = None) -> go.Figure:
     """Mean regret by layer (rows) and step (columns), from `regret.regret_map`; a line marks `step`."""
     values = frame.to_numpy(np.float32)
     heat = go.Heatmap(
@@ -112,6 +120,7 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
+@regret_by_layer.caption
 def caption_regret_map(frame: pd.DataFrame) -> str:
     """How much attention goes to dropped tokens, and where most."""
     values = frame.to_numpy(np.float64)
@@ -120,13 +129,14 @@ def caption_regret_map(frame: pd.DataFrame) -> str:
     if np.nanmax(values) <= 0:
         return "No attention is lost to dropped tokens."
     share = part(float(np.nanmean(values)))
-    told = f"on average, {share} of the attention would be on tokens dropped here"
+    text = f"on average, {share} of the attention would be on tokens dropped here"
     if near(float(np.nanmin(values)), float(np.nanmax(values))):
-        return sentence(told)
+        return sentence(text)
     row, _ = np.unravel_index(np.nanargmax(values), values.shape)
-    return sentence(f"{told}; most is lost in layer {frame.index[row]}")
+    return sentence(f"{text}; most is lost in layer {frame.index[row]}")
 
 
+@regret_by_step.figure
 def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Mean and largest regret at every step, from `analysis.attention.regret.regret_over_steps`."""
     marker = "circle" if len(frame) < 4 else ""
@@ -141,6 +151,7 @@ def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
+@regret_by_step.caption
 def caption_regret_over_steps(frame: pd.DataFrame) -> str:
     """Where most is lost."""
     mean = frame["mean"]
@@ -155,6 +166,7 @@ def caption_regret_over_steps(frame: pd.DataFrame) -> str:
     return f"Most attention is lost to dropped tokens {word or 'at step ' + str(int(top['step']))}."
 
 
+@regret_by_budget.figure
 def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Slots of each head against its regret, from `budget_and_regret`; one marker per layer."""
     layers = sorted(frame["layer"].unique())
@@ -184,10 +196,12 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
     return figure.update_yaxes(tickformat=".3~p")
 
 
-def caption_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
+@regret_by_budget.caption
+def caption_budget_against_regret(frame: pd.DataFrame) -> str:
     """Whether heads with more slots lose less."""
     if not frame["regret"].notna().any():
         return "The attention to dropped tokens was not measured."
+    correlation = rank_correlation(frame["live_slots"], frame["regret"])
     if not np.isfinite(correlation):
         return "All heads hold or lose the same, so the two cannot be compared."
     low, high = correlation_interval(correlation, len(frame))

@@ -76,11 +76,11 @@ def caption_references(batch: Batch) -> str:
     """On how many prompts the full cache answers, and a warning with the numbers of the others."""
     known = batch.references[batch.references["reference"].isin(KINDS[:3])]
     failed = known.loc[known["reference"] != "right", "number"]
-    told = f"The full cache itself answers {len(known) - len(failed)} of {plural(len(known), 'prompt')}."
+    text = f"The full cache itself answers {len(known) - len(failed)} of {plural(len(known), 'prompt')}."
     if failed.empty:
-        return told
+        return text
     where = "Warning" if len(failed) == len(known) else f"On prompt {', '.join(map(str, failed))}"
-    return f"{told} {where}: {NO_REFERENCE}."
+    return f"{text} {where}: {NO_REFERENCE}."
 
 
 def rank_line(group: pd.DataFrame) -> str:

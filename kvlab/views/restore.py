@@ -5,14 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.amounts import (
-    join_names,
-    near,
-)
 from kvlab.views.base.lines import add_line
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import token_text, visible
+from kvlab.views.base.words import join_names, near, token_text, visible
 from kvlab.views.frames.lineage import SINKS
 from kvlab.views.frames.restore import most_read
 

@@ -48,16 +48,16 @@ def risk_against_budget(
     return figure.update_yaxes(tickformat=".3~p", range=[-0.03 * top, top])
 
 
-def _add_method(figure: go.Figure, own: pd.DataFrame, style: Style) -> None:
-    symbols = [style.marker if certified else f"{style.marker}-open" for certified in own["certified"]]
+def _add_method(figure: go.Figure, rows: pd.DataFrame, style: Style) -> None:
+    symbols = [style.marker if certified else f"{style.marker}-open" for certified in rows["certified"]]
     told = [
         [f"{line.changed:.3g} of {line.prompts:,}", _share(line.risk), _share(line.upper), _state(line)]
-        for line in own.itertuples()
+        for line in rows.itertuples()
     ]
     figure.add_scatter(
-        x=own["asked"],
-        y=own["risk"],
-        name=str(own["arm"].iloc[0]),
+        x=rows["asked"],
+        y=rows["risk"],
+        name=str(rows["arm"].iloc[0]),
         customdata=told,
         mode="lines+markers",
         line={"color": style.colour, "dash": style.dash, "width": 1.5},
@@ -65,13 +65,13 @@ def _add_method(figure: go.Figure, own: pd.DataFrame, style: Style) -> None:
         error_y={
             "type": "data",
             "symmetric": False,
-            "array": own["upper"] - own["risk"],
+            "array": rows["upper"] - rows["risk"],
             "thickness": 1.5,
             "width": 6,
-            "arrayminus": [0.0] * len(own),
+            "arrayminus": [0.0] * len(rows),
             "color": style.colour,
         },
-        hovertemplate=f"{own['arm'].iloc[0]} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound "
+        hovertemplate=f"{rows['arm'].iloc[0]} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound "
         "%{customdata[2]}<br>%{customdata[3]}<extra></extra>",
     )
 

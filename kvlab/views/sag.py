@@ -10,18 +10,12 @@ import plotly.graph_objects as go
 
 from kvlab.core.choice import FULL
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import (
-    closeness,
-    contrast,
-    near,
-    part,
-    sentence,
-)
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_line, add_lines, hatch
 from kvlab.views.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, pick
 from kvlab.views.base.template import finish, log_axis
-from kvlab.views.base.words import percent
+from kvlab.views.base.view import view
+from kvlab.views.base.words import closeness, contrast, near, part, percent, sentence
 from kvlab.views.frames.compare import unique_labels
 
 MASS_COLUMNS = ("kept_mass", "merged_true_mass", "merged_mass", "sag", "regret")
@@ -65,6 +59,24 @@ def by_head(steps: pd.DataFrame) -> pd.DataFrame:
     return table.join(groups["max_votes"].max()).reset_index()
 
 
+def over_steps_of(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
+    """As `over_steps`, of a layer and head or of all."""
+    return over_steps(run.select("steps", layer, head))
+
+
+mass = view("mass", title="Attention with nothing dropped, by fate of the token", needs="full", page="attention")(
+    over_steps_of
+)
+sag_by_step = view("sag", title="Attention sag", needs="full", page="attention")(over_steps_of)
+errors = view("output_error", title="Error of the attention output", needs="full", page="attention")(over_steps_of)
+guards = view("guard", title="Guard activations", needs="full", page="attention")(over_steps_of)
+
+
+loss_by_head = view("loss_by_head", title="Loss by head", needs="full", page="attention")(
+    lambda run: by_head(run.steps)
+)
+
+
 def has_shadow(steps: pd.DataFrame) -> bool:
     """Whether the run was measured against its own attention with nothing dropped (recording level `full`)."""
     return bool(steps[["kept_mass", "sag", "output_error"]].notna().any(axis=None)) if len(steps) else False
@@ -76,6 +88,7 @@ def totals(steps: pd.DataFrame) -> dict[str, float]:
     return means | {name: float(steps[name].sum()) for name in COUNT_COLUMNS}
 
 
+@mass.figure
 def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention with nothing dropped, on kept tokens, merged tokens and dropped tokens, which sum to one."""
     figure = go.Figure()
@@ -98,6 +111,7 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
+@mass.caption
 def caption_mass_over_steps(frame: pd.DataFrame) -> str:
     """Say where the attention goes with nothing dropped."""
     if not frame["regret"].notna().any():
@@ -107,6 +121,7 @@ def caption_mass_over_steps(frame: pd.DataFrame) -> str:
     )
 
 
+@sag_by_step.figure
 def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """True mass of merged tokens, mass received by their slots, and the difference: sag."""
     figure = add_lines(go.Figure(), frame["step"], frame, MASSES, theme, "step %{x}: {name} %{y:.4f}")
@@ -114,6 +129,7 @@ def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(tickformat=".3~p")
 
 
+@sag_by_step.caption
 def caption_sag_over_steps(frame: pd.DataFrame) -> str:
     """Whether merged slots get the attention of their tokens."""
     apart = float(frame["merged_true_mass"].mean())
@@ -128,6 +144,7 @@ def caption_sag_over_steps(frame: pd.DataFrame) -> str:
     return f"On average over the steps, merged slots get {way} attention than their tokens would get apart."
 
 
+@errors.figure
 def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Output error, regret and sag on one log axis."""
     sizes = frame[[line.column for line in ERRORS]].abs()
@@ -143,6 +160,7 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**log_axis(sizes.stack())).update_layout(showlegend=True)
 
 
+@errors.caption
 def caption_errors_over_steps(frame: pd.DataFrame) -> str:
     """How far the output is from that with nothing dropped."""
     error = float(frame["output_error"].mean())
@@ -151,6 +169,7 @@ def caption_errors_over_steps(frame: pd.DataFrame) -> str:
     return f"On average, the heads' output {closeness(error)} follows what it would be with nothing dropped."
 
 
+@guards.figure
 def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Guard activations in each step."""
     marker = {"color": pick(HUES["gold"], theme), "line": {"width": 0}}
@@ -161,6 +180,7 @@ def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return finish(figure, title="Guard activations", x="step", y="activations", theme=theme, height=300, legend=False)
 
 
+@guards.caption
 def caption_guard_over_steps(frame: pd.DataFrame) -> str:
     """Whether the safeguard intervened."""
     if not frame["guard_activations"].sum():
@@ -168,7 +188,10 @@ def caption_guard_over_steps(frame: pd.DataFrame) -> str:
     return "The method's safeguard stepped in where a merge would have been unstable."
 
 
-def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
+@loss_by_head.figure
+def measure_by_head(
+    frame: pd.DataFrame, theme: Theme = "light", measure: str = "output_error", focus: Place | None = None
+) -> go.Figure:
     """One measure by layer and KV head, averaged over the steps; `measure` is a key of `MEASURES`."""
     title, unit = MEASURES[measure]
     table = frame.pivot(index="layer", columns="head", values=measure)
@@ -190,7 +213,8 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", f
     )
 
 
-def caption_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
+@loss_by_head.caption
+def caption_measure_by_head(frame: pd.DataFrame, measure: str = "output_error") -> str:
     """The head with the largest value."""
     values = frame[measure].abs()
     what = MEASURE_WORDS.get(measure, "value")
@@ -204,6 +228,7 @@ def caption_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
     return sentence(f"the {what} is largest in layer {int(top['layer'])}, head {int(top['head'])}")
 
 
+@view("attention_by_run", title="Attention with nothing dropped, by fate of its token", page="attention")
 def attention_by_run_frame(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per compressed run that measured it: label, run_id, and means of kept, merged, dropped and output_error.
 
@@ -221,6 +246,7 @@ def attention_by_run_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).sort_values("output_error", kind="stable").reset_index(drop=True)
 
 
+@attention_by_run_frame.figure
 def attention_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention with nothing dropped by the fate of its token, a bar a run, with its output error beside it."""
     figure = go.Figure()
@@ -256,6 +282,7 @@ def attention_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@attention_by_run_frame.caption
 def caption_attention_by_run(frame: pd.DataFrame) -> str:
     """The runs with the smallest and the largest output error."""
     if frame.empty:

@@ -14,19 +14,21 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.core.choice import FULL
-from kvlab.views.base.amounts import (
+from kvlab.views.base.head_map import cell_text
+from kvlab.views.base.lines import interval_bars
+from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
+from kvlab.views.base.simple import arm_text, composition, row_names
+from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
+from kvlab.views.base.words import (
     NOT_RECORDED,
     comparison_words,
     contrast,
     join_names,
     near,
+    number,
+    shown_of,
+    with_spaces,
 )
-from kvlab.views.base.cells import cell_text
-from kvlab.views.base.lines import interval_bars
-from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
-from kvlab.views.base.simple import arm_text, composition, row_names
-from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
-from kvlab.views.base.words import number, shown_of, with_spaces
 
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line
@@ -135,8 +137,8 @@ def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
         best.append({value for value, score in values.items() if near(float(score), float(values.max()))})
     name = with_spaces(option)
     if all(len(tops) == means[option].nunique() for tops in best):
-        told = f"The score does not depend on the {name}" if means[option].nunique() > 1 else f"One {name} is shown"
-        return f"{told}: {highest}.{few}"
+        text = f"The score does not depend on the {name}" if means[option].nunique() > 1 else f"One {name} is shown"
+        return f"{text}: {highest}.{few}"
     common = set.intersection(*best)
     if not common:
         return f"Which {name} is best depends on the budget; the highest score is {highest} at {top['asked']}.{few}"

@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.amounts import contrast, part, sentence
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar_below, finish, layer_axis
-from kvlab.views.base.words import percent
+from kvlab.views.base.view import view
+from kvlab.views.base.words import contrast, part, percent, sentence
+from kvlab.views.frames import run_pages
+from kvlab.views.wall import open_wall
 
 BARS = (
     ("dropped", "given up by the method", "grey", ""),
@@ -22,6 +24,15 @@ LINES = (
     Line("model", "pages, one table for all layers", "orange", "dash"),
     Line("layer", "pages, a table per layer", "blue", "solid"),
     Line("slots", "slots the method keeps", "grey", "dot"),
+)
+
+
+# `size` is the number of tokens of a page.
+paged_slots = view("pages_over_steps", title="Slots held in pages", needs="full", page="cost", by_step=True)(
+    lambda run, size=16: run_pages.pages_over_steps(open_wall(run), size)
+)
+used_pages = view("pages", title="Pages that stay", needs="full", page="cost")(
+    lambda run, size=16, step=0: run_pages.pages_map(open_wall(run), size, step)
 )
 
 
@@ -65,7 +76,8 @@ def caption_freed_by_run(frame: pd.DataFrame) -> str:
     )
 
 
-def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
+@paged_slots.figure
+def pages_over_steps(frame: pd.DataFrame, theme: Theme = "light", size: int = 16) -> go.Figure:
     """Slots of a head that an engine holds over the steps, mean over heads; from `run_pages.pages_over_steps`."""
     wide = frame.pivot(index="step", columns="sharing", values="paged").reset_index()
     once = frame.drop_duplicates("step").set_index("step")
@@ -73,10 +85,11 @@ def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> 
     figure = go.Figure()
     mode = "lines" if len(wide) > 1 else "markers"
     add_lines(figure, wide["step"], wide, LINES, theme, "step %{x}: %{y:.1f} slots, {name}", mode=mode)
-    finish(figure, title=f"Slots held in pages of {page}", x="step", y="slots of a head (mean)", theme=theme)
+    finish(figure, title=f"Slots held in pages of {size}", x="step", y="slots of a head (mean)", theme=theme)
     return figure.update_yaxes(rangemode="tozero")
 
 
+@paged_slots.caption
 def caption_pages_over_steps(frame: pd.DataFrame) -> str:
     """How much of the pages that stay is empty at the end."""
     last = frame[frame["sharing"] == "layer"].iloc[-1]
@@ -85,7 +98,8 @@ def caption_pages_over_steps(frame: pd.DataFrame) -> str:
     )
 
 
-def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
+@used_pages.figure
+def pages_map(frame: pd.DataFrame, theme: Theme = "light", size: int = 16) -> go.Figure:
     """Used share of every page, layers down and pages across; free pages are blank. From `run_pages.pages_map`."""
     table = 100 * frame.pivot(index="layer", columns="page", values="share")
     used = table.to_numpy(np.float32)
@@ -93,7 +107,7 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
     pixels = axis_height(layers)
     heat = go.Heatmap(
         z=np.where(used > 0, used, np.nan),
-        x=page * table.columns.to_numpy(),
+        x=size * table.columns.to_numpy(),
         y=layers,
         ygap=1,
         zmin=0,
@@ -104,7 +118,7 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
         hovertemplate="layer %{y}, page from token %{x}: %{z:.0f} % of its slots are used<extra></extra>",
     )
     figure = go.Figure(heat)
-    title = f"Pages of {page} that stay"
+    title = f"Pages of {size} that stay"
     x = "position in the text"
     height = pixels + 190
     finish(figure, title=title, x=x, y="layer", theme=theme, height=height, legend=False)
@@ -112,6 +126,7 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
+@used_pages.caption
 def caption_pages_map(frame: pd.DataFrame) -> str:
     """How much memory can be given back."""
     return sentence(f"{part(float((frame['kept'] <= 0).mean()))} of the memory pages can be given back")
@@ -121,11 +136,11 @@ def verdict(frame: pd.DataFrame, label: str) -> str:
     """What pages free of what a run gives up, and the run of the comparison that frees most; from `freed_by_run`."""
     names = frame["label"].str.partition(" · ")[0]  # without the level
     here = frame[names == label].iloc[0]
-    told = (
+    text = (
         f"{label} gives up {percent(here['dropped'])} of the prompt's slots; an engine could free the memory of "
         f"{percent(here['layer'])}"
     )
     best = frame["layer"].idxmax()
     if names[best] == label or frame.loc[best, "layer"] <= here["layer"]:
-        return f"{told}: no run of this comparison frees more." if len(frame) > 1 else f"{told}."
-    return f"{told}; most is freed by {names[best]}, {percent(frame.loc[best, 'layer'])}."
+        return f"{text}: no run of this comparison frees more." if len(frame) > 1 else f"{text}."
+    return f"{text}; most is freed by {names[best]}, {percent(frame.loc[best, 'layer'])}."

@@ -14,8 +14,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.core.choice import FULL
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import contrast, part, sentence
-from kvlab.views.base.cells import colours_at, ink_on
+from kvlab.views.base.head_map import colours_at, ink_on
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import (
     FATES,
@@ -31,7 +30,7 @@ from kvlab.views.base.palette import (
 )
 from kvlab.views.base.template import INK, NO_GRID, QUIET, finish, no_fading
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number, percent, plural, visible
+from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, visible
 from kvlab.views.frames.board import ExpectedAnswer, answer_texts, judge_any, places, reference_texts
 from kvlab.views.frames.prompt_spans import Span, find_spans
 from kvlab.views.frames.wall import Fate, Wall

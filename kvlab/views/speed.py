@@ -9,10 +9,20 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.views.base.amounts import comparison_words, contrast, join_names, near, part, sentence, some_of
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import INK, QUIET, finish
-from kvlab.views.base.words import byte_size, byte_unit, number
+from kvlab.views.base.words import (
+    byte_size,
+    byte_unit,
+    comparison_words,
+    contrast,
+    join_names,
+    near,
+    number,
+    part,
+    sentence,
+    some_of,
+)
 from kvlab.views.frames.speed import REFERENCE, SCATTERED
 
 

@@ -11,12 +11,11 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import join_words
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import part, sentence
 from kvlab.views.base.lines import add_area
 from kvlab.views.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick, state_scale
 from kvlab.views.base.template import CLEAR, INK, along_text, finish, token_ticks
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number, token_labels
+from kvlab.views.base.words import number, part, sentence, token_labels
 from kvlab.views.frames.lineage import NEVER, STATES, Lineage, event_steps, head_history, mosaic, state_counts
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)

@@ -15,7 +15,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
-from kvlab.views.base.line_labels import POINT, place_labels
+from kvlab.views.base.lines import POINT, place_labels
 from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
 from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.views.base.view import view
@@ -90,8 +90,8 @@ def quality_against_bytes(
     _lay_out(figure, drawn, f"{AXES[axis]} ({unit})", across[0] > 0, not fits, theme)
     figure.update_yaxes(range=up).update_xaxes(range=across)
     for row in known[known["method"] == "full"].head(1).itertuples():
-        told = "KL 0" if is_kl else f"{percent(row.quality)} right"
-        _mark_full(figure, f"full cache: {told}", float(row.live_bytes) / factor, across, unit, theme)
+        text = "KL 0" if is_kl else f"{percent(row.quality)} right"
+        _mark_full(figure, f"full cache: {text}", float(row.live_bytes) / factor, across, unit, theme)
     if fits:
         frame = Axes(across, up, is_kl)
         names = [_point_name(line, bool(budget)) for line in labelled.itertuples()]
@@ -173,9 +173,9 @@ def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) ->
     return [max(0.0, start) if low > 0 else start, high + spare + after * span]
 
 
-def _mark_full(figure: go.Figure, told: str, place: float, across: list[float], unit: str, theme: Theme) -> None:
+def _mark_full(figure: go.Figure, label: str, place: float, across: list[float], unit: str, theme: Theme) -> None:
     """The full cache's bytes as a line, or the right edge as a mark of where it would be."""
-    words = f"{told} at {number(place)} {unit}{' →' if place > across[1] else ''} "
+    words = f"{label} at {number(place)} {unit}{' →' if place > across[1] else ''} "
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     look = {"text": words, "font": {"size": 12, "color": QUIET[theme]}, "showarrow": False}
     figure.add_vline(x=min(place, across[1]), line=line)

@@ -7,13 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import (
-    part,
-    sentence,
-)
 from kvlab.views.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import colour_bar, finish, token_ticks
-from kvlab.views.base.words import token_labels
+from kvlab.views.base.words import part, sentence, token_labels
 from kvlab.views.frames.autopsy import FATES, UNREAD, read_events, token_links
 from kvlab.views.frames.float16 import block_edges
 from kvlab.views.frames.lineage import Lineage

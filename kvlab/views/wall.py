@@ -15,14 +15,10 @@ from PIL import Image
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import (
-    part,
-    sentence,
-)
 from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
 from kvlab.views.base.template import INK, QUIET, finish, round_distance
 from kvlab.views.base.view import view
-from kvlab.views.base.words import visible
+from kvlab.views.base.words import part, sentence, visible
 from kvlab.views.frames.facts import facts_in
 from kvlab.views.frames.lineage import keep_by_run, token_texts
 from kvlab.views.frames.wall import Wall, shares_by_head, wall_of

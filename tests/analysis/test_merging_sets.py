@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.core.methods.settlers.consecutive import find_sets, nearness
-from kvlab.views.frames.merge_sets import consecutive_sets, set_count
+from kvlab.views.similarity import consecutive_sets, set_count
 
 
 def walk(tokens: int, seed: int, memory: int = 4, width: int = 16) -> np.ndarray:

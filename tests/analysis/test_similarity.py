@@ -14,7 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.views import similarity as maps
 from kvlab.views.frames.float16 import block_edges, block_means
 from kvlab.views.frames.lineage import fold
-from kvlab.views.frames.merge_sets import merge_sets, outlines
+from kvlab.views.similarity import merge_sets, outlines
 
 
 def units(tokens: int, seed: int = 0, width: int = 16) -> np.ndarray:

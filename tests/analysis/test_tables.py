@@ -34,9 +34,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("method", ["h2o", "keepkv", "pool"])
 def test_event_counts_add_up_and_agree_with_the_steps(runs: dict[str, Run], method: str):
     run = runs[method]
-    over_steps = merges.events_over_steps_frame(run.events)
+    over_steps = merges.events_over_steps_frame(run)
     assert over_steps["count"].sum() == len(run.events)
-    by_head = merges.events_by_head_frame(run.events)
+    by_head = merges.events_by_head_frame(run)
     assert by_head[["evict", "merge", "pool"]].to_numpy().sum() == len(run.events)
     counted = merges.departures_from_steps(run.steps).groupby("step")["count"].sum()
     assert counted.to_dict() == over_steps.groupby("step")["count"].sum().to_dict()
@@ -50,7 +50,7 @@ def test_final_votes_are_the_votes_of_the_fold(runs: dict[str, Run]):
         merged = np.flatnonzero(votes > 1)
         assert sorted(group["slot"]) == merged.tolist()
         assert np.allclose(group.sort_values("slot")["votes"], votes[merged])
-    spread = merges.votes_distribution_frame(run.events)
+    spread = merges.votes_distribution_frame(run)
     assert spread["slots"].sum() == len(slots)
     assert (spread["votes"] * spread["slots"]).sum() == slots["votes"].sum()
 
@@ -62,16 +62,16 @@ def test_votes_that_are_all_large_fill_the_axis():
 
 
 def test_the_mass_balance_is_that_of_each_group(runs: dict[str, Run]):
-    table = merges.mass_balance_frame(runs["keepkv"].events)
+    table = merges.mass_balance_frame(runs["keepkv"])
     assert np.allclose(table["mass_before"] - table["mass_after"], table["sag"], atol=1e-3)
     assert table["sag"].abs().is_monotonic_decreasing
     assert len(table) == len(runs["keepkv"].events.drop_duplicates(["step", "layer", "head", "target"]))
-    assert merges.mass_balance_frame(runs["h2o"].events).empty
+    assert merges.mass_balance_frame(runs["h2o"]).empty
 
 
 def test_similarity_counts_every_merge_once(runs: dict[str, Run]):
-    assert merges.similarity_distribution_frame(runs["keepkv"].events)["count"].sum() == len(runs["keepkv"].events)
-    assert merges.similarity_distribution_frame(runs["h2o"].events).empty
+    assert merges.similarity_distribution_frame(runs["keepkv"])["count"].sum() == len(runs["keepkv"].events)
+    assert merges.similarity_distribution_frame(runs["h2o"]).empty
 
 
 def test_sag_of_one_head_and_of_all(runs: dict[str, Run]):

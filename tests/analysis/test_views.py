@@ -15,15 +15,15 @@ from kvlab.core.errors import UserError
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
 from kvlab.views import board as boards
-from kvlab.views import difference
+from kvlab.views import difference, similarity
 from kvlab.views import heads as fingerprints
 from kvlab.views import memory as costs
-from kvlab.views.frames import autopsy, merge_sets
+from kvlab.views.frames import autopsy
 from kvlab.views.frames.facts import FATES, fact_fates
 from kvlab.views.frames.lineage import State, states_at, step_labels, steps_with_events
-from kvlab.views.frames.merge_sets import consecutive_sets, set_count
 from kvlab.views.frames.wall import difference_by_head, wall_of
 from kvlab.views.memory import instrument_cost_frame, memory_stack_frame
+from kvlab.views.similarity import consecutive_sets, set_count
 from tests.analysis.conftest import METHODS, head
 
 NUMBERS = st.floats(-3, 3, width=32)
@@ -146,11 +146,11 @@ def test_the_plane_keeps_what_varies_and_heads_that_do_not_differ_are_one_group(
 def test_outlined_sets_are_the_sets_of_more_than_one_token(vectors: np.ndarray, threshold: float):
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
     anchor = consecutive_sets(unit, threshold)
-    sets = merge_sets.spans(anchor)
+    sets = similarity.spans(anchor)
     assert 30 - (sets["size"] - 1).sum() == set_count(anchor)
     for row in sets.itertuples():
         assert (anchor[row.start : row.stop] == row.stop - 1).all()
-    shown = merge_sets.as_outlines(anchor, (0, 30))
+    shown = similarity.as_outlines(anchor, (0, 30))
     assert len(shown) == len(sets) and (shown["start"] == shown["pivot_start"]).all()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.components.tilemap import quantize_cosines
+from app.similarity import quantize_cosines
 from kvlab.browser import pack_payload
 from kvlab.core.assets import project_root
 from kvlab.views.frames.lineage import NEVER, Lineage, states_at

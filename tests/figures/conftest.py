@@ -16,8 +16,8 @@ from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places
 from kvlab.views.frames.lineage import fold, token_texts
-from kvlab.views.frames.merge_sets import merge_sets, outlines
 from kvlab.views.frames.trade_off import run_points
+from kvlab.views.similarity import merge_sets, outlines
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
 
@@ -83,11 +83,11 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
 
 def _of_one_run(run: Run) -> Iterator[Drawn]:
     for module, name, frame in (
-        (merges, "events_over_steps", merges.events_over_steps_frame(run.events)),
-        (merges, "events_by_head", merges.events_by_head_frame(run.events)),
-        (merges, "similarity_distribution", merges.similarity_distribution_frame(run.events)),
-        (merges, "votes_distribution", merges.votes_distribution_frame(run.events)),
-        (merges, "mass_balance", merges.mass_balance_frame(run.events)),
+        (merges, "events_over_steps", merges.events_over_steps_frame(run)),
+        (merges, "events_by_head", merges.events_by_head_frame(run)),
+        (merges, "similarity_distribution", merges.similarity_distribution_frame(run)),
+        (merges, "votes_distribution", merges.votes_distribution_frame(run)),
+        (merges, "mass_balance", merges.mass_balance_frame(run)),
         (sag, "mass_over_steps", sag.over_steps(run.steps)),
         (sag, "sag_over_steps", sag.over_steps(run.steps)),
         (sag, "errors_over_steps", sag.over_steps(run.steps)),
@@ -100,7 +100,7 @@ def _of_one_run(run: Run) -> Iterator[Drawn]:
     for measure in sag.MEASURES:
         yield (
             f"by_head {measure}",
-            lambda theme, measure=measure: sag.measure_by_head(heads, measure, theme),
+            lambda theme, measure=measure: sag.measure_by_head(heads, theme, measure),
             sag.caption_measure_by_head(heads, measure),
             heads,
         )

@@ -22,7 +22,7 @@ import kvlab.papers
 import kvlab.views
 from kvlab.views import autopsy, regret, restore, serving, trade_off
 from kvlab.views import board as boards
-from kvlab.views.base import amounts, export, simple
+from kvlab.views.base import export, simple, words
 from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
 from tests.figures.generated_frames import CASES, NAMES, cases
 
@@ -116,16 +116,16 @@ def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal()
 
 @given(st.floats(0, 1))
 def test_none_and_all_are_said_of_nothing_else(share: float):
-    assert (amounts.part(share) == "none") == (share <= 1e-9)
-    assert (amounts.part(share) == "all") == (share >= 1 - 1e-9)
-    assert (amounts.often(share) == "never") == (share <= 1e-9)
-    assert (amounts.often(share) == "always") == (share >= 1 - 1e-9)
+    assert (words.part(share) == "none") == (share <= 1e-9)
+    assert (words.part(share) == "all") == (share >= 1 - 1e-9)
+    assert (words.often(share) == "never") == (share <= 1e-9)
+    assert (words.often(share) == "always") == (share >= 1 - 1e-9)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0, math.nan]), min_size=1, max_size=6))
 def test_a_contrast_names_all_with_the_least_and_all_with_the_most(values: list[float]):
     series = pd.Series(values, index=list("abcdef")[: len(values)])
-    told = amounts.contrast(series, "{least} < {most}", "equal", "{only} alone", "nothing")
+    told = words.contrast(series, "{least} < {most}", "equal", "{only} alone", "nothing")
     known = series.dropna()
     if known.empty:
         assert told == "nothing"
@@ -135,16 +135,16 @@ def test_a_contrast_names_all_with_the_least_and_all_with_the_most(values: list[
         assert told == "equal"
     else:
         least, most = (list(known.index[known == edge]) for edge in (known.min(), known.max()))
-        assert told == f"{amounts.join_names(least)} < {amounts.join_names(most)}"
+        assert told == f"{words.join_names(least)} < {words.join_names(most)}"
 
 
 def test_counts_of_none_one_some_and_all():
-    assert [amounts.some_of(count, 3, "run") for count in range(4)] == [
+    assert [words.some_of(count, 3, "run") for count in range(4)] == [
         "none of the 3 runs", "1 of the 3 runs", "2 of the 3 runs", "all 3 runs",
     ]  # fmt: skip
-    assert [amounts.some_of(count, 1, "run") for count in range(2)] == ["no run", "the only run"]
-    assert amounts.some_of(2, 2, "run") == "both runs"
-    assert amounts.join_names(NAMES) == "h2o 20 %, keepkv 20 % and 4 others"
+    assert [words.some_of(count, 1, "run") for count in range(2)] == ["no run", "the only run"]
+    assert words.some_of(2, 2, "run") == "both runs"
+    assert words.join_names(NAMES) == "h2o 20 %, keepkv 20 % and 4 others"
 
 
 def test_the_board_says_who_holds_the_fact_and_who_lost_it():
@@ -176,12 +176,12 @@ def test_a_caption_is_its_exact_sentence_and_keeps_the_simple_one():
 
 
 @pytest.mark.parametrize(
-    ("share", "words"),
+    ("share", "fraction"),
     [(0.05, "a small part"), (0.2, "about a fifth"), (0.206, "about a fifth"), (0.222, "about a fifth"),
      (0.25, "about a quarter"), (0.33, "about a third"), (0.5, "about half")],
 )  # fmt: skip
-def test_a_share_is_called_by_the_nearest_simple_fraction(share: float, words: str):
-    assert amounts.part(share) == words
+def test_a_share_is_called_by_the_nearest_simple_fraction(share: float, fraction: str):
+    assert words.part(share) == fraction
 
 
 def test_the_step_of_a_loss_is_not_hidden_by_another_one_that_reads_as_much():
@@ -244,10 +244,11 @@ def test_the_headline_of_quality_against_bytes_names_no_loser():
     assert unjudged.simple == "Closest to the full cache: gvote (30 MiB)."
 
 
-def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none():
+def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch):
     def caption(heads: int, correlation: float) -> str:
         frame = pd.DataFrame({"live_slots": np.arange(heads), "regret": 0.1, "layer": 0, "head": np.arange(heads)})
-        return regret.caption_budget_against_regret(frame, correlation)
+        monkeypatch.setattr(regret, "rank_correlation", lambda slots, lost: correlation)
+        return regret.caption_budget_against_regret(frame)
 
     few = caption(24, 0.0565)
     assert "not related" not in few and "cannot be told" in few

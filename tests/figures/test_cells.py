@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.views.base.cells import cell_text, colours_at, ink_on, luminance
+from kvlab.views.base.head_map import cell_text, colours_at, ink_on, luminance
 from kvlab.views.base.palette import DIVERGING, LOSS, SEQUENTIAL
 
 SCALES = {f"{name} {theme}": scale[theme] for name, scale in

@@ -100,7 +100,7 @@ Draw = Callable[..., go.Figure]
 MAPS: dict[str, Draw] = {
     "memory": memory.slots_by_head,
     "merges": merges.events_by_head,
-    "sag": lambda frame, theme="light", focus=None: sag.measure_by_head(frame, "regret", theme, focus),
+    "sag": lambda frame, theme="light", focus=None: sag.measure_by_head(frame, theme, "regret", focus),
     "bound": lambda frame, theme="light", focus=None: bound.bound_by_head(frame, "epsilon", theme, focus),
     "autopsy": lambda frame, theme="light", focus=None: autopsy.survival_by_head(frame, "kept", theme, focus),
     "decision": decision.draw_budgets,

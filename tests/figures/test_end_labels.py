@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.views import compare
-from kvlab.views.base.line_labels import CHARACTER, GAP, LEAD, LONGEST, shorten_name, spread
+from kvlab.views.base.lines import CHARACTER, GAP, LEAD, LONGEST, shorten_name, spread
 from kvlab.views.base.palette import METHODS
 
 RUNS = [f"{method} 20 %" for method in list(METHODS)[:12]]

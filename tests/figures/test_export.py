@@ -16,9 +16,9 @@ from PIL import Image
 from kvlab.core.errors import UserError
 from kvlab.views.base import export
 from kvlab.views.base.animation import frames_of, with_slider
+from kvlab.views.base.export import text_panel, wrap_text
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import finish, without_controls
-from kvlab.views.base.text_panel import text_panel, wrap_text
 from tests.dashboard_speed.server import chromium
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})

@@ -12,7 +12,7 @@ from kvlab.papers.gvote import probe_figures as probe
 from kvlab.papers.keepkv import attention as attention_rows
 from kvlab.papers.kvmerger import similarity as similarity_panels
 from kvlab.papers.zsmerge import contents as cache_contents
-from kvlab.report import pictures, slides
+from kvlab.report import pictures, slide_parts
 from kvlab.views import lineage, scores, similarity, timeline
 from kvlab.views.frames.lineage import State
 
@@ -150,6 +150,6 @@ def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
 
 def test_a_long_report_has_all_its_lines_on_slides():
     lines = [f"line {index}" for index in range(15)]
-    parts = slides._chunks(lines, slides.LINES_A_SLIDE)
+    parts = slide_parts._chunks(lines, slide_parts.LINES_A_SLIDE)
     assert [line for part in parts for line in part] == lines
-    assert max(map(len, parts)) <= slides.LINES_A_SLIDE
+    assert max(map(len, parts)) <= slide_parts.LINES_A_SLIDE

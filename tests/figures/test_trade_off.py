@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.views.base.line_labels import POINT, overlap, place_labels
+from kvlab.views.base.lines import POINT, overlap, place_labels
 from kvlab.views.frames.board import OWN_BUDGET
 from kvlab.views.frames.trade_off import run_points
 from kvlab.views.trade_off import (

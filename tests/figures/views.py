@@ -47,7 +47,7 @@ def _of_bound(run: Run) -> Iterator[Drawn]:
     table = bound.bound_by_head_frame(run, [0, 1])
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
     for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
-        caption = bound.caption_sag_against_bound(frame, predicts=True)
+        caption = bound.caption_sag_against_bound(frame)
         yield name, lambda theme, frame=frame: bound.sag_against_bound(frame, theme), caption, frame
     summary = bound.heads_summary(table)
     for measure in bound.MEASURES:
@@ -59,7 +59,7 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
     picture, table = regret.regret_map_frame(run.steps), regret.regret_over_steps_frame(run.steps, run.tokens)
     yield (
         "regret map",
-        lambda theme: regret.regret_map(picture, 9, theme),
+        lambda theme: regret.regret_map(picture, theme, 9),
         regret.caption_regret_map(picture),
         picture,
     )
@@ -70,7 +70,7 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
         table,
     )
     budgets = regret.budget_and_regret(run.steps)
-    caption = regret.caption_budget_against_regret(budgets, 0.3)
+    caption = regret.caption_budget_against_regret(budgets)
     yield "scatter", lambda theme: regret.budget_against_regret(budgets, theme), caption, budgets
 
 
@@ -138,8 +138,8 @@ def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
     stays = run_pages.pages_map(walls[0], 16, 20)
     yield "freed", lambda theme: serving.freed_by_run(freed, theme), serving.caption_freed_by_run(freed), freed
     caption = serving.caption_pages_over_steps(over)
-    yield "pages over steps", lambda theme: serving.pages_over_steps(over, 16, theme), caption, over
-    yield "pages map", lambda theme: serving.pages_map(stays, 16, theme), serving.caption_pages_map(stays), stays
+    yield "pages over steps", lambda theme: serving.pages_over_steps(over, theme, 16), caption, over
+    yield "pages map", lambda theme: serving.pages_map(stays, theme, 16), serving.caption_pages_map(stays), stays
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from kvlab.common.build_hook import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("kvlab", "app", "pages", "assets", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("kvlab", "app", "assets", "pyproject.toml", "README.md", "LICENSE")
 OF_THE_CHECKOUT = {"mini-60", "mini-half"}
 SHIPPED = "kvlab/shipped/"
 LARGE = 100_000

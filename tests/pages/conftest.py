@@ -8,16 +8,17 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
-import streamlit as st
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
+from streamlit.util import calc_hash
 
-from app.base import lazy_views
+from app.base import component
+from app.base.links import FIRST, START
+from app.navigation.menu import page_names
 from kvlab.planning import choices
 from tests.papers.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT))  # as app/main.py does, for pages that are run alo
 Open = Callable[..., AppTest]
 PATIENCE_SECONDS = 30
 RUN = "newer-keepkv-25pc-0"  # of `synthetic_runs` and `shared_runs`
+PAGES = sorted(page_names())
 
 # Every AppTest reads the metadata of all installed packages and every run compiles the scripts: once is enough for all.
 manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
@@ -34,7 +36,7 @@ app_test.ScriptCache = local_script_runner.ScriptCache = functools.cache(ScriptC
 # As in app/.streamlit/config.toml: Streamlit would look at each command's arguments to report their types.
 config.set_option("browser.gatherUsageStats", False)
 config.set_option("runner.postScriptGC", False)  # as `kvlab app` starts the server
-lazy_views.HEAD_START_SECONDS = 0  # no browser waits for what was drawn so far
+component.HEAD_START_SECONDS = 0  # no browser waits for what was drawn so far
 
 # It looks every millisecond whether a script has ended, which took a tenth of the time of two files of these tests.
 _ended_in_time = local_script_runner.require_widgets_deltas
@@ -163,30 +165,30 @@ def one_process(templates_here: None) -> None:
     """Pages render chat templates in this process."""
 
 
-@st.fragment
-def _drawn_at_once(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
-    draw(*arguments)
-
-
 @pytest.fixture(autouse=True)
 def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page draws all at once, as where the browser has painted its first chart; or it would be drawn twice.
 
     That it waits for that is asked in tests/pages/test_lazy_views.py.
     """
-    monkeypatch.setattr(lazy_views, "after_first_chart", _drawn_at_once)
+    monkeypatch.setattr(component, "WAITS", False)
+
+
+def switch_to(page: AppTest, name: str) -> AppTest:
+    """Make a page the one of the next run: `AppTest.switch_page` takes pages that are files."""
+    page._page_hash = calc_hash(FIRST if name == START else name)
+    return page
 
 
 @pytest.fixture
 def open_page() -> Open:
-    """Opens `pages/<name>.py` inside the app, as an address with these query parameters does, and waits for its end."""
+    """Opens a page inside the app, as an address with these query parameters does, and waits for its end."""
 
     def opened(name: str, **query: str) -> AppTest:
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=PATIENCE_SECONDS)
         for key, value in query.items():
             page.query_params[key] = value
-        page.switch_page(f"../pages/{name}.py")
-        return page.run()
+        return switch_to(page, name).run()
 
     return opened
 

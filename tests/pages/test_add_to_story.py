@@ -12,13 +12,13 @@ from streamlit.testing.v1 import AppTest
 
 from app.base.text import plain
 from app.new_run.prompt_view import tokens_as_text
-from app.runs.table import MOST_LISTED, slide_rows
+from app.runs import MOST_LISTED, slide_rows
 from kvlab.report import slide_parts
 from kvlab.report.views import Passages, Shown, Table, Text, parse_shown
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import Story, View, load_story, save_story
-from tests.pages.conftest import ROOT
+from tests.pages.conftest import PAGES, ROOT
 from tests.pages.test_restore_page import looked_into
 from tests.synthetic.runs import write_synthetic_run
 
@@ -30,18 +30,18 @@ DRAWING = {
 }  # fmt: skip
 MENUS = {"show_title", "menu", "heading"}
 NO_VIEW = {  # what draws and is nothing to show alone, with the reason
-    "pages/glossary.py card": "an explanation of a term, the same for every run",
-    "app/papers/overview.py show_card": "a small picture that leads to its figure",
-    "app/papers/overview.py place_card": "the place of such a picture",
-    "app/papers/overview.py show_incomplete": "the same table while exhibits are judged",
-    "app/papers/overview.py summarise": "the same picture while exhibits are judged",
-    "app/papers/overview.py show_overview": "places of the summary and cards",
+    "app/entries/glossary.py card": "an explanation of a term, the same for every run",
+    "app/entries/papers.py show_card": "a small picture that leads to its figure",
+    "app/entries/papers.py place_card": "the place of such a picture",
+    "app/entries/papers.py show_incomplete": "the same table while exhibits are judged",
+    "app/entries/papers.py summarise": "the same picture while exhibits are judged",
+    "app/entries/papers.py show_overview": "places of the summary and cards",
     "app/compare/board.py _run_rows": "beginnings of the texts, which are a slide below",
     "app/live/start.py text_section": "a form: prefixes that can be chosen",
-    "app/live/conversation.py conversation": "styles",
+    "app/entries/live.py conversation": "styles",
     "app/live/answers.py present": "styles",
     "app/live/answers.py last_answers": "words of a conversation on a projector",
-    "app/live/conversation.py show_questions": "words of a conversation, which is not a recorded view",
+    "app/entries/live.py show_questions": "words of a conversation, which is not a recorded view",
     "app/navigation/context_bar.py begin": "styles",
     "app/navigation/menu.py top_tools": "the choice of the theme",
     "app/navigation/menu.py page_tabs": "styles",
@@ -53,22 +53,20 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/queue/race.py show_race": "texts that are being written; above those of ended runs there is a menu",
     "app/new_run/prompt_source.py _chosen_rows": "a form: prompts that are ticked and whose answers are typed",
     "app/navigation/context_bar.py prompt_text": "the prompt, with its own button for a slide",
-    "pages/new_run.py form": "styles",
-    "app/run_views/view.py scrubber": "a choice of the step",
-    "pages/start.py introduction": "a schematic",
-    "pages/story.py view_row": "a small picture of a slide that is in the story",
+    "app/entries/new_run.py form": "styles",
+    "app/navigation/page.py scrubber": "a choice of the step",
+    "app/entries/home.py introduction": "a schematic",
+    "app/entries/story.py view_row": "a small picture of a slide that is in the story",
 }
 CONTROLS = {  # components that one works with and does not look at
-    "add_slide", "context_bar", "lazy_views", "links", "payload", "plotly_preload", "scrubber", "shortcuts",
-    "story_mode", "wordpicker",
+    "add_slide", "component", "context_bar", "links", "place", "story",
 }  # fmt: skip
-ELSEWHERE = {"tilemap"}  # whose page draws the heading over it
-PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
+ELSEWHERE = {"similarity"}  # whose page draws the heading over it
 
 
 def drawing_functions() -> Iterator[tuple[str, set[str]]]:
     """Every function of the dashboard that draws something, and the names of what it calls."""
-    for file in sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "pages").glob("*.py")]):
+    for file in sorted((ROOT / "app").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.FunctionDef):
                 continue

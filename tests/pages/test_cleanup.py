@@ -9,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.session.streamlit_internals import ELEMENT_ID_PREFIX
+from tests.pages.conftest import switch_to
 from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"prompt_tokens": 12, "steps": 4, "layers": 1}
@@ -34,7 +35,7 @@ def test_a_link_to_a_page_without_a_run_keeps_its_run_for_the_next(older: str, o
     page = open_page("speed", run=older)
     assert not page.exception
     page.query_params.clear()  # as the menu does
-    page.switch_page("../pages/memory.py").run()
+    switch_to(page, "memory").run()
     assert not page.exception
     assert page.query_params["run"] in (older, [older])
 
@@ -44,9 +45,9 @@ def test_widgets_of_pages_that_were_left_are_forgotten(older: str, open_page: Ca
     alone = made_of(page)
     assert alone > 10
     for name in ("papers", "sag", "heads"):
-        page.switch_page(f"../pages/{name}.py").run()
+        switch_to(page, name).run()
         assert not page.exception
-    page.switch_page("../pages/memory.py").run()
+    switch_to(page, "memory").run()
     page.run()
     assert not page.exception
     assert made_of(page) == alone

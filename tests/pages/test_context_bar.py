@@ -11,13 +11,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab.trace import open_run
-from tests.pages.conftest import ROOT, RUN
+from tests.pages.conftest import PAGES, RUN
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 WITHOUT_RUNS = {"glossary", "live", "start", "new_run", "runs", "story", "quality", "safe_budget", "speed"}
 SEVERAL = {"compare", "spans"}  # pages of a comparison, not of one run
-ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
+ABOUT_RUNS = sorted({*PAGES} - WITHOUT_RUNS)
 
 
 def line(page: AppTest) -> str:

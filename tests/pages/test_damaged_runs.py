@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages.conftest import PAGES
 from tests.pages.test_views import Open, texts
 from tests.synthetic.runs import write_synthetic_run
 
-PAGES = sorted(path.stem for path in (Path(__file__).parents[2] / "pages").glob("*.py"))
 WITHOUT_A_RUN = {"glossary", "live", "new_run", "quality", "runs", "safe_budget", "speed", "start", "story"}
 
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
-from app.components.wordpicker import marked_words, word_spans, words_between
+from app.components import marked_words, word_spans, words_between
 from kvlab.requests.compare import CompareRequest
 from tests.pages.forms import submitted
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from app.papers import figure_cache, overview
-from app.papers.figure_cache import FigureCache
+from app.entries import papers
+from app.papers import exhibit
+from app.papers.exhibit import FigureCache
 from kvlab.common.lab import ALONE, User, acting, set_current_user
 from kvlab.papers.registry import find
 from kvlab.papers.scorecard import draw_card
@@ -77,7 +78,7 @@ def test_after_more_was_recorded_the_older_one_is_shown_and_drawn_anew_behind_th
 
     assert found.get("card", MORE, slowly) == "old"  # and for a minute nothing is drawn anew
     assert not found._queued
-    monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(exhibit, "MAX_AGE_SECONDS", 0.0)
     for _ in range(3):
         assert found.get("card", MORE, slowly) == "old"
     assert len(found._queued) == 1
@@ -86,7 +87,7 @@ def test_after_more_was_recorded_the_older_one_is_shown_and_drawn_anew_behind_th
 
 
 def test_a_fault_behind_the_page_is_left_to_the_page_that_asks_next(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(exhibit, "MAX_AGE_SECONDS", 0.0)
     found = texts()
     found.get("card", FIRST, lambda: "old")
     assert found.get("card", MORE, lambda: str(1 / 0)) == "old"
@@ -111,7 +112,7 @@ def test_a_page_that_looked_before_takes_what_was_drawn_since():
 
 
 def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(exhibit, "MAX_AGE_SECONDS", 0.0)
     found, ben = texts(), User("ben")
     found.get("card", FIRST, lambda: "old")
     try:
@@ -162,4 +163,4 @@ def test_a_card_of_the_atlas_takes_some_kilobytes(tmp_path: Path):
     runs = [open_run(folder) for folder in sorted(tmp_path.glob("*keepkv*"))]
     card = draw_card(find("keepkv", "fig-1"), Sources(tmp_path, runs[0], runs), "light")
     assert card.origin
-    assert len(repr(card)) < overview.CACHE_BYTES / (30 * 70)
+    assert len(repr(card)) < papers.CACHE_BYTES / (30 * 70)

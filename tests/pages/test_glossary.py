@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import glossary_scenes
-from app.base.terms import TERMS
+from app.base.text import TERMS
+from app.entries import glossary
 from kvlab.browser import read_static
 
 
 def test_each_animation_is_of_a_term_and_has_words_instead() -> None:
-    assert set(glossary_scenes.SCENES) <= set(TERMS) and len(glossary_scenes.SCENES) >= 8
-    for term in glossary_scenes.SCENES:
-        light, dark = (ElementTree.fromstring(glossary_scenes.svg(term, theme)) for theme in ("light", "dark"))
+    assert set(glossary.SCENES) <= set(TERMS) and len(glossary.SCENES) >= 8
+    for term in glossary.SCENES:
+        light, dark = (ElementTree.fromstring(glossary.svg(term, theme)) for theme in ("light", "dark"))
         assert light.get("role") == "img" and len(light.get("aria-label") or "") > 40
         assert [one.tag for one in light.iter()] == [one.tag for one in dark.iter()]
         styles = read_static("glossary.css")
@@ -28,15 +28,15 @@ def test_each_animation_is_of_a_term_and_has_words_instead() -> None:
 
 def test_the_numbers_of_the_animations_are_those_of_the_formulas() -> None:
     # Four equal tokens have a quarter each; two in one slot a third, and with log 2 on its logit 2 of 4 parts.
-    assert pytest.approx([1 / 4] * 4) == glossary_scenes.APART and pytest.approx([1 / 3] * 3) == glossary_scenes.MERGED
-    assert pytest.approx([2 / 4, 1 / 4, 1 / 4]) == glossary_scenes.WEIGHTED
-    assert pytest.approx(1 / 2 - 1 / 3) == glossary_scenes.SAG
+    assert pytest.approx([1 / 4] * 4) == glossary.APART and pytest.approx([1 / 3] * 3) == glossary.MERGED
+    assert pytest.approx([2 / 4, 1 / 4, 1 / 4]) == glossary.WEIGHTED
+    assert pytest.approx(1 / 2 - 1 / 3) == glossary.SAG
     expected = 0.0
-    for full, other in zip(glossary_scenes.FULL_CACHE, glossary_scenes.THIS_CACHE, strict=True):
+    for full, other in zip(glossary.FULL_CACHE, glossary.THIS_CACHE, strict=True):
         expected += full * (math.log(full) - math.log(other))
-    assert glossary_scenes.divergence(glossary_scenes.FULL_CACHE, glossary_scenes.THIS_CACHE) == pytest.approx(expected)
-    assert glossary_scenes.divergence(glossary_scenes.FULL_CACHE, glossary_scenes.FULL_CACHE) == 0
-    assert "17 %" in glossary_scenes.svg("sag", "light") and "50 %" in glossary_scenes.svg("log mass", "dark")
+    assert glossary.divergence(glossary.FULL_CACHE, glossary.THIS_CACHE) == pytest.approx(expected)
+    assert glossary.divergence(glossary.FULL_CACHE, glossary.FULL_CACHE) == 0
+    assert "17 %" in glossary.svg("sag", "light") and "50 %" in glossary.svg("log mass", "dark")
 
 
 def test_the_page_shows_all_terms_or_the_one_of_the_address(open_page: Callable[..., AppTest]) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.conftest import ROOT, RUN
+from tests.pages.conftest import PAGES, ROOT, RUN
 
 Open = Callable[..., AppTest]
-PAGES = sorted(path.stem for path in (ROOT / "pages").glob("*.py"))
 # Each was an exception, or is of the kind of one.
 VALUES = {
     "digits": "9" * 5000,
@@ -28,7 +27,7 @@ VALUES = {
     "empty": "",
 }
 # What an address says by itself, read from the source; widgets that are bound to the address come from the page.
-SOURCE = "".join(file.read_text() for folder in ("app", "pages") for file in (ROOT / folder).rglob("*.py"))
+SOURCE = "".join(file.read_text() for file in (ROOT / "app").rglob("*.py"))
 READ = set(re.findall(r"(?:get_param|set_param|url_numbers?|url_value)\(\"(\w+)\"", SOURCE)) - {"run", "comparison"}
 NAMES = READ | {"layer", "head", "a", "b", "telling", "place", "facts", "kv_batch", "max_new_tokens", "words"}
 KINDS = ("number_input", "slider", "selectbox", "text_input", "toggle", "multiselect", "button_group", "checkbox")

@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.base import lazy_views
-from tests.pages.conftest import ROOT
+from app.base import component
 
 RUN = "newer-keepkv-25pc-0"
-WAITS = lazy_views.after_first_chart
-PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py") if "after_first_chart(" in file.read_text())
+PAGES = ("compare", "lineage", "merges", "regret", "sag", "serving", "timeline")
 
 
 @pytest.fixture(autouse=True)
 def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not yet."""
-    monkeypatch.setattr(lazy_views, "after_first_chart", WAITS)
+    monkeypatch.setattr(component, "WAITS", True)
 
 
 def texts(page: AppTest) -> str:
@@ -29,7 +27,7 @@ def texts(page: AppTest) -> str:
 
 def painted(page: AppTest) -> AppTest:
     """Says what a browser says then."""
-    for key in [key for key in page.session_state if key.startswith(lazy_views.WAITING)]:
+    for key in [key for key in page.session_state if key.startswith(component.WAITING)]:
         page.session_state[key] = False
     return page.run()
 

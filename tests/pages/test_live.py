@@ -20,6 +20,7 @@ from kvlab.live.transcript import Answer, LaneState, Word, codes_of, merge_notes
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest, edit_tokens
 from kvlab.views.frames.token_heads import MERGED, OWN, TokenHeads, write_token_heads
+from tests.pages.conftest import switch_to
 
 Open = Callable[..., AppTest]
 REQUEST = LiveRequest(context="a b c", choices=(MethodChoice(method="h2o", budget=0.2),))
@@ -240,7 +241,7 @@ def test_a_job_that_has_not_begun_to_write_is_named(
     page = page.chat_input[0].set_value("And *then*?").run()
     assert "Waiting: number 1 in the queue." in told(page)
     (job,) = jobs.list_jobs(runs_root)
-    monkeypatch.setattr("app.live.conversation.running_job", lambda session: job.model_copy(update={"position": None}))
+    monkeypatch.setattr("app.entries.live.running_job", lambda session: job.model_copy(update={"position": None}))
     assert "The worker is at work: And *then*?" in told(page.run())
 
 
@@ -265,7 +266,7 @@ def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, ope
     job = jobs.list_jobs(runs_root)[0].job_id
     shown = {"job": job, "run": f"{job}-01-h2o", "token": "2", "layer": "0", "head": "1"}
     assert {name: "".join(page.query_params[name]) for name in shown} == shown
-    again = page.switch_page("../pages/live.py").run()
+    again = switch_to(page, "live").run()
     assert "".join(again.query_params["session"]) == "one", "the menu leads back to the session"
     assert "“c” (token 2)" in told(again), "with the word that was chosen"
 
@@ -340,12 +341,12 @@ def test_a_session_and_the_wall_of_its_recording_share_run_and_word(synthetic_ru
     links = [one.proto for one in page.get("page_link") if "wall" in one.proto.page]
     assert any(f"run={runs[1]}" in one.query_string and "token=1" in one.query_string for one in links)
     page.query_params["run"], page.query_params["token"] = runs[1], "2"
-    page = page.switch_page("../pages/wall.py").run()
+    page = switch_to(page, "wall").run()
     assert not page.exception
     page.query_params.clear()
-    page = page.switch_page("../pages/live.py").run()
+    page = switch_to(page, "live").run()
     assert "“c” (token 2)" in told(page)
     assert page.session_state["lane"] == "1"
     page.query_params.clear()
-    page = page.switch_page("../pages/wall.py").run()
+    page = switch_to(page, "wall").run()
     assert {name: "".join(page.query_params[name]) for name in ("run", "token")} == {"run": runs[1], "token": "2"}

@@ -129,7 +129,7 @@ def test_a_lane_is_kept_under_a_name_that_is_free(runs_root: Path, open_page: Op
 def test_a_shared_server_shows_a_person_their_own_prefixes(
     runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("app.live.start", "app.live.conversation"):
+    for place in ("app.live.start", "app.entries.live"):
         monkeypatch.setattr(f"{place}.lab", lambda: object())
     write_prefix(runs_root, "part", H2O)
     write_prefix(runs_root, "bens", H2O, "A dog ran.", owner="ben")

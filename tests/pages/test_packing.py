@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from app.components.payload import SentTexts
+from app.components import SentTexts
 from kvlab.browser import ALIGNED, pack_payload
 from tests.browser_scripts.fixtures import PAYLOAD
 

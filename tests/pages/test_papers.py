@@ -15,6 +15,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from app.entries import papers as papers_page
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import model_title
@@ -122,7 +123,8 @@ def one_broken(monkeypatch: pytest.MonkeyPatch, recorded: Path) -> Exhibit:
     """An exhibit whose drawing has a fault, in the place of the first one."""
     shutil.rmtree(recorded / ".atlas", ignore_errors=True)
     first = replace(EXHIBITS[0], drawing=broken)
-    monkeypatch.setattr(registry, "EXHIBITS", (first, *EXHIBITS[1:]))
+    for module in (registry, papers_page):
+        monkeypatch.setattr(module, "EXHIBITS", (first, *EXHIBITS[1:]))
     st.cache_resource.clear()  # what another test has drawn
     return first
 
@@ -227,7 +229,7 @@ def test_the_index_lists_every_exhibit_with_its_state_and_keeps_verdicts_on_disk
     shutil.rmtree(comparison / ".atlas", ignore_errors=True)
     st.cache_resource.clear()
     told: list[int] = []
-    monkeypatch.setattr("app.papers.overview.show_incomplete", lambda lines, frame, known, of: told.append(known))
+    monkeypatch.setattr("app.entries.papers.show_incomplete", lambda lines, frame, known, of: told.append(known))
     of_paper = len(registry.of_paper("kvmerger"))
     first = texts(open_page("papers", comparison="all", paper="kvmerger"))
     assert f"of {of_paper} can be drawn" in first

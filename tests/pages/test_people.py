@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.server.current_user import current_person
+from app.server.gate import current_person
 from kvlab import jobs
 from kvlab.common.binding import OPEN
 from kvlab.common.lab import ALONE, VARIABLE, User, acting_for, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.catalogue import list_comparisons, list_runs
+from tests.pages.conftest import switch_to
 from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,7 @@ def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> V
         page.user = {"kvlab_name": person.replace(" ", "%20")} if person else {}
         page.user = page.user if user is None else user
         page.query_params.update(query)
-        page.switch_page(f"../pages/{name}.py")
+        switch_to(page, name)
         return page.run()
 
     return opened

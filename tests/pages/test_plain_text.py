@@ -13,10 +13,9 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.user_labels import change_labels
+from tests.pages.conftest import PAGES
 from tests.synthetic.runs import write_synthetic_run
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(page.stem for page in (ROOT / "pages").glob("*.py"))
 WRITTEN = "QX$1$ *y* _u_ [l](http://e.x) :red[r] :rocket: <b>h</b> ~~s~~ QZ"
 # Whatever of it is left unescaped in Markdown, also where the text was cut.
 READ_AS_MARKDOWN = re.compile(r"QX\$|[^\\]\*y|[^\\]\[l\]|[^\\]:red|[^\\]<b>")

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.trace.record import read_record, write_record
+from tests.pages.conftest import switch_to
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -55,7 +56,7 @@ def test_the_address_comes_first_then_what_was_typed(two_models: Path, open_page
 def test_pages_with_fields_of_one_name_keep_no_model_of_each_other(two_models: Path, open_page: Open):
     page = open_page("new_run", comparison="a", model=NEW)
     del page.query_params["model"]  # as the menu does
-    page = page.switch_page("../pages/live.py").run()
+    page = switch_to(page, "live").run()
     assert page.text_input(key="model").value == OLD
 
 

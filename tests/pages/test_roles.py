@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from app.base.widgets import OTHERS
-from app.server.current_user import current_person
+from app.server.gate import current_person
 from kvlab import jobs
 from kvlab.common.lab import ALONE, VARIABLE, User, acting_for, set_current_user
 from kvlab.core.choice import MethodChoice
@@ -20,6 +20,7 @@ from kvlab.jobs import queue_db
 from kvlab.library.find import save_view
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.stories import Story, View, make_private, save_story
+from tests.pages.conftest import switch_to
 from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +65,7 @@ def visit(lab_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
         page.user = {"kvlab_name": person}
         page.query_params.update(query)
-        page.switch_page(f"../pages/{name}.py")
+        switch_to(page, name)
         return page.run()
 
     set_current_user(current_person)
@@ -113,7 +114,7 @@ def test_on_the_page_of_runs_the_chosen_rows_decide(visit: Visit, lab_folder: Pa
     def page() -> None:
         import pandas as pd
 
-        from app.runs.actions import actions
+        from app.runs import actions
 
         row = {"kind": "comparison", "id": "open", "members": ("open",), "title": "t", "name": "", "note": ""}
         row |= {"tags": (), "starred": False, "archived": False, "owner": "ben"}

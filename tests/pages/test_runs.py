@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.runs import actions
+from app.entries import home
 from kvlab.library.find import list_all
 from kvlab.library.recycle_bin import delete
 from kvlab.trace.index import FILE
@@ -89,8 +89,8 @@ def test_what_is_in_the_bin_is_brought_back(synthetic_runs: Path, open_page: Ope
 
 
 def test_chosen_rows_are_deleted_with_an_undo(synthetic_runs: Path, monkeypatch: pytest.MonkeyPatch, open_page: Open):
-    real = actions.actions
-    monkeypatch.setattr(actions, "actions", lambda _: real(list_all(synthetic_runs).table.head(1)))
+    real = home.actions
+    monkeypatch.setattr(home, "actions", lambda _: real(list_all(synthetic_runs).table.head(1)))
     page = open_page("runs")
     page.button(key="runs-delete").click().run()
     assert not page.exception and titles(page) == ["the older one"]
@@ -125,7 +125,7 @@ def test_the_timer_reads_what_is_left(synthetic_runs: Path):
     def as_the_timer_does() -> None:
         import streamlit as st
 
-        from app.runs.table import DRAWN, read_further, shelf
+        from app.runs import DRAWN, read_further, shelf
 
         if (kept := shelf()).unread:
             st.session_state[DRAWN] = True

@@ -46,7 +46,7 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
 
 
 def test_every_page_names_modules_that_are_there():
-    names = {name for page in preimport.PAGES.glob("*.py") for name in preimport.imported_modules(page)}
+    names = {name for page in preimport.ENTRIES.glob("*.py") for name in preimport.imported_modules(page)}
     assert "app.base.links" in names and len(names) > 20
     assert all(find_spec(name) for name in names)
 

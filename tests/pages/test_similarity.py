@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.components.tilemap import clamp, quantize_cosines
+from app.similarity import clamp, quantize_cosines
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.base.terms import TERMS, terms_in
-from tests.pages.conftest import ROOT, RUN
+from app.base.text import TERMS, terms_in
+from tests.pages.conftest import ROOT, RUN, switch_to
 
 LINK = "[Glossary, with animations](glossary)"
 
@@ -37,5 +37,5 @@ def test_pages_whose_choices_have_one_name_do_not_take_each_other_s(
 ) -> None:
     page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
     page.session_state["play"] = of_the_other
-    page.switch_page(f"../pages/{name}.py")
+    switch_to(page, name)
     assert not page.run().exception

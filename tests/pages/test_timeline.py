@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.pages.conftest import switch_to
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -144,9 +145,9 @@ def test_lineage_and_autopsy_open_with_the_chosen_token(runs_root: Path, open_pa
     slots = page.dataframe[0].value
     slot = int(slots[slots["votes"] > 1].sort_values("votes")["position"].iloc[0])  # not the one with most votes
     page = open_page("timeline", run=path.name, step="16", token=str(slot))
-    page = page.switch_page("../pages/lineage.py").run()
+    page = switch_to(page, "lineage").run()
     assert not page.exception
     assert page.selectbox(key="lineage-slot").value == slot
-    page = page.switch_page("../pages/autopsy.py").run()
+    page = switch_to(page, "autopsy").run()
     assert not page.exception
     assert page.dataframe[0].value["token"].tolist() == [slot]

@@ -12,7 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.figures.add_slide import MOST_SLIDES
-from app.navigation.shortcuts import next_head
+from app.navigation.place import next_head
 from kvlab import jobs
 from kvlab.core.errors import UserError
 from kvlab.jobs.work import counterfactual

@@ -20,10 +20,9 @@ STRANGER = Origin("stranger", place="stranger.py")
 
 def draw_held() -> None:
     """The page of the view that the test registered; AppTest runs these lines as a script."""
-    from app.run_views.plugin_views import _page
-    from kvlab.views.base.view import VIEWS
+    from app.entries.attention import plugin_view_page
 
-    _page(VIEWS["held"])
+    plugin_view_page("held")
 
 
 @pytest.fixture
@@ -80,9 +79,9 @@ def test_what_goes_wrong_is_one_sentence(runs_root: Path, frame_error: list[Exce
 def write_the_menu() -> None:
     import streamlit as st
 
-    from app.run_views.plugin_views import view_pages
+    from app.navigation.menu import menu
 
-    st.text(", ".join(page.title for page in view_pages()))
+    st.text(", ".join(page.title for page in menu().pages if page.url_path.startswith("view_")))
 
 
 def test_the_menu_has_it_only_while_it_is_registered() -> None:

@@ -145,7 +145,7 @@ def test_captions_tell_the_peak_and_its_step_and_old_runs_say_that_they_have_non
     assert compare_figures.caption_memory_over_steps(read, "peak_bytes").startswith("While the prompt is read")
     unknown = of_all.assign(peak_bytes=np.nan)
     assert "was not recorded by the version" in compare_figures.caption_memory_over_steps(unknown, "peak_bytes")
-    assert not compare_figures.memory_over_steps(unknown, "peak_bytes").data
+    assert not compare_figures.memory_over_steps(unknown, measure="peak_bytes").data
 
 
 # The sign of a merge.

@@ -131,7 +131,7 @@ def test_what_is_no_amount_is_one_sentence(text: str) -> None:
 
 
 def test_a_plan_brings_no_model_stack() -> None:
-    code = "import sys, kvlab.forms.plan_preview, app.new_run.run_bar; "
+    code = "import sys, kvlab.forms.plan_preview, app.entries.new_run; "
     code += "print({'torch', 'transformers'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "set()"

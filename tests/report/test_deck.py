@@ -16,7 +16,7 @@ from kvlab.core.errors import UserError
 from kvlab.report import slide_parts
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk, why_unavailable
-from kvlab.report.slides import story_slides
+from kvlab.report.slide_parts import story_slides
 from kvlab.report.views import Passages, Table, kind_of
 from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
 from kvlab.views.base import export

@@ -16,8 +16,7 @@ from PIL import Image, ImageSequence
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.report.contents import provenance, slide_title, subject_of
-from kvlab.report.draw import columns
-from kvlab.report.pictures import MOST_FRAMES, animation, frames_of, history_picture, laid_out, picture
+from kvlab.report.pictures import MOST_FRAMES, animation, columns, frames_of, history_picture, laid_out, picture
 from kvlab.report.views import History, Text
 from kvlab.trace.reader import Run
 from kvlab.views.base.export import ImageWriter

@@ -19,8 +19,7 @@ from kvlab.core.errors import UserError
 from kvlab.report.contents import Report, report
 from kvlab.report.export import export_report, render_report
 from kvlab.report.page import page
-from kvlab.report.slide_parts import Picture
-from kvlab.report.slides import MOST_ROWS, slides
+from kvlab.report.slide_parts import MOST_ROWS, Picture, slides
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels, save_answer

@@ -21,7 +21,7 @@ from PIL import Image
 from kvlab.core.errors import UserError
 from kvlab.report.deck import content, deck
 from kvlab.report.export import export_talk
-from kvlab.report.slides import story_slides
+from kvlab.report.slide_parts import story_slides
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
 from kvlab.trace.stories import Slide, Story, View
 from kvlab.views.base.export import ImageWriter

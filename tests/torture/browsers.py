@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from app.navigation.menu import MENU
+from app.navigation.menu import MENU, page_names
 from tests.dashboard_speed.pages import PICTURES
 from tests.dashboard_speed.server import BROWSERS, FLAGS
 from tests.synthetic.runs import write_synthetic_run
@@ -28,7 +28,7 @@ from tests.torture.light import Light
 from tests.torture.table import Row, at
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(path.stem for path in (ROOT / "pages").glob("*.py") if path.stem != "start")
+PAGES = sorted({*page_names()} - {"start"})
 BOX = '[data-testid="stException"]'
 ENTRIES = [entry.views[0][0] for entry in MENU[1:]]  # of the sidebar, but the first page
 LINK = '[data-testid="stSidebarNavLink"][href$="/{}"]'

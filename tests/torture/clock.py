@@ -16,6 +16,7 @@ from pathlib import Path
 
 from websockets import ConnectionClosed
 
+from app.navigation.menu import page_names
 from kvlab.requests.compare import CompareRequest
 from tests.torture.light import Light
 from tests.torture.table import Row
@@ -111,7 +112,7 @@ def _read_all(row: Row, runs: Path, until_begun: str, now: Served) -> None:
 
 
 async def _read(row: Row, address: str, run: str) -> None:
-    pages = sorted(path.stem for path in (ROOT / "pages").glob("*.py"))
+    pages = page_names()
     async with Light(address) as reader:
         await reader.open("runs", run=run)
         for page in pages:

@@ -174,9 +174,12 @@ def addresses(count: int, tried: _Tried) -> None:
 
     from streamlit.testing.v1 import AppTest
 
+    from app.navigation.menu import page_names
+    from tests.pages.conftest import switch_to
+
     root = Path(__file__).resolve().parents[2]
-    pages = sorted(path.stem for path in (root / "pages").glob("*.py"))
-    source = "".join(file.read_text() for folder in ("app", "pages") for file in (root / folder).rglob("*.py"))
+    pages = page_names()
+    source = "".join(file.read_text() for file in (root / "app").rglob("*.py"))
     bound = set(re.findall(r"(?:query_params(?:\.get\(|\[)|asked_numbers?\(|key=)\"(\w+)\"", source))
     text = st.one_of(WORDS, NUMBERS.map(str), st.lists(NUMBERS.map(str), max_size=4).map("-".join))
     query = st.dictionaries(st.sampled_from(sorted(bound)), text, min_size=1, max_size=6)
@@ -188,8 +191,7 @@ def addresses(count: int, tried: _Tried) -> None:
             test = AppTest.from_file(str(root / "app" / "main.py"), default_timeout=60)
             for name, value in ({"run": run} | asked).items():
                 test.query_params[name] = value.encode("utf-8", "replace").decode()
-            test.switch_page(f"../pages/{page}.py")
-            test.run()
+            switch_to(test, page).run()
             assert not test.exception, [box.value for box in test.exception]
 
         _each(st.tuples(st.sampled_from(pages), query), count, lambda one: tried(lambda: opened(*one), one))

@@ -12,7 +12,7 @@ from kvlab.common.intervals import rank_correlation
 from kvlab.core.errors import UserError
 from kvlab.evaluation.results.rows import ROWS
 from kvlab.views.base.view import find_view
-from kvlab.views.frames.public_board import agreements, beside_board, read_board
+from kvlab.views.public_board import agreements, beside_board, read_board
 from tests.cli.running import kvlab
 
 TASKS = ("niah_single_1", "niah_multikey_1")

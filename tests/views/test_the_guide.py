@@ -41,10 +41,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def draw_page() -> None:
-    from app.run_views.plugin_views import _page
-    from kvlab.views.base.view import VIEWS
+    from app.entries.attention import plugin_view_page
 
-    _page(VIEWS["gone_early"])
+    plugin_view_page("gone_early")
 
 
 def test_it_is_a_page_a_slide_and_a_table(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-/* Large data that views of a page share, such as a run's token texts: sent once (app/components/payload.py) and named by
+/* Large data that views of a page share, such as a run's token texts: sent once (app/components.py) and named by
    their hash. A view that names data which have not arrived is drawn when they do. Components are separate modules, so
    the store is on `window`. */
 

@@ -1,6 +1,6 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/components/shared.js src/payload.js src/shared-data.js
-// SHA-256 of the sources: bbc918b8e69c6970beb91e0e48e694cd6fc6b4e16a1295b22bb35cfb282c084a
+// SHA-256 of the sources: ac40758ca35c805fd33b4e34af9fab3390fcb011f3e83f4d129d9708844d73d2
 // SHA-256 of the code: 7acb54d837139388766bbe99ea5cc3150b536581c0daefc00b53c5183f4d0290
 // src/payload.js
 var ARRAY_TYPES = {

@@ -1,6 +1,6 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/tilemap.js src/dom.js src/mount.js src/tilemap/geometry.js src/tilemap/painter.js
-// SHA-256 of the sources: 3acb9235fd5563901c66979e97842518e877d6234b46ec754fb5b9a86250241f
+// SHA-256 of the sources: f5b8336ff711bd8ac859c0680adbc8541638c64e184dc3a37522b621579a8d34
 // SHA-256 of the code: 95d97f171ca983ea10dd7fd5df7964cd46e0950e7dcb43ca0797d017a6fb7b8b
 // src/dom.js
 function find(root, selector) {

@@ -1,6 +1,6 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
-// SHA-256 of the sources: 45b98164b0e4772ff5cdb622b52c8d3f4db7e46b695338652c55e5a5e307c33b
+// SHA-256 of the sources: 4176b892e0ef40f07518bc10a66417635fa2e44f28e6f8e3af11d3fb339824f9
 // SHA-256 of the code: 12dc849ccabd06be387bafa97b4d779b6cb882d44fe4c132f5990540d49fbfdb
 // src/mount.js
 var deliverNow = (component, draw) => {

@@ -1,6 +1,6 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/tokentext.js src/dom.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-data.js src/text-blocks.js src/text.js src/tokentext.js
-// SHA-256 of the sources: 2a8c562ff3abfd7bceb9837406a9bd16d89fd0e72bb5eca5662145d96f4bd28b
+// SHA-256 of the sources: 2e266aa5bd0e43421fb42dac3282ef94b33e571500220612b564305a4708acb4
 // SHA-256 of the code: b31527cf098409a5d42e7ebc7e3196140c65702e53aeba8e355be662b1076d07
 // src/mount.js
 var deliverNow = (component, draw) => {

@@ -1,6 +1,6 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/wall.js src/dom.js src/keyboard.js src/mount.js src/payload.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text.js src/wall/cache-wall.js src/wall/cells.js src/wall/geometry.js src/wall/marks.js src/wall/painter.js
-// SHA-256 of the sources: 8f568d0193c72dd9aaafa5cbbe2333769174174d5f4639bedcee7f2f6224a821
+// SHA-256 of the sources: 996ac58a04748029c583d91a74396a10224e87760c43b3959fe1a22465c9766c
 // SHA-256 of the code: 81c65f2cf02d4130d5282d2623af30a1b4601ada4636bb455e83e8cb8bd66bbf
 // src/mount.js
 var deliverNow = (component, draw) => {

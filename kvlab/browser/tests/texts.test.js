@@ -72,7 +72,7 @@ test("a view is created once per parent, refreshed, and disposed of with it", ()
   assert.deepEqual(log.slice(6), ["created", 4]);
 });
 
-/** A payload as app/components/payload.py packs it, without vectors. */
+/** A payload as app/components.py packs it, without vectors. */
 function pack(plain) {
   const header = new TextEncoder().encode(JSON.stringify({ plain, vectors: {} })), bytes = new Uint8Array(4 + header.length);
   new DataView(bytes.buffer).setUint32(0, header.length, true);

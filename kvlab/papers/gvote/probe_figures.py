@@ -11,11 +11,21 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import NOT_RECORDED, are_known, contrast, near, part, sentence
 from kvlab.views.base.lines import add_band, add_line, add_points
 from kvlab.views.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import QUIET, colour_bar, finish
-from kvlab.views.base.words import number, shown_of, token_label, token_text
+from kvlab.views.base.words import (
+    NOT_RECORDED,
+    are_known,
+    contrast,
+    near,
+    number,
+    part,
+    sentence,
+    shown_of,
+    token_label,
+    token_text,
+)
 from kvlab.views.frames.float16 import block_edges
 
 MOST_SKEW = 0.5
@@ -331,9 +341,9 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
                 showlegend=False,
                 line={"width": 1, "dash": "dot", "color": colour},
             )
-        told = f"{name} (thin: 8 in 10 heads between)"
+        text = f"{name} (thin: 8 in 10 heads between)"
         hover = f"%{{x}} samples: %{{y:.1%}} {name}"
-        add_line(figure, frame["samples"], frame[column], told, colour, dash, hover, marker=marker, size=7, width=2)
+        add_line(figure, frame["samples"], frame[column], text, colour, dash, hover, marker=marker, size=7, width=2)
     finish(
         figure,
         title="Kept set by number of samples",

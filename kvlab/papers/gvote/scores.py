@@ -34,11 +34,20 @@ from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_c
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 from kvlab.views import scores as figures
-from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, part
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import number, percent, plural, with_spaces
+from kvlab.views.base.words import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    contrast,
+    number,
+    part,
+    percent,
+    plural,
+    with_spaces,
+)
 from kvlab.views.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
@@ -179,13 +188,13 @@ def memory_claim(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
         enough = needed_usage(group.sort_values("kept"), score)
         never = f"not with {percent(group['kept'].max())}"
         parts.append(f"{arm} {percent(enough) if np.isfinite(enough) else never}")
-    told = (
+    text = (
         "not measured on the same prompts" if found is None else mean_words(found.mean, found.low, found.high, found.n)
     )
     finding = (
         f"GVote scores {figures.line_text(ours.iloc[0])} with {figures.line_text(ours.iloc[0], 'kept', percent)} of "
         f"the tokens, the full cache {figures.line_text(full.iloc[0])}; to score as much the others need, by lines "
-        f"through their means over the same tasks: {', '.join(parts)}. The best of them needs {told} times GVote's."
+        f"through their means over the same tasks: {', '.join(parts)}. The best of them needs {text} times GVote's."
     )
     return judge(SAVES, found, TWICE, Basis(found.n if found else 0), finding)
 

@@ -36,13 +36,24 @@ from kvlab.papers.keepkv.merging import COMPARED as RULES
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence
 from kvlab.views.base.head_map import head_map
 from kvlab.views.base.lines import Line, add_band, add_line, add_lines, add_points
 from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.views.base.words import number, percent, shown_of, visible
+from kvlab.views.base.words import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    contrast,
+    near,
+    number,
+    part,
+    percent,
+    sentence,
+    shown_of,
+    visible,
+)
 from kvlab.views.frames.lineage import token_texts
 
 LINES = (
@@ -198,11 +209,11 @@ def caption_returning_over_steps(frame: pd.DataFrame) -> str:
 
 def caption_returning_by_head(frame: pd.DataFrame) -> str:
     """How many tokens come back, and whether heads differ."""
-    told = f"{part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
+    text = f"{part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
     if not frame["ever"].notna().any():
         return NOT_RECORDED
     same = near(float(frame["ever"].min()), float(frame["ever"].max()))
-    return sentence(told if same else f"{told}, in some heads more than in others")
+    return sentence(text if same else f"{text}, in some heads more than in others")
 
 
 def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:

@@ -17,12 +17,24 @@ from kvlab.papers.keepkv.merge_effects import LEAST_MASS, merge_groups, rule_of
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, sentence, some_of
 from kvlab.views.base.lines import Line, add_lines, add_points, hatch
 from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import QUIET, finish
-from kvlab.views.base.words import lost_share, number, percent, token_label, visible
+from kvlab.views.base.words import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    contrast,
+    lost_share,
+    near,
+    number,
+    percent,
+    sentence,
+    some_of,
+    token_label,
+    visible,
+)
 from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.lineage import Lineage, fold, token_texts
 

@@ -32,12 +32,22 @@ from kvlab.papers.kvmerger.merging_sets import (
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import NOT_RECORDED, are_known, contrast, part, sentence
 from kvlab.views.base.lines import add_line, add_points
 from kvlab.views.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import number, percent, plural, shown_of, two_digits
+from kvlab.views.base.words import (
+    NOT_RECORDED,
+    are_known,
+    contrast,
+    number,
+    part,
+    percent,
+    plural,
+    sentence,
+    shown_of,
+    two_digits,
+)
 from kvlab.views.frames.head_states import readable_heads, spread_heads
 
 WIDE = 0.01  # smaller relative changes of attention count as none

@@ -17,7 +17,7 @@ from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.views.base.words import plural
 from kvlab.views.frames.head_states import heads_with_states
-from kvlab.views.frames.merge_sets import consecutive_sets, set_count
+from kvlab.views.similarity import consecutive_sets, set_count
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
 MOST_TOKENS = 4096  # about the length of the paper's samples

@@ -21,13 +21,12 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 from kvlab.views import similarity as maps
-from kvlab.views.base.amounts import alike, near, sentence
 from kvlab.views.base.caption import simple_of
 from kvlab.views.base.lines import add_band, add_line
 from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.views.base.words import two_digits
+from kvlab.views.base.words import alike, near, sentence, two_digits
 from kvlab.views.frames.head_states import (
     BEFORE,
     KEYS,
@@ -150,10 +149,10 @@ def caption_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
     beside_it = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
     if not beside_it.notna().any():
         return "The text has no other token."
-    told = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
+    text = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
     same = near(float(beside_it.min()), float(beside_it.max()))
     drawn = f" Showing {len(beside_it)} of {every} heads." if len(beside_it) < every else ""
-    return sentence(told if same or len(beside_it) == 1 else f"{told}, in some heads more than in others") + drawn
+    return sentence(text if same or len(beside_it) == 1 else f"{text}, in some heads more than in others") + drawn
 
 
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)

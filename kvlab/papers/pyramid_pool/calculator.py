@@ -12,11 +12,10 @@ from plotly.subplots import make_subplots
 from kvlab.papers.exhibit import Choice, Drawn, Entry
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
-from kvlab.views.base.amounts import contrast
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.template import INK, finish
-from kvlab.views.base.words import byte_size, percent
+from kvlab.views.base.words import byte_size, contrast, percent
 
 
 @dataclass(frozen=True)

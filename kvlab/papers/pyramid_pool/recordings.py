@@ -29,13 +29,22 @@ from kvlab.papers.pyramid_pool import pyramid
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, near, sentence, some_of
 from kvlab.views.base.animation import frames_of, with_slider
-from kvlab.views.base.cells import cell_text
+from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import CLEAR, finish
-from kvlab.views.base.words import number, percent, shown_of
+from kvlab.views.base.words import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    near,
+    number,
+    percent,
+    sentence,
+    shown_of,
+    some_of,
+)
 from kvlab.views.frames.lineage import Lineage, event_steps, fold
 from kvlab.views.frames.memory import budgets_by_layer
 

@@ -13,13 +13,12 @@ from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import contrast, part, sentence
 from kvlab.views.base.animation import frames_of, with_slider
-from kvlab.views.base.cells import cell_text
+from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
 from kvlab.views.base.provenance import join_sources, of_run
 from kvlab.views.base.template import CLEAR, finish
-from kvlab.views.base.words import number, percent, plural, shown_of, token_label
+from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, shown_of, token_label
 from kvlab.views.frames.compare import headline, unique_labels
 from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at
 from kvlab.views.timeline import block_note, state_legend

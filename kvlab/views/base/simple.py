@@ -10,9 +10,10 @@ from pydantic import JsonValue
 
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import parse_spec
-from kvlab.views.base.amounts import (
+from kvlab.views.base.words import (
     EXACT,
     NOT_RECORDED,
+    byte_size,
     comparison_words,
     contrast,
     join_names,
@@ -23,7 +24,6 @@ from kvlab.views.base.amounts import (
     sentence,
     some_of,
 )
-from kvlab.views.base.words import byte_size
 from kvlab.views.frames.repeats import Batch
 from kvlab.views.frames.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
 
@@ -128,10 +128,10 @@ def board(frame: pd.DataFrame) -> str:
     if cells.empty:
         return "There is no compressed run yet."
     right = cells.loc[cells["verdict"] == "right", "label"].tolist()
-    told = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
+    text = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
     kept = frame.groupby("label", sort=False)["kept"].mean().astype(float).dropna()
     if kept.empty:
-        return sentence(told)
+        return sentence(text)
     share = part(float(kept.iloc[0]))
     least = "nothing of it by {least}" if kept.min() <= EXACT else "the smallest by {least}"
     rest = contrast(
@@ -140,7 +140,7 @@ def board(frame: pd.DataFrame) -> str:
         f"every run keeps {share} unmerged",
         f"{{only}} keeps {share} unmerged",
     )
-    return sentence(f"{told}; of the text that the answer needs, {rest}")
+    return sentence(f"{text}; of the text that the answer needs, {rest}")
 
 
 def fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from kvlab.views.base.cells import colours_at
+from kvlab.views.base.head_map import colours_at
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import GRID, QUIET
 from kvlab.views.frames.float16 import block_edges
@@ -119,25 +119,26 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     return parts
 
 
-def _line(x: np.ndarray, y: np.ndarray, seen: np.ndarray, colour: str, dashed: bool) -> str:
+def _line(x: np.ndarray, y: np.ndarray, visible: np.ndarray, colour: str, dashed: bool) -> str:
     path = "".join(
-        f"{'L' if index and seen[index - 1] else 'M'}{x[index]:.1f} {y[index]:.1f}" for index in np.flatnonzero(seen)
+        f"{'L' if index and visible[index - 1] else 'M'}{x[index]:.1f} {y[index]:.1f}"
+        for index in np.flatnonzero(visible)
     )
     dash = ' stroke-dasharray="3 2"' if dashed else ""
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dash}/>' if path else ""
 
 
-def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, seen: np.ndarray, theme: Theme) -> list[str]:
+def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, visible: np.ndarray, theme: Theme) -> list[str]:
     lying = trace.orientation == "h"
     along, thick = (y, panel.height) if lying else (x, panel.width)
-    size = max(1.0, 0.7 * thick / max(1, len(np.unique(along[seen]))))
+    size = max(1.0, 0.7 * thick / max(1, len(np.unique(along[visible]))))
     place_of = panel.across if lying else panel.up
     tips = np.zeros(len(x)) if trace.base is None else np.add(trace.base, trace.x if lying else trace.y)
     others = place_of(np.asarray(tips, float))
     fixed = _colour(trace, theme)
     colours = trace.marker.color if isinstance(trace.marker.color, tuple | list) else None
     drawn = []
-    for index in np.flatnonzero(seen)[:: max(1, -(-len(x) // MOST_BARS))]:
+    for index in np.flatnonzero(visible)[:: max(1, -(-len(x) // MOST_BARS))]:
         fill = colours[index] if colours and isinstance(colours[index], str) else fixed
         ends = sorted((float(others[index]), float(x[index] if lying else y[index])))
         start = f"{ends[0]:.1f}"

@@ -37,6 +37,7 @@ from kvlab.views.base.caption import both_of
 from kvlab.views.base.head_map import caption_focus
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import FigureSource, of_comparison, of_run
+from kvlab.views.base.template import along_text
 from kvlab.views.frames.starting_point import suggest_head
 
 Subject: TypeAlias = Run | Sequence[Run] | pd.DataFrame
@@ -109,6 +110,7 @@ class View:
         page: the page of the dashboard that shows it.
         component: the component of `kvlab/browser` that shows it live in a notebook, if there is one.
         description: one sentence for its page, where it has one to itself (views of plug-ins).
+        by_step: whether its x axis has steps, each of which leads to the token that it read.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class View:
         needs: RecordLevel = "off",
         page: str = "",
         description: str = "",
+        by_step: bool = False,
     ) -> None:
         self.read = read
         self.name = name
@@ -126,6 +129,7 @@ class View:
         self.needs = needs
         self.page = page
         self.description = description
+        self.by_step = by_step
         first = next(iter(signature(read).parameters), "run")
         self.kind: Kind = first if first in KINDS else "run"
         self._draw: Callable[..., go.Figure] | None = None
@@ -235,6 +239,9 @@ class View:
         figure = _call(self._draw, (frame, theme), values, self.name)
         if not figure.layout.title.text:
             figure.update_layout(title_text=self.title)
+        if self.by_step and isinstance(subject, Run):
+            head = "/".join(str(place[name]) for name in ("layer", "head") if place.get(name) is not None)
+            along_text(figure, offset=subject.record.prompt_tokens - 1, place=head)
         caption = self.describe(frame, subject, **place)
         if "focus" in place:
             caption = caption_focus(caption, figure, place["focus"])
@@ -267,13 +274,19 @@ VIEWS: Registry[View] = Registry("view", only_of_plugins_with=r"@view\(|register
 
 
 def view(
-    name: str, *, title: str, needs: RecordLevel = "off", page: str = "", description: str = ""
+    name: str,
+    *,
+    title: str,
+    needs: RecordLevel = "off",
+    page: str = "",
+    description: str = "",
+    by_step: bool = False,
 ) -> Callable[[Callable[..., pd.DataFrame]], View]:
     """Register a view by the function that reads its frame; raises UserError if the name is taken.
 
     `name` is part of addresses and file names: lower-case letters, digits and underscores.
     """
-    return lambda read: register_view(View(read, name, title, needs, page, description))
+    return lambda read: register_view(View(read, name, title, needs, page, description, by_step))
 
 
 def FigureView(

@@ -238,9 +238,11 @@ def _full_mass(run: Run, full: Run | None, positions: np.ndarray, layer: int, he
     return pd.Series(mass[:, positions].astype(np.float32).sum(1), np.arange(len(mass)) * full.attention_every)
 
 
-def _received(slot_mass: np.ndarray, own: pd.DataFrame, step: int) -> float:
-    alone = own.loc[own["left"].isna() | (own["left"] > step).fillna(False), "token"]
-    inside = own.loc[(own["left"] <= step).fillna(False) & (own["lost"].isna() | (own["lost"] > step).fillna(False))]
+def _received(slot_mass: np.ndarray, rows: pd.DataFrame, step: int) -> float:
+    alone = rows.loc[rows["left"].isna() | (rows["left"] > step).fillna(False), "token"]
+    inside = rows.loc[
+        (rows["left"] <= step).fillna(False) & (rows["lost"].isna() | (rows["lost"] > step).fillna(False))
+    ]
     slots = np.unique(np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64))
     return float(slot_mass[slots].astype(np.float32).sum())
 

@@ -131,25 +131,25 @@ def phase_texts(run: Run, phase: str) -> list[str]:
     return tokens["text"].fillna("").mask(tokens["special"], "").tolist()
 
 
-def verdicts(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
+def verdicts(runs: Sequence[Run], check: AnswerCheck) -> pd.DataFrame:
     """`headline` with verdict columns, one row per run.
 
     Columns: row and column (position on the board), verdict, at, wrote, wrong, expected (as in `Verdict`), late (right,
     but later than in the full cache's text) and kl_answer (`kl_on_answer`).
     """
     texts = reference_texts(runs)
-    judged = [judge_any(answer_texts(run, "free"), asked.expected.answers, texts) for run in runs]
+    judged = [judge_any(answer_texts(run, "free"), check.expected.answers, texts) for run in runs]
     rows, columns = zip(*places(runs), strict=True)
     return headline(runs).assign(
         row=rows,
         column=columns,
         verdict=[one.kind for one in judged],
         at=pd.array([one.at for one in judged], "Int32"),
-        late=[one.kind == "right" and asked.answer is not None and (one.at or 0) > asked.answer[0] for one in judged],
+        late=[one.kind == "right" and check.answer is not None and (one.at or 0) > check.answer[0] for one in judged],
         wrote=[one.wrote for one in judged],
         wrong=[one.wrong for one in judged],
         expected=[one.expected for one in judged],
-        kl_answer=[kl_on_answer(run, asked.answer) for run in runs],
+        kl_answer=[kl_on_answer(run, check.answer) for run in runs],
     )
 
 
@@ -179,7 +179,7 @@ def runs_at(runs: Sequence[Run], budget: str) -> list[Run]:
     return [run for run, column in zip(runs, columns, strict=True) if column in (budget, OWN_BUDGET)]
 
 
-def board(runs: Sequence[Run], asked: AnswerCheck, table: pd.DataFrame) -> pd.DataFrame:
+def board(runs: Sequence[Run], check: AnswerCheck, table: pd.DataFrame) -> pd.DataFrame:
     """The board's table: columns of `table` (`verdicts`), one row per compressed run and token of the fact.
 
     Token columns: position, text, moment (`Asked.moment`), and the shares of heads in which it is `kept`, `merged`,
@@ -189,30 +189,30 @@ def board(runs: Sequence[Run], asked: AnswerCheck, table: pd.DataFrame) -> pd.Da
     for run, (_, line) in zip(runs, table.iterrows(), strict=True):
         if run.record.method == "full":
             continue
-        strip = fact_strip(run, asked)
-        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip).assign(moment=asked.moment))
+        strip = fact_strip(run, check)
+        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip).assign(moment=check.moment))
     if not parts:
         return table.head(0).assign(position=[], text=[], moment=[], **{fate: [] for fate in FATES})
     return pd.concat(parts, ignore_index=True)
 
 
-def fact_strip(run: Run, asked: AnswerCheck) -> pd.DataFrame:
+def fact_strip(run: Run, check: AnswerCheck) -> pd.DataFrame:
     """Position, text and fate shares of each token of the fact; one empty row if unknown."""
     nothing = pd.DataFrame({"position": pd.array([None], "Int64"), "text": [""], **{fate: [np.nan] for fate in FATES}})
-    if run.record.level != "full" or not len(asked.positions) or run.record.status == "running":
+    if run.record.level != "full" or not len(check.positions) or run.record.status == "running":
         return nothing
-    shares = token_shares(fact_fates(run, asked.positions, asked.step)).rename(columns={"token": "position"})
+    shares = token_shares(fact_fates(run, check.positions, check.step)).rename(columns={"token": "position"})
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"]
     texts = read.reindex(shares["position"]).fillna("").tolist()
     return shares.assign(position=shares["position"].astype("Int64"), text=texts)[["position", "text", *FATES]]
 
 
-def readers(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
+def readers(runs: Sequence[Run], check: AnswerCheck) -> pd.DataFrame:
     """`reading_heads` of the full cache's run; empty if it was not recorded or does not answer."""
     full = next((run for run in runs if run.record.method == "full" and run.record.level == "full"), None)
-    if full is None or asked.answer is None or not len(asked.positions):
+    if full is None or check.answer is None or not len(check.positions):
         return pd.DataFrame(columns=["layer", "head", "mass"])
-    return reading_heads(full, asked.positions, asked.answer)
+    return reading_heads(full, check.positions, check.answer)
 
 
 def rank_runs(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]], list[tuple[str, str]]]:

@@ -20,9 +20,9 @@ class Segment(NamedTuple):
     text: str
 
 
-def diff(own: str, full: str) -> list[Segment]:
-    """`own` and `full` as segments, by words: joining all but `missing` gives `own`, all but `own` gives `full`."""
-    ours = PIECES.findall(own)
+def diff(text: str, full: str) -> list[Segment]:
+    """Two texts as segments, by words: joining all but `missing` gives `text`, all but `own` gives `full`."""
+    ours = PIECES.findall(text)
     theirs = PIECES.findall(full)
     # Match the common prefix first; SequenceMatcher might align it with a later part.
     alike = shared_prefix(ours, theirs)

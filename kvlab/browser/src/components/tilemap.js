@@ -9,7 +9,7 @@ const REST_MS = 70; // a wheel or a drag continues: the tile is requested when i
 const HINT = "Hover for the tokens and the value; wheel to zoom, drag to move, double-click for the whole text.";
 
 /**
- * One window of block means (or maxima, or single pairs), as app/components/tilemap.py sends it.
+ * One window of block means (or maxima, or single pairs), as app/similarity.py sends it.
  * @typedef {object} Data
  * @property {string} identity
  * @property {number} tokens

@@ -1,0 +1,306 @@
+"""Home: what kvlab is, the sample prompt in one click, recent comparisons, and the table of all results."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import streamlit as st
+
+from app.base.links import go, link
+from app.base.text import ago, plain, shorten
+from app.base.theme import theme
+from app.navigation import page
+from app.navigation.selection import runs_root, session_id
+from app.queue.job_panel import badge
+from app.runs import actions, begin_reading, bin_and_import, count_line, filters, runs_table, shelf
+from kvlab import jobs
+from kvlab.common.formatting import model_title, prompts
+from kvlab.core.errors import UserError
+from kvlab.forms.compare_form import sample_request
+from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, rebuild, worst_status
+from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme
+
+CELL = 58
+GAP = 6
+HEIGHT = 42
+TOKENS = ("The", "old", "key", "lies", "under", "the", "stone")
+FATES = ("kept", "merged", "merged", "evicted", "kept", "evicted", "kept")
+SLOTS = {0: (0,), 1: (1, 2), 4: (4,), 6: (6,)}  # tokens of each slot, by the first
+WIDTH = len(TOKENS) * (CELL + GAP) - GAP
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The colours of the schematic in one theme."""
+
+    ink: str
+    quiet: str
+    kept: str
+    merged: str
+    on_fill: str
+
+    @classmethod
+    def of(cls, theme: Theme) -> Colours:
+        side = 0 if theme == "light" else 1
+        kept = STATE_COLOURS["kept"][side]
+        merged = STATE_COLOURS["pivot"][side]
+        return cls(HUES["ink"][side], HUES["grey"][side], kept, merged, "#FFFFFF" if theme == "light" else "#12151C")
+
+
+def drawing(theme: Theme) -> str:
+    """The SVG: a row of tokens above the row of slots."""
+    colours = Colours.of(theme)
+    body = [_label(16, "tokens of the prompt", colours), *_tokens(colours), *_edges(colours), *_slots(colours)]
+    body.append(_label(190, "slots of one head's cache", colours))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 2} 196" width="{WIDTH + 2}" height="196" '
+        f'font-family="Inter, system-ui, sans-serif" font-size="14">{"".join(body)}</svg>'
+    )
+
+
+def _left(index: int) -> float:
+    return 1 + index * (CELL + GAP)
+
+
+def _centre(index: int) -> float:
+    return _left(index) + CELL / 2
+
+
+def _label(y: float, text: str, colours: Colours) -> str:
+    return f'<text x="1" y="{y:g}" fill="{colours.quiet}" font-size="12.5">{text}</text>'
+
+
+def _tokens(colours: Colours) -> list[str]:
+    drawn = []
+    for index, (text, fate) in enumerate(zip(TOKENS, FATES, strict=True)):
+        fill = {"kept": colours.kept, "merged": colours.merged, "evicted": "none"}[fate]
+        dash = ' stroke-dasharray="3 3"' if fate == "evicted" else ""
+        stroke, ink = (colours.quiet, colours.quiet) if fate == "evicted" else (fill, colours.on_fill)
+        drawn.append(_box(_left(index), 28, CELL, fill, stroke, dash) + _text(_centre(index), 54, text, ink))
+    return drawn
+
+
+def _edges(colours: Colours) -> list[str]:
+    return [
+        _line(_centre(token), 71, _slot_centre(slot), 124, colours.merged if len(members) > 1 else colours.kept)
+        for slot, members in SLOTS.items()
+        for token in members
+    ]
+
+
+def _slot_spans() -> dict[int, tuple[float, float]]:
+    """Left edge and width of each slot; a merged slot is as wide as its tokens, and the row is centred."""
+    widths = {slot: len(members) * (CELL + GAP) - GAP for slot, members in SLOTS.items()}
+    left = (WIDTH - sum(widths.values()) - GAP * (len(widths) - 1)) / 2
+    spans: dict[int, tuple[float, float]] = {}
+    for slot, width in widths.items():
+        spans[slot] = (left, width)
+        left += width + GAP
+    return spans
+
+
+def _slot_centre(slot: int) -> float:
+    left, width = _slot_spans()[slot]
+    return left + width / 2
+
+
+def _slots(colours: Colours) -> list[str]:
+    drawn = []
+    for slot, (left, width) in _slot_spans().items():
+        fill = colours.merged if len(SLOTS[slot]) > 1 else colours.kept
+        text = " + ".join(TOKENS[token] for token in SLOTS[slot])
+        drawn.append(_box(left, 126, width, fill, fill, "") + _text(left + width / 2, 152, text, colours.on_fill))
+    return drawn
+
+
+def _box(x: float, y: float, width: float, fill: str, stroke: str, extra: str) -> str:
+    shape = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{HEIGHT}" rx="5"'
+    return f'{shape} fill="{fill}" stroke="{stroke}"{extra}/>'
+
+
+def _text(x: float, y: float, text: str, colour: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="middle">{text}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
+    middle = (y1 + y2) / 2
+    path = f"M{x1:g} {y1:g}C{x1:g} {middle:g} {x2:g} {middle:g} {x2:g} {y2:g}"
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5" opacity="0.75"/>'
+
+
+SHOWN = 12
+POLL_SECONDS = 2.0
+ROW = [1.3, 3.2, 5.0, 1.3, 2.6]
+
+
+def introduction() -> None:
+    """Three paragraphs, a schematic and two buttons."""
+    st.title("See what KV-cache compression does to tokens")
+    words, picture = st.columns(2, gap="large", vertical_alignment="center")
+    with words:
+        st.markdown(
+            "**Run** one prompt through a real language model under several KV-cache compression methods, "
+            "each measured against the uncompressed cache.\n\n"
+            "**Watch** which tokens every attention head keeps, evicts or merges, step by step, "
+            "and what that costs in attention, in predictions and in the text.\n\n"
+            "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
+        )
+        with st.container(horizontal=True):
+            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
+                try_sample()
+            if st.button("Use my own prompt", icon=":material/edit_note:"):
+                go("new_run", source="Paste")
+    with picture:
+        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
+        st.caption(
+            "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
+        )
+
+
+def try_sample() -> None:
+    """Queue the sample comparison and show its progress."""
+    try:
+        with st.spinner("Reading the list of methods"):
+            request = sample_request()
+        job_id = jobs.submit(runs_root(), request, session_id())
+        jobs.ensure_worker(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    go("compare", job=job_id)
+
+
+def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, outcome: str) -> None:
+    """One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links."""
+    comparison = repeats[0]
+    worst = worst_status({entry.status for entry in repeats})
+    # After a job was stopped between two runs, all of its runs are complete.
+    cut_short = job is not None and job.state in ("failed", "cancelled")
+    runs = [run for entry in repeats for run in entry.runs]
+    reasons = [job.message] if job and cut_short else [run.message for run in runs if run.message]
+    first = comparison.runs[0]
+    state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
+    with state:
+        badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
+    with title:
+        st.markdown(plain(shorten(comparison.text)))
+        if outcome:
+            st.caption(plain(outcome))
+    methods = list(dict.fromkeys(run.method for run in comparison.runs))
+    times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
+    what.caption(
+        f"{plain(', '.join(methods))}  \n{times}{plain(model_title(first.model))} · {first.prompt_tokens:,} tokens"
+    )
+    when.caption(ago(comparison.created))
+    with where, st.container(horizontal=True):
+        link("compare", "Compare", comparison=comparison.comparison_id)
+        link("timeline", "Timeline", comparison=comparison.comparison_id)
+
+
+def recent(polls: bool) -> None:
+    """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.header("Recent comparisons", width="stretch")
+        is_reindexed = st.button(
+            "Reindex", type="tertiary", icon=":material/refresh:", help="Rebuild the index of the folder of runs"
+        )
+    for problem in rebuild(runs_root()) if is_reindexed else []:
+        st.warning(plain(problem))
+    comparisons = list_comparisons(runs_root())
+    ids = {comparison.comparison_id for comparison in comparisons}
+    listed = all_jobs()
+    running = {job.job_id for job in listed if not job.ended}
+    if polls and not running:
+        st.rerun()
+    for job in listed:
+        if not job.ended or (job.state == "failed" and job.job_id not in ids):
+            # A job that is queued, running, or failed before its first run.
+            state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
+            with state:
+                badge(job.state)
+            title.markdown(plain(shorten(job.title)))
+            stage = job.progress.stage if job.progress else "starting"
+            what.caption(plain(job.message or (f"place {job.position} in the queue" if job.position else stage)))
+            when.caption(ago(job.created))
+            with where:
+                link("compare", "Progress", job=job.job_id)
+    ended = [entry for entry in comparisons if (entry.batch or entry.comparison_id) not in running]
+    show(ended, {job.job_id: job for job in listed})
+
+
+def all_jobs() -> list[jobs.JobStatus]:
+    """The jobs; empty, with a warning, if the queue cannot be read: recorded comparisons are shown anyway."""
+    try:
+        return jobs.list_jobs(runs_root())
+    except UserError as error:
+        st.warning(plain(str(error)))
+        return []
+
+
+def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None:
+    """The latest comparisons, each batch as one, and a link to older ones."""
+    groups = by_batch(ended)
+    entries = shelf()
+    # By comparison: how many compressed runs are right, and which is closest to the full cache, as far as is known.
+    found = {}
+    for line in entries.table[entries.table["kind"] == "comparison"].itertuples():
+        closest = f"closest to the full cache: {line.closest}" if line.closest else ""
+        found[line.id] = " · ".join(filter(None, (line.answer, closest)))
+    outcomes = found
+    for repeats in groups[:SHOWN]:
+        first = repeats[0]
+        comparison_row(repeats, by_id.get(first.batch or first.comparison_id), outcomes.get(first.comparison_id, ""))
+    if not ended:
+        st.caption("There is no finished comparison yet. The sample prompt is the quickest way to get one.")
+    if len(groups) > SHOWN:
+        link(
+            "runs",
+            f"{len(groups) - SHOWN} older comparisons, and all results, on the page Runs",
+            ":material/folder_open:",
+        )
+    shown = {entry.comparison_id for repeats in groups[:SHOWN] for entry in repeats}
+    if unread := tuple(entry for entry in entries.unread if entry.comparison_id in shown):
+        begin_reading(replace(entries, unread=unread))
+
+
+def start_page() -> None:
+    introduction()
+    st.divider()
+    busy = False
+    try:
+        with suppress(UserError):  # shown in the list of jobs
+            busy = bool(jobs.list_jobs(runs_root(), open_only=True))
+        st.fragment(recent, run_every=POLL_SECONDS if busy else None)(busy)
+    except UserError as error:
+        st.error(plain(str(error)))
+
+
+MOST_PROBLEMS = 5
+
+
+def runs_page() -> None:
+    try:
+        page.heading("Runs", "Comparisons, evaluations and benchmarks in this folder. Select rows to act on them.")
+        entries = shelf()
+        for problem in entries.problems[:MOST_PROBLEMS]:
+            text = problem.replace(f"{runs_root()}/", "")  # pages show no paths of the server
+            st.warning(f"Not in the list: {plain(text)}", icon=":material/broken_image:")
+        if more := len(entries.problems[MOST_PROBLEMS:]):
+            st.caption(f"{more:,} more folders are not in the list; `kvlab doctor {runs_root().name}` lists them.")
+        if entries.table.empty:
+            st.info("There are no results yet. Start a comparison on the page **New**, or import one.")
+            bin_and_import()
+            return
+        query = filters(entries.table)
+        found = entries.find(query)
+        count = count_line(entries.table, found)
+        with st.container(key="runs-count"):
+            st.caption(plain(count))
+        chosen = runs_table(found, count, query)
+        actions(chosen)
+        bin_and_import()
+        if entries.unread:
+            begin_reading(entries)
+    except UserError as error:
+        st.error(plain(str(error)))

@@ -1,0 +1,381 @@
+"""Papers: what the five papers and newer methods claim, and what holds here; the paper is a filter.
+
+Verdicts by paper and model, all exhibits as a list, and cards of those of one paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app.base.links import go, link, run_in_url
+from app.base.text import code, plain, shorten
+from app.base.theme import theme as page_theme
+from app.figures.export_menu import Offer, show_title
+from app.figures.figure import show
+from app.navigation import page
+from app.navigation.page import warn_of_reference
+from app.navigation.selection import current_sources
+from app.papers.exhibit import BADGES, FigureCache, describe_failure, show_exhibit
+from app.papers.measure_button import measure_all, measure_button
+from app.session.url_state import clear_page_param, in_url, set_page_param, url_value
+from kvlab.common.formatting import model_title
+from kvlab.papers import scorecard
+from kvlab.papers.exhibit import Exhibit
+from kvlab.papers.registry import EXHIBITS, JOINED, PAPERS
+from kvlab.papers.scorecard import (
+    SHAPES,
+    Card,
+    Judged,
+    Lines,
+    by_model,
+    exhibit_list,
+    matching,
+    models_to_judge,
+    own_claims,
+    verdict_frame,
+    verdicts_on_each,
+)
+from kvlab.papers.verdict_figure import verdict_bars, verdicts_sentence
+from kvlab.report.views import table_of
+from kvlab.requests.measurement import command_line
+from kvlab.results.shipped_folder import shipped
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
+from kvlab.views.base import export
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import PUBLISHED
+from kvlab.views.base.thumbnail import blank
+
+CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases
+CARD_WIDTH = 238  # pixels: four in a row at 1440, three at 1024
+CARD_HEIGHT = 400  # pixels; reserved, so that the page does not grow while cards are drawn
+STYLE = (
+    f"<style>[class*=st-key-atlas-card]{{min-height:{CARD_HEIGHT}px}}"
+    "[class*=st-key-atlas-card] [data-testid=stPageLink] p{white-space:normal}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The placeholders of a card whose content is not drawn yet."""
+
+    exhibit: Exhibit
+    picture: DeltaGenerator
+    line: DeltaGenerator
+    each: DeltaGenerator
+    button: DeltaGenerator
+
+
+def place_card(exhibit: Exhibit) -> Place:
+    """A card with its link and title; `show_card` adds the thumbnail and the rest."""
+    key = f"atlas-card-{exhibit.key.replace('/', '-')}"
+    with st.container(border=True, width=CARD_WIDTH, gap="small", key=key):
+        picture = st.empty()
+        picture.image(blank("drawing …", page_theme()), width="stretch", alt="")
+        label = f"**{exhibit.label}**"
+        title = exhibit.title if exhibit.short else None
+        link("papers", label, help=title, paper=exhibit.paper, exhibit=exhibit.slug, **run_in_url())
+        return Place(exhibit, picture, st.empty(), st.empty(), st.empty())
+
+
+def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
+    """The claims of an exhibit that ship, which are known before it is drawn."""
+    ships = shipped()
+    return ships.claims(exhibit.key, page_theme()) if ships else ()
+
+
+def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:
+    """The card if it need not be drawn: it is in memory or on disk."""
+    theme = page_theme()
+    found = _cache().known((exhibit.key, theme), exhibit.source_state(sources))
+    return found or scorecard.find_card(exhibit, sources, theme)
+
+
+def known_verdicts(exhibit: Exhibit, sources: Sources) -> Card | None:
+    """`known_card`, or the one of the other theme, whose verdicts are the same."""
+    other: Theme = "dark" if page_theme() == "light" else "light"
+    return known_card(exhibit, sources) or scorecard.find_card(exhibit, sources, other)
+
+
+def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
+    """The card, from the cache (`FigureCache`) or drawn now."""
+    theme = page_theme()
+    try:
+        return _cache().get(
+            (exhibit.key, theme), exhibit.source_state(sources), lambda: scorecard.draw_card(exhibit, sources, theme)
+        )
+    except Exception as error:  # other cards must not fail with this one; errors are not cached
+        return Card(blank("failed", theme), missing=describe_failure(exhibit, error))
+
+
+def show_card(place: Place, card: Card, model: str) -> None:
+    """Fill a card of the overview; `model` is the one in view."""
+    place.picture.image(card.picture, width="stretch", alt=f"Thumbnail of {place.exhibit.label}")
+    with place.line.container(gap="small"):
+        if card.judged:
+            judged = card.judged[0]
+            colour, icon = BADGES[judged.claim.verdict]
+            where = "" if judged.model in (model, SHAPES) else f" on {model_title(judged.model)}"
+            words = f"{judged.claim.verdict}{where}"
+            st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))
+            if judged.claim.basis.description:
+                st.caption(plain(f"on {judged.claim.basis.description}"))
+        setting = card.judged[0].claim.setting if card.judged else ""
+        if setting and not setting.startswith(PUBLISHED):
+            st.caption(f"judged {plain(shorten(setting, 60))}", help=plain(setting))
+        if card.origin:
+            words = card.source if card.is_shipped else f"drawn from {shorten(card.source, 60)}"
+            st.caption(plain(words), help=plain(card.origin))
+        elif card.measurement:
+            command = command_line(card.measurement)
+            st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(card.missing)}\n\n`{command}`")
+        else:
+            st.caption(plain(card.missing))
+
+
+def show_each(place: Place, card: Card, judged: Iterable[Judged]) -> None:
+    """Add a line with the verdicts on the card's claim on every model."""
+    if card.judged and (words := verdicts_on_each(judged, card.judged[0].claim.paper)):
+        place.each.caption(plain(words))
+
+
+def show_button(place: Place, card: Card) -> None:
+    """Add the button that queues what the card needs; its estimate takes longer than most cards."""
+    if card.measurement:
+        with place.button.container():
+            measure_button(card.measurement, place.exhibit.key)
+
+
+@st.cache_resource(show_spinner=False)
+def _cache() -> FigureCache[Card]:
+    return FigureCache(CACHE_BYTES, size=lambda card: len(repr(card)), is_useful=lambda card: bool(card.origin))
+
+
+TITLE = "Figures, tables and verdicts, by model"
+READING = (
+    "✓ the claim holds, ✗ it does not hold, ? not enough to say; n is the number of prompts. Every verdict is of one "
+    "model; there is no mean over models. Choose a row to open its figure or table."
+)
+LIST_HEIGHT = 420
+HEAD = 40
+ROW = 35
+MARKS = {"holds": "✓ holds", "does not hold": "✗ fails", "not enough to say": "? open"}
+WIDTHS = {"paper": 100, "number": 85, "title": 190}  # pixels; of a model's column:
+# the least, and of a character of the model's name
+VERDICT_WIDTH = 130
+HEAD_CHARACTER = 7.6
+MOST_ON_SLIDE = 400  # cells
+
+
+def show_list(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str, str]) -> None:
+    """All exhibits as a list, with a column per model; a chosen row opens its exhibit. `frame` is an `exhibit_list`."""
+    rows = _rows(frame, [model_title(model) for model in found])
+    show_title(Offer(TITLE, lambda: table_of(rows.drop(columns="claim"), MOST_ON_SLIDE), READING), "scorecard")
+    st.caption(READING)
+    # Other rows are another table: a selection does not carry over.
+    key = f"atlas-list-{hash(tuple(frame['key']))}"
+    event = st.dataframe(rows, key=key, on_select="rerun", selection_mode="single-row", **_look(rows))
+    if places := event["selection"]["rows"]:
+        paper, slug = str(frame["key"].iloc[places[0]]).split("/")
+        go("papers", paper=paper, exhibit=slug, **query)
+    st.download_button(
+        "CSV with findings",
+        lambda: export.csv(frame.drop(columns="key")),
+        "papers.csv",
+        key="atlas-csv",
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary",
+    )
+
+
+def show_incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, total: int) -> None:
+    """The same while `known` of `total` exhibits are judged; without widgets, which can be made only once."""
+    st.markdown(f"**{TITLE}**")
+    st.progress(known / total, f"{known} of {total} exhibits judged; the others are being drawn.")
+    rows = _rows(frame, [model_title(model) for model in found])
+    st.dataframe(rows, **_look(rows))
+
+
+def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
+    """The list as it is shown: a column per model with verdict and n, and the claim last, as it is the widest."""
+    shown = frame[["paper", "number", "title"]].copy()
+    for model in models:
+        shown[model] = [_cell(verdict, n) for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True)]
+    return shown.assign(claim=frame["claim"])
+
+
+def _look(rows: pd.DataFrame) -> dict[str, Any]:
+    """Arguments of the list: its height, and the widths of its columns."""
+    width = {name: WIDTHS.get(name, max(VERDICT_WIDTH, round(HEAD_CHARACTER * len(name)))) for name in rows}
+    columns = {name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows}
+    height = min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows)))
+    return {"hide_index": True, "alt": TITLE, "placeholder": "", "height": height, "column_config": columns}
+
+
+def _cell(verdict: object, n: object) -> str:
+    if not isinstance(verdict, str):
+        return "–"
+    return f"{MARKS[verdict]} (n = {n:.0f})" if isinstance(n, int | float) and n else MARKS[verdict]
+
+
+def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -> None:
+    """The verdicts on every model as a picture, the list, and with `with_cards` a card per exhibit.
+
+    The picture is of verdicts that are known: judged before, or shipped. The rest is judged below it, and all is drawn
+    again at the end.
+    """
+    here = sources.measured_model
+    of_model = {model: sources.judging(model) for model in models_to_judge(sources)}
+    judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
+    cards_known = {one: card for one in exhibits if (card := known_card(one, sources)) is not None}
+    for model, own in of_model.items():
+        for exhibit in exhibits:
+            card = known_verdicts(exhibit, own)
+            if card is not None:
+                judged[exhibit, model] = own_claims(card.judged, model)
+            else:
+                judged[exhibit, model] = scorecard.shipped_claims(exhibit, model)
+    picture = st.empty()
+    table = st.empty()
+    buttons = st.container(horizontal=True, vertical_alignment="center")
+    counts = st.empty()
+    places = {}
+    if with_cards:
+        st.html(STYLE)
+        with st.container(horizontal=True, gap="small"):
+            places = {exhibit: place_card(exhibit) for exhibit in exhibits}
+
+    def summarise(known: int) -> None:
+        lines = by_model([(pair[0], claims) for pair, claims in judged.items()], (*of_model, SHAPES))
+        frame = exhibit_list(exhibits, [(pair[0], claims) for pair, claims in judged.items()], list(lines))
+        verdicts = verdict_frame(lines)
+        figure = verdict_bars(verdicts, page_theme())
+        with picture.container():
+            if known == len(exhibits):
+                show(
+                    verdict_bars(verdicts, page_theme()),
+                    verdicts,
+                    verdicts_sentence(verdicts),
+                    "verdicts",
+                    "verdicts",
+                    "",
+                )
+            else:
+                st.plotly_chart(figure, key=f"verdicts-{known}")
+        with table.container(gap="small"):
+            if known == len(exhibits):
+                show_list(lines, frame, run_in_url())
+            else:
+                show_incomplete(lines, frame, known, len(exhibits))
+
+    drawn: dict[Exhibit, Card] = {}
+    waiting = sorted(exhibits, key=lambda one: (one not in cards_known, scorecard.is_slow(one, sources)))
+    if len(cards_known) < len(exhibits):
+        summarise(len(cards_known))
+    for exhibit in waiting:
+        card = cards_known.get(exhibit) or drawn_card(exhibit, sources)
+        drawn[exhibit] = card
+        if of_model.get(here) is sources or not judged.get((exhibit, here)):
+            judged[exhibit, here] = own_claims(card.judged, here)
+        if exhibit in places:
+            show_card(places[exhibit], card, here)
+    for model, own in of_model.items():
+        # Rows of a model that is not in view are judged now, which takes seconds; its recorded runs would take minutes.
+        if own is not sources and len(own.model_evaluations):
+            for exhibit in exhibits:
+                if not scorecard.is_slow(exhibit, own) and known_verdicts(exhibit, own) is None:
+                    judged[exhibit, model] = own_claims(drawn_card(exhibit, own).judged, model)
+    summarise(len(exhibits))
+    shipped_cards = sum(card.is_shipped for card in drawn.values())
+    counts.caption(
+        plain(
+            f"{sum(bool(card.origin) for card in drawn.values())} of {len(exhibits)} can be drawn for "
+            f"{model_title(here)}, {shipped_cards} of them from the results shipped with kvlab."
+        )
+    )
+    for exhibit, place in places.items():
+        show_each(place, drawn[exhibit], [one for model in of_model for one in judged.get((exhibit, model), ())])
+        # Estimates wait for a second process, once for each server, so the buttons come last.
+        show_button(place, drawn[exhibit])
+    with buttons:
+        measure_all([card.measurement for card in drawn.values() if card.measurement], here)
+
+
+PAPER = "pick_paper"
+PICKED = "pick_exhibit"
+ALL = ""
+
+
+def papers_page() -> None:
+    """The overview, or the exhibit that the URL names by `paper` and `exhibit`."""
+    page.heading("Papers", "What the papers claim, and what holds here, on your runs or on the results that ship.")
+    paper = pick_paper()
+    exhibits = [exhibit for exhibit in EXHIBITS if paper in (ALL, exhibit.paper)]
+    chosen = pick_exhibit({exhibit.slug: exhibit for exhibit in exhibits}, paper) if paper else None
+    sources = current_sources()
+    if sources.runs:
+        warn_of_reference(sources.runs)
+    if chosen is not None:
+        show_exhibit(chosen, sources, PAPERS[chosen.paper])
+        return
+    words = st.text_input(
+        "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
+    ).strip()
+    found = matching(exhibits, words, shipped_claims)
+    if words:
+        st.caption(f"{len(found)} of {len(exhibits)} figures and tables have {plain(words)}.")
+    if found:
+        show_overview(sources, found, with_cards=bool(paper or words))
+
+
+def pick_paper() -> str:
+    """The paper in the URL, as pills; all without one."""
+    requested = url_value("paper") or ALL
+    if requested and requested not in PAPERS:
+        st.warning(f"There is no paper {code(requested)}: choose one below.")
+        requested = ALL
+    # Not `in_url`, which puts labels into the URL.
+    st.session_state[PAPER] = requested
+    names = {ALL: "All"} | {str(name): title for name, title in PAPERS.items()}
+    st.pills("Paper", list(names), key=PAPER, format_func=names.__getitem__, required=True, on_change=_remember_paper)
+    return st.session_state[PAPER]
+
+
+def pick_exhibit(exhibits: dict[str, Exhibit], paper: str) -> Exhibit | None:
+    """The exhibit in the URL, with a picker to change it; None for the overview."""
+    requested = url_value("exhibit")
+    slug = JOINED.get(f"{paper}/{requested}", requested)
+    if slug and slug not in exhibits:
+        st.warning(f"Exhibit {code(slug)} is not in this paper: choose one below.")
+    st.session_state[PICKED] = slug if slug in exhibits else None
+    st.selectbox(
+        "Figure or table",
+        list(exhibits),
+        key=PICKED,
+        format_func=lambda slug: exhibits[slug].label,
+        placeholder="All of them",
+        on_change=_remember_exhibit,
+    )
+    return exhibits.get(st.session_state[PICKED])
+
+
+def _remember_paper() -> None:
+    clear_page_param("exhibit")
+    if st.session_state[PAPER]:
+        set_page_param("paper", st.session_state[PAPER])
+    else:
+        clear_page_param("paper")
+
+
+def _remember_exhibit() -> None:
+    if st.session_state[PICKED]:
+        set_page_param("exhibit", st.session_state[PICKED])
+    else:
+        clear_page_param("exhibit")

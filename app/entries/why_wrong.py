@@ -1,0 +1,402 @@
+"""Why wrong: the smallest sets of tokens, heads or merges whose restoration corrects a run, and the fate of a word."""
+
+from __future__ import annotations
+
+import html
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from app.base.links import link
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
+from app.compare import restore
+from app.components import along_text, state_classes, tokentext
+from app.figures.export_menu import Offer, show_title
+from app.figures.tables import csv_button, show_table
+from app.navigation import page
+from app.navigation.page import full_run
+from app.navigation.place import share_token, shared_token
+from app.navigation.selection import current_run, runs_root
+from app.queue.job_panel import queue_and_open
+from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of, shipped_answer
+from app.session.url_state import clear_page_param, get_param, in_url, params, set_page_param, set_param, url_numbers
+from kvlab.common.answer_match import find_answer
+from kvlab.common.thoughts import declared_tags, hide_thinking
+from kvlab.core.errors import UserError
+from kvlab.jobs.work import counterfactual, rerun_with_restored
+from kvlab.report.views import Passages
+from kvlab.trace.reader import Run
+from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
+from kvlab.views import autopsy as autopsy_figures
+from kvlab.views import restore as figures
+from kvlab.views import unread
+from kvlab.views.base.head_map import Place
+from kvlab.views.base.palette import FATES_OF_READING
+from kvlab.views.base.provenance import of_run
+from kvlab.views.frames import autopsy, board
+from kvlab.views.frames import restore as analysis
+from kvlab.views.frames.facts import fact_positions
+from kvlab.views.frames.lineage import states_at
+from kvlab.views.frames.textdiff import Segment
+from kvlab.views.unread import Unread
+
+STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
+COLUMNS = {"search": "restored", "slots": "extra slots", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
+
+
+def restore_page() -> None:
+    page.heading(
+        "Restore the answer",
+        "Why did a run lose the answer? It is rerun many times from the same compressed prompt, each time with "
+        "something restored: tokens, whole heads, or merges undone. This page shows the smallest set of each kind "
+        "that restores the answer.",
+    )
+    run = current_run("wrong")
+    if run is None:
+        return
+    try:
+        result = load_result(runs_root(), run.record.comparison_id, run.record.run_id)
+    except UserError as error:
+        st.error(plain(str(error)))
+        result = None
+    if (job := get_param("search")) is not None:
+        restore.follow(job)
+    if result is not None:
+        show_result(run, result)
+    elif "search" not in params():
+        offer(run)
+
+
+def offer(run: Run) -> None:
+    """The estimated time of the search, and the button that starts it."""
+    if run.record.method == "full":
+        st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
+        return
+    record = run.record
+    estimate = restore.estimate(run, restore.MOST_RERUNS)
+    page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
+    restore.button(run, "ask-restore")
+    texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
+    show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
+
+
+def show_result(run: Run, result: RestoreResult) -> None:
+    page.verdict(analysis.sentence(result, run))
+    if budget := analysis.budget_sentence(result):
+        st.markdown(plain(budget))
+    kind = "the expected answer" if result.expected else "the full cache's own text up to where this run diverges"
+    criterion = f"Restored means that the run generates “{result.answer.strip()}”, {kind}."
+    st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
+    table = analysis.search_table(result)
+    chosen = choose(result)
+    # The texts before and after, side by side.
+    texts = [("Before", result.text_before)]
+    texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
+    show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
+    left, right = st.columns(2, gap="large")
+    theme = page_theme()
+    with left:
+        kl = analysis.kl_by_series(result, chosen)
+        figure = figures.kl_before_after(kl, theme)
+        page.show_figure(run, figure, kl, figures.caption_kl_before_after(kl), "restore-kl", "restore-kl")
+    with right:
+        looks = analysis.attention_by_series(result, chosen, run)
+        if looks.empty or result.reader is None:
+            st.caption(plain(figures.caption_attention_before_after(looks)))
+        else:
+            figure = figures.attention_before_after(looks, result.reader, theme)
+            caption = figures.caption_attention_before_after(looks)
+            page.show_figure(run, figure, looks, caption, "restore-looks", "restore-attention")
+    everything(run, table)
+    further(run, result, chosen)
+
+
+def choose(result: RestoreResult) -> SearchResult | None:
+    """The search in the URL, else the cheapest that restores the answer."""
+    if not result.found:
+        return None
+    best = analysis.cheapest(result) or result.found[0]
+    searches = {
+        found.search: f"{found.search}{'' if found.restores else ' (does not restore it)'}" for found in result.found
+    }
+    name = one_of("Restore", searches, best.search, key="given")
+    found = next(found for found in result.found if found.search == name)
+    search = analysis.SEARCHES.get(name, name).capitalize()
+    st.caption(plain(f"{search}: {analysis.outcome(found)}, costing {analysis.slot_count_text(found.slots)}."))
+    return found
+
+
+def show_texts(run: Run, title: str, caption: str, texts: list[tuple[str, str]], answer: str) -> None:
+    """Texts side by side, each under its name and with the answer marked."""
+    passages = tuple((name, (Segment("same", text),)) for name, text in texts)
+    show_title(Offer(title, lambda: Passages(passages=passages), caption, of_run(run)), "restore-texts")
+    for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
+        with column, st.container(border=True):
+            st.markdown(f"**{plain(name)}**")
+            st.html(f'<div style="{STYLE}">{mark_answer(text, answer, run)}</div>')
+
+
+def mark_answer(text: str, answer: str, run: Run) -> str:
+    """The text as escaped HTML with the answer marked."""
+    shown = text.strip() or "only white space"
+    start, stop = find_answer(hide_thinking(shown, tags=declared_tags(run.record.chat)), answer) or (0, 0)
+    before, found, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
+    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{found}</mark>' if found else ""
+    return f"{before}{mark}{after}"
+
+
+def everything(run: Run, table: pd.DataFrame) -> None:
+    st.header("All searches")
+    shown = table[list(COLUMNS)].rename(columns=COLUMNS)
+    show_table(shown, "One row per search", height=38 + 35 * len(shown))
+    csv_button(table, page.file_name(run, "restore"))
+
+
+def further(run: Run, result: RestoreResult, chosen: SearchResult | None) -> None:
+    """Buttons to record the result, to open its tokens in the autopsy, and to search again."""
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    with left:
+        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-restored"):
+            queue_and_open("compare", lambda: rerun_with_restored(run.record, chosen.returned))
+    with middle:
+        tokens = chosen.returned.tokens if chosen is not None else ()
+        if tokens and result.reader is not None:
+            layer, head = result.reader
+            place = {"span": f"{tokens[0]}-{tokens[-1]}", "layer": str(layer), "head": str(head)}
+            link("autopsy", "These tokens in the autopsy", run=result.run_id, **place)
+    with right:
+        reruns = 2 * result.most_reruns if result.ending else result.most_reruns
+        label = f"Search again, at most {reruns} reruns"
+        again = st.button(label, icon=":material/refresh:", key="look-again")
+        if again and (job_id := restore.queue_search(run, reruns)):
+            set_param("search", job_id, force=True)
+            st.rerun()
+
+
+TEXT = "autopsy-text"
+PLACE = "autopsy-place"
+
+
+def autopsy_page() -> None:
+    page.heading(
+        "Fate of a word",
+        "Choose words of the text, such as a needle, to see whether their tokens kept their own slots, were merged, "
+        "or were dropped, in which head and at which step, and whether a reading left them out. Then restore them and "
+        "run again.",
+    )
+    run = full_run("wrong", "single events")
+    if run is None:
+        return
+    page.at_place(run, partial(chosen_words, run), steps=False)
+
+
+def chosen_words(run: Run, layer: int, head: int) -> None:
+    first_line = st.container()
+    span = choose_words(run, layer, head)
+    if span is None:
+        st.info("Enter words above, or click a word of the text.", icon=":material/info:")
+        if answer := shipped_answer(run.record.prompt):
+            st.button(
+                f"Find {plain(answer)}, the answer to this prompt",
+                on_click=look_for,
+                args=(answer,),
+                key="needle-offer",
+            )
+        return
+    step, moment = moment_of(run)
+    table = autopsy_of(run, span, step)
+    left_out = read_of(run, span)
+    if left_out is not None:
+        table = unread.with_unread(table, left_out[min(step, len(left_out) - 1)])
+    with first_line:
+        page.verdict(autopsy_figures.verdict(autopsy.survival(table, left_out is not None), run.record.label, moment))
+    everywhere(run, table, left_out, moment, (layer, head))
+    show_moment(run, table, layer, head, moment)
+    keep_and_rerun(run, span)
+
+
+def choose_words(run: Run, layer: int, head: int) -> tuple[int, int] | None:
+    """The chosen tokens: words found in the text, or a span clicked in it."""
+    lineage, _, texts = page.head_history(run, layer, head)
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    words = left.text_input(
+        "Words to find",
+        **in_url("words"),
+        on_change=forget_span,
+        placeholder="such as a name, a number or a sentence of the prompt",
+    )
+    span = span_in_url(lineage.tokens)
+    if span is None and not words.strip():
+        span = shared_span(run, lineage.tokens) or fact_span(run)
+    elif span is None:
+        try:
+            span = next(iter(autopsy.find_span(texts, words)), None)
+        except UserError as error:
+            st.warning(plain(str(error)))
+    if words.strip() and span is not None:
+        with right:
+            pick_place(texts, words, span)
+    step, moment = moment_of(run)
+    codes = states_at(lineage, step)
+    if span is not None and span == fact_span(run):
+        st.caption("Opened with the fact that the answer needs; enter other words above, or click a word of the text.")
+    st.caption(f"In this head, {moment}")
+    tokentext(
+        texts,
+        codes,
+        state_classes(),
+        identity=str(run.path),
+        key=TEXT,
+        chosen=span,
+        on_chosen=partial(remember_span, run.record.comparison_id),
+        scroll=span[0] if span else None,
+        title=f"{run.record.label}: the fate of each token, {moment}",
+        source=of_run(run),
+    )
+    return span
+
+
+def moment_of(run: Run) -> tuple[int, str]:
+    """The step after which fates are read, and in words: as on Compare, or the last without an expected answer."""
+    last = int(run.steps["step"].max())
+    wanted = expected_answer([run])
+    question = None if wanted is None else board.check_answer([run], wanted)
+    if question is None or question.step > last:
+        return last, f"at the end of the run (after step {last})"
+    return question.step, question.moment
+
+
+def fact_span(run: Run) -> tuple[int, int] | None:
+    """The tokens of the fact behind the expected answer, if there is one."""
+    wanted = expected_answer([run])
+    try:
+        positions = fact_positions(run.tokens, run.record.prompt, wanted.facts[:1] if wanted else ())
+    except UserError:
+        return None
+    return (int(positions[0]), int(positions[-1])) if len(positions) else None
+
+
+def look_for(words: str) -> None:
+    st.session_state["words"] = words
+    forget_span()
+
+
+def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:
+    """A picker of all places where the words occur."""
+    try:
+        places = autopsy.find_span(texts, words)
+    except UserError:
+        return
+    options = places if span in places else [span, *places]
+    st.session_state[PLACE] = span
+    labels = {
+        (first, last): f"tokens {first} to {last}: “{''.join(texts[first : last + 1]).strip()}”"
+        for first, last in options
+    }
+    st.selectbox("Place", options, key=PLACE, format_func=labels.__getitem__, on_change=remember_place)
+
+
+def remember_place() -> None:
+    set_page_param("span", "-".join(map(str, st.session_state[PLACE])))
+
+
+def span_in_url(tokens: int) -> tuple[int, int] | None:
+    """The span in the URL, `first-last`, if the text has it."""
+    edges = url_numbers("span", 2)
+    if edges is None:
+        return None
+    first, last = edges
+    return (first, last) if first <= last < tokens else None
+
+
+def shared_span(run: Run, tokens: int) -> tuple[int, int] | None:
+    """The token chosen on another page in this text, as a span."""
+    token = shared_token([run.record.comparison_id])
+    return None if token is None or token >= tokens else (token, token)
+
+
+def remember_span(comparison: str) -> None:
+    if (chosen := st.session_state[TEXT].get("chosen")) is not None:
+        set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
+        share_token(comparison, int(chosen[0]))
+
+
+def forget_span() -> None:
+    clear_page_param("span")
+
+
+def read_of(run: Run, span: tuple[int, int]) -> Unread | None:
+    """As `unread_of`; None with a sentence if the record of what was read is damaged."""
+    try:
+        return unread_of(run, span)
+    except UserError as error:
+        st.warning(plain(str(error)))
+        return None
+
+
+def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: str, focus: Place) -> None:
+    st.header("In every head")
+    survived = autopsy.survival(table, left_out is not None)
+    theme = page_theme()
+    fates = autopsy.FATES if left_out is None else (*autopsy.FATES, autopsy.UNREAD)
+    left, right = page.map_columns(run)
+    with left:
+        if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
+            st.session_state["fate"] = "kept"
+        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
+        fate = one_of("Show the share", labels, fates[-1], key="fate")
+        figure = autopsy_figures.survival_by_head(survived, fate, theme, focus)
+        caption = autopsy_figures.caption_survival_by_head(survived, moment)
+        page.show_figure(run, figure, survived, caption, "autopsy-heads", "autopsy-heads", focus)
+    with right:
+        steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()), left_out)
+        figure = along_text(autopsy_figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)
+        caption = autopsy_figures.caption_fates_over_steps(steps)
+        page.show_figure(run, figure, steps, caption, "autopsy-steps", "autopsy-steps")
+
+
+def show_moment(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
+    st.header(f"In layer {layer}, head {head}")
+    texts = page.head_history(run, layer, head)[2]
+    rows = autopsy.token_rows(table, texts, layer, head)
+    st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
+    show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
+    csv_button(rows, "autopsy")
+    try:
+        masses = autopsy.needle_mass(run, table, layer, head, full_cache_of(run))
+    except UserError as error:
+        st.caption(plain(str(error)))
+        return
+    figure = along_text(autopsy_figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
+    page.show_figure(
+        run,
+        figure,
+        masses,
+        autopsy_figures.caption_needle_mass(masses),
+        "autopsy-mass",
+        f"needle-mass-layer-{layer}-head-{head}",
+    )
+
+
+def keep_and_rerun(run: Run, span: tuple[int, int]) -> None:
+    st.header("What if they had been kept?")
+    count = span[1] - span[0] + 1
+    st.markdown(
+        f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "
+        "tokens kept in every head within the budget. The page **Difference of two runs** then shows the change."
+    )
+    if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
+        queue_and_open("compare", lambda: counterfactual(run.record, *span))
+
+
+@st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
+def autopsy_of(run: Run, span: tuple[int, int], step: int) -> pd.DataFrame:
+    return autopsy.autopsy(run, span, step)
+
+
+@st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
+def unread_of(run: Run, span: tuple[int, int]) -> Unread | None:
+    return unread.unread_tokens(run, autopsy.autopsy(run, span)) if run.reading_layers else None

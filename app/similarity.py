@@ -1,0 +1,275 @@
+"""Similarity: exact cosine maps of keys and values, at any zoom, with merged slots outlined.
+
+The browser shows the tile it has until the server has computed the sharp one.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from app.base.component import component, flush
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
+from app.figures.figure import heading, note
+from app.navigation import page
+from app.navigation.place import offer_token, pick_step, recorded_layers
+from app.session.open_runs import BY_STAMP
+from app.session.url_state import in_url, set_param, url_numbers
+from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
+from kvlab.views import similarity
+from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import INK, QUIET
+from kvlab.views.base.words import MARKS, percent
+from kvlab.views.similarity import Tile, as_outlines, consecutive_sets, merge_sets, outlines, set_count
+
+TEXT_LIMIT = 32
+Window = tuple[int, int, int, int]
+HTML = """
+<div class="kv-map" data-testid="tilemap">
+  <div class="bar" role="group" aria-label="Zoom">
+    <button data-act="in" aria-label="Zoom in" title="Zoom in (+)">+</button>
+    <button data-act="out" aria-label="Zoom out" title="Zoom out (-)">−</button>
+    <button data-act="diagonal" title="Move to the diagonal">to the diagonal</button>
+    <button data-act="whole" title="The whole text (0, or double-click)">whole text</button>
+    <span class="scale"><span>cosine −1</span><span class="ramp"></span><span>1</span></span>
+  </div>
+  <div class="detail" aria-live="off"></div>
+  <canvas tabindex="0" role="img" aria-label="Similarity map; plus and minus zoom, arrow keys move"></canvas>
+</div>
+"""
+
+_component = component("tilemap", HTML, "tilemap.css")
+
+
+def tilemap(
+    tile: Tile,
+    texts: Sequence[str],
+    outlines: pd.DataFrame,
+    *,
+    identity: str,
+    tokens: int,
+    theme: Theme,
+    key: str,
+    on_window: Callable[[], None],
+) -> Any:
+    """Mount the map; the result's `window` is (first row, last row, first column, last column) the user moved to.
+
+    Values are sent as 16-bit integers, so the value under the pointer is exact to 0.0001.
+    """
+    rows, columns = tile.values.shape
+    data = {
+        "identity": identity,
+        "tokens": tokens,
+        "window": [int(edges[at]) for edges in (tile.row_edges, tile.column_edges) for at in (0, -1)],
+        "rows": rows,
+        "columns": columns,
+        "values": base64.b64encode(quantize_cosines(tile.values).tobytes()).decode(),
+        "rowEdges": tile.row_edges.tolist(),
+        "columnEdges": tile.column_edges.tolist(),
+        "rowTexts": _texts(texts, tile.row_edges),
+        "columnTexts": _texts(texts, tile.column_edges),
+        "outlines": outlines[["start", "stop", "pivot_start", "pivot_stop"]].to_numpy().tolist(),
+        "outlineColour": pick(STATE_COLOURS["pivot"], theme),
+        "scale": DIVERGING[theme],
+        "ink": INK[theme],
+        "quiet": QUIET[theme],
+    }
+    return _component(key=key, data=data, on_window_change=on_window)
+
+
+def quantize_cosines(values: np.ndarray) -> np.ndarray:
+    """Cosines as little-endian 16-bit integers, 32767 for one."""
+    return np.rint(np.clip(values, -1, 1) * 32767).astype("<i2")
+
+
+def clamp(window: Sequence[int] | None, tokens: int) -> Window:
+    """The window made square and inside the text; the whole text without one."""
+    if window is None or len(window) != 4 or tokens == 0:
+        return 0, tokens, 0, tokens
+    span = max(1, min(tokens, int(window[1]) - int(window[0])))
+    row, column = (max(0, min(tokens - span, int(start))) for start in (window[0], window[2]))
+    return row, row + span, column, column + span
+
+
+def _texts(texts: Sequence[str], edges: np.ndarray) -> list[str]:
+    """The visible text of each block, shortened; the browser sets it as text, so it needs no escaping."""
+    return [
+        "".join(texts[start : min(stop, start + TEXT_LIMIT)]).translate(MARKS)[:TEXT_LIMIT]
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+
+
+TILE = 384
+MAP = "similarity-map"
+MAX_VECTORS = 2_000_000  # tokens x layers x heads that are read without a switch
+MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
+OUTLINES = ("merged slots", "threshold", "none")
+MODES: dict[similarity.Mode, str] = {"mean": "mean", "max": "largest"}
+
+
+def similarity_of_head(run: Run, layer: int, head: int) -> None:
+    step = pick_step(run)
+    columns = st.columns([1.2, 1.4, 2.2], vertical_alignment="bottom")
+    with columns[0]:
+        what = one_of("Vectors", ["keys", "values"], key="what")
+    with columns[1]:
+        mode = one_of("Blocks show their", MODES, key="mode")
+    with columns[2]:
+        outlined = one_of(
+            "Outline",
+            OUTLINES,
+            key="sets",
+            help="Tokens that share a slot in this run, or sets of similar neighbours at a threshold.",
+        )
+    try:
+        page.unit_vectors(run, what, layer, head)
+    except UserError as error:
+        st.info(plain(str(error)))
+        return
+    if run.record.state_note:
+        st.caption(run.record.state_note)
+    frame = band_of(run, str(run.path), run.record.status, what, layer, head)
+    if not frame.empty:
+        page.verdict(similarity.verdict(frame, what, (layer, head)))
+    zoom, details = st.columns([3, 2], gap="large")
+    with zoom:
+        zoomable_map(run, layer, head, step, what, mode, outlined)
+    flush()
+    with details:
+        neighbours(run, layer, head, what)
+    if not frame.empty:
+        band(run, frame, layer, head, what)
+    wall(run, layer, head, what)
+
+
+@st.fragment
+def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: similarity.Mode, outlined: str) -> None:
+    unit = page.unit_vectors(run, what, layer, head)
+    lineage, _, texts = page.head_history(run, layer, head)
+    window = clamp(url_numbers("window", 4), len(unit))
+    span = window[1] - window[0]
+    shown = mode if mode in similarity.allowed_modes(span, TILE) else similarity.allowed_modes(span, TILE)[0]
+    tile = similarity.tile(unit, window[:2], window[2:], TILE, shown)
+    sets = pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"])
+    if outlined == OUTLINES[0] and len(lineage.steps):
+        sets = outlines(merge_sets_of(run, layer, head, step), (min(window[0], window[2]), max(window[1], window[3])))
+    elif outlined == OUTLINES[1]:
+        # Sets of consecutive similar vectors at the chosen threshold, computed from the stored vectors.
+        threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, **in_url("threshold"))
+        anchor = anchors_at(run, what, layer, head, threshold)
+        slots = set_count(anchor)
+        st.caption(
+            f"Merging sets of neighbours whose cosine with their last token is above {threshold:g} would leave "
+            f"{slots:,} slots for {len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
+        )
+        sets = as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])))
+    cell = max(1, span // TILE)
+    every = len(sets)
+    sets = sets[sets["reach"] >= cell].head(similarity.MOST_OUTLINES)
+    frame = tile.frame()
+    theme = page_theme()
+    caption = similarity.caption_similarity_map(frame, len(sets), every)
+    name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
+
+    draw = partial(similarity.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
+    heading(f"Similarity of the {what}", draw, frame, caption, "similarity-map-export", name, of_run(run))
+    tilemap(
+        tile,
+        texts,
+        sets,
+        identity=f"{run.path}/{layer}/{head}/{what}",
+        tokens=len(unit),
+        theme=theme,
+        key=MAP,
+        on_window=remember_window,
+    )
+    note(caption)
+    if mode == "max" and shown == "mean":
+        st.caption(
+            f"The largest value of a block is computed for at most {similarity.MAX_PAIR_WINDOW:,} tokens: zoom in to "
+            "see it."
+        )
+
+
+@st.cache_resource(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
+def merge_sets_of(run: Run, layer: int, head: int, step: int) -> pd.DataFrame:
+    return merge_sets(page.head_history(run, layer, head)[0], step)
+
+
+@st.cache_resource(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
+def anchors_at(run: Run, what: str, layer: int, head: int, threshold: float) -> Any:
+    return consecutive_sets(page.unit_vectors(run, what, layer, head), threshold)
+
+
+def neighbours(run: Run, layer: int, head: int, what: str) -> None:
+    unit = page.unit_vectors(run, what, layer, head)
+    last = len(unit) - 1
+    middle = min(len(unit) // 2, last)
+    offer_token(run.record.comparison_id, last)
+    chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
+    token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
+    texts = page.head_history(run, layer, head)[2]
+    frame = similarity.neighbour_profile(unit, token)
+    figure = similarity.neighbours(frame, texts, token, page_theme(), what)
+    caption = similarity.caption_neighbours(frame)
+    page.show_figure(run, figure, frame, caption, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
+
+
+def band(run: Run, frame: pd.DataFrame, layer: int, head: int, what: str) -> None:
+    figure = similarity.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
+    caption = similarity.caption_similarity_band(frame)
+    page.show_figure(run, figure, frame, caption, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
+
+
+def wall(run: Run, layer: int, head: int, what: str) -> None:
+    st.header("All heads")
+    layers = recorded_layers(run)
+    label = f"Compare all heads of {len(layers)} layers (reads all {what})"
+    if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):
+        return
+    thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))
+    if not thumbnails:
+        st.caption("No vectors were recorded in any layer.")
+        return
+    shown = similarity.layers_to_show(frame["layer"].unique().tolist(), layer, *similarity.extreme_layers(frame))
+    drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
+    figure = similarity.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
+    caption = similarity.caption_similarity_wall(frame, shown)
+    page.show_figure(run, figure, frame, caption, "similarity-wall", f"wall-{what}", (layer, head))
+
+
+@st.cache_data(max_entries=16, show_spinner="Reading all heads")
+def wall_of(_run: Run, path: str, what: str, layers: tuple[int, ...]) -> tuple[dict, pd.DataFrame]:
+    heads = [(layer, head) for layer in layers for head in range(_run.record.model.num_key_value_heads)]
+    thumbnails = {}
+    rows = []
+    for layer, head in heads:
+        try:
+            unit = (_run.keys if what == "keys" else _run.values)(layer, head)[0]
+        except UserError:
+            continue
+        thumbnails[layer, head] = similarity.thumbnail(unit)
+        rows.append(
+            {"layer": layer, "head": head, "mean": float(thumbnails[layer, head].mean()), **similarity.locality(unit)}
+        )
+    return thumbnails, pd.DataFrame(rows)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def band_of(_run: Run, path: str, status: str, what: str, layer: int, head: int) -> pd.DataFrame:
+    return similarity.diagonal_band(page.unit_vectors(_run, what, layer, head))
+
+
+def remember_window() -> None:
+    if (window := st.session_state[MAP].get("window")) is not None:
+        set_param("window", "-".join(str(int(edge)) for edge in window), force=True)
