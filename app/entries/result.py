@@ -39,7 +39,7 @@ from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames import compare
 from kvlab.views.frames.board import places, rank_runs, runs_at
 from kvlab.views.frames.labels import differing_settings
-from kvlab.views.frames.speed import ratio_text
+from kvlab.views.frames.speed import limit_text, ratio_text
 from kvlab.views.frames.textdiff import diff
 from kvlab.views.frames.trade_off import run_points
 
@@ -66,6 +66,7 @@ def _report(runs: Sequence[Run], kind: str) -> bytes:
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 AGAINST = "x kvlab full"
+LIMIT = "limit by bytes"
 MOST_ROWS = 24  # of a table that is shown whole
 COLUMNS = {
     "answer": st.column_config.TextColumn(
@@ -93,6 +94,11 @@ COLUMNS = {
         "The page Speed also measures transformers' full cache, which may be faster. A single reading, or widely "
         "spread ones, give no ratio."
     ),
+    LIMIT: st.column_config.TextColumn(
+        help="The most that the speed can be times the full cache's: a step moves the weights and what it reads of the "
+        "cache once, (W + C) / (W + bC)."
+    ),
+    "of limit": NUMBER(format="%.0f %%", help="Share of that limit which the measured ratio reaches."),
     "mean KL": NUMBER(
         format="%.3g",
         help="Nats per token from the full cache, mean over its continuation of this prompt; less is closer.",
@@ -256,6 +262,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "over budget": over_budget_words(table),
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
+        LIMIT: [limit_text(limit) for limit in table["speed_limit"].astype(float).where(table["method"] != "full")],
+        "of limit": 100 * table["limit_reached"].astype(float),
         "prompt s": table["prompt_seconds"].astype(float),
         "second pass s": again.astype(float) if (again := table["second_pass_seconds"]).notna().any() else None,
         "allocated": 100 * table["allocated_ratio"].astype(float),

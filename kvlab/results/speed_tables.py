@@ -21,8 +21,8 @@ DECIDING = "scoring and deciding"
 RECORDING = "recording {} / off"
 LEVELS = ("light", "full")
 COLUMNS = [
-    "method", "label", "value", "spread", "bound", "ratio", "reference", "own_ratio", "is_full", "status", "note",
-    "repeats",
+    "method", "label", "value", "spread", "bound", "ratio", "limit", "reference", "own_ratio", "is_full", "status",
+    "note", "repeats",
 ]  # fmt: skip
 
 
@@ -45,11 +45,14 @@ def rows_of_load(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame
 def speed_table(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
     """One row per method with columns `COLUMNS`.
 
-    `ratio` is to `reference`, the best full cache by name; `own_ratio` to kvlab's own, which comparisons use.
+    `ratio` is to `reference`, the best full cache by name, and `limit` the most that it can be by bytes, of decoding
+    alone; `own_ratio` is to kvlab's own full cache, which comparisons use.
     """
     found = rows[rows["figure"] == figure]
     best = found.loc[found["is_full"].astype(bool), "method"]
     own = found.loc[(found["method"] == REFERENCE) & (found["median"] > 0), "median"]
+    full_bound = found.loc[found["is_full"].astype(bool), "bound"]
+    limits_exist = figure.startswith("decode") and len(full_bound) > 0
     labels = [label(row) for _, row in found.iterrows()]
     return pd.DataFrame(
         {
@@ -59,6 +62,7 @@ def speed_table(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
             "spread": found["iqr"].to_numpy(float),
             "bound": found["bound"].to_numpy(float),
             "ratio": found["ratio_to_full"].to_numpy(float),
+            "limit": found["bound"].to_numpy(float) / (float(full_bound.iloc[0]) if limits_exist else float("nan")),
             "reference": str(best.iloc[0]) if len(best) else "",
             "own_ratio": found["median"].to_numpy(float) / (float(own.iloc[0]) if len(own) else float("nan")),
             "is_full": found["is_full"].to_numpy(bool),

@@ -203,7 +203,8 @@ def _ratio(line: Any, unit: str) -> str:
         if (bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE)
         else ""
     )
-    return f"{number(line.ratio)} x {_reference(line) or 'full'}{own}"
+    limit = "" if pd.isna(line.limit) or line.is_full else f", at most {number(line.limit)} by bytes"
+    return f"{number(line.ratio)} x {_reference(line) or 'full'}{own}{limit}"
 
 
 def _reference(line: Any) -> str:
