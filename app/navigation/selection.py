@@ -48,14 +48,6 @@ def show_run(run: Run) -> None:
     _prompt_text(run)
 
 
-def show_runs(runs: Sequence[Run]) -> None:
-    """Put prompt, model, methods, budgets and changed settings of a comparison into the bar."""
-    changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
-    model = runs[0].record.model.name
-    bar.caption(_prompt_words(runs[0]), model_title(model), runs_words(runs), changed, model=model)
-    _prompt_text(runs[0])
-
-
 def _prompt_text(run: Run) -> None:
     """The prompt, with the answer and facts that were recorded with it."""
     wanted = expected_answer([run], Labels())
@@ -146,7 +138,11 @@ def current_comparison() -> list[Run]:
         return []
     runs = _open_all(comparison)
     if runs:
-        show_runs(runs)
+        # Put prompt, model, methods, budgets and changed settings of a comparison into the bar.
+        changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
+        model = runs[0].record.model.name
+        bar.caption(_prompt_words(runs[0]), model_title(model), runs_words(runs), changed, model=model)
+        _prompt_text(runs[0])
     return runs
 
 

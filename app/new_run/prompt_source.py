@@ -188,7 +188,9 @@ def uploaded_prompt() -> PromptChoice:
             )
         if len(table.rows) > 1:
             if not _every_row(table, right):
-                return _one_row(table, field)
+                count = len(table.rows)
+                row = int(st.number_input(f"Row of {count:,}", 1, count, 1, **in_url("upload_row"))) - 1
+                return _shown(table.one(row, field), f"{table.name}, row {row + 1}")
             rows = _rows(table)
     if any(not one.rows for one in found):
         question = question_field("upload_question")
@@ -306,13 +308,6 @@ def _rows(table: uploads.Upload) -> slice:
     if last < first:
         raise UserError(f"The last row is before the first: choose a last row of {first} or more.")
     return slice(first - 1, last)
-
-
-def _one_row(upload: uploads.Upload, field: str) -> PromptChoice:
-    """One row of a table."""
-    count = len(upload.rows)
-    row = int(st.number_input(f"Row of {count:,}", 1, count, 1, **in_url("upload_row"))) - 1
-    return _shown(upload.one(row, field), f"{upload.name}, row {row + 1}")
 
 
 def _shown(one: OnePrompt, title: str) -> PromptChoice:

@@ -125,20 +125,18 @@ def _measurements(rows: Sequence[Row]) -> Table:
     return table
 
 
-def limit_by_bytes(row: Row, rows: Sequence[Row]) -> float | None:
-    """The most that `row`, a decode step or rate, can be times the full cache's: the ratio of their bounds by bytes."""
+def _limit(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
+    """Of a decode step or rate: the limit by bytes of its ratio to the full cache, and the share that was reached.
+
+    The limit is the ratio of both bounds, which are the bytes that each step moves.
+    """
     same = [one for one in rows if (one.figure, one.batch, one.context) == (row.figure, row.batch, row.context)]
     full = next((one for one in same if one.is_full), None)
-    if not row.figure.startswith("decode") or full is None or not full.bound or not row.bound:
-        return None
-    return row.bound / full.bound
-
-
-def _limit(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
-    """The limit of the ratio to the full cache, and the share of it that was reached."""
-    limit = limit_by_bytes(row, rows)
-    if limit is None or row.ratio_to_full is None:
+    if not row.figure.startswith("decode") or full is None or row.ratio_to_full is None:
         return MISSING, MISSING
+    if not full.bound or not row.bound:
+        return MISSING, MISSING
+    limit = row.bound / full.bound
     reached = limit / row.ratio_to_full if row.unit.startswith("ms") else row.ratio_to_full / limit
     return f"{limit:.3g}", f"{100 * reached:.0f} %"
 

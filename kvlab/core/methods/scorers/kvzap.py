@@ -100,18 +100,6 @@ class SinkGate:
 ScoreNetwork = ScoreHead | SinkGate
 
 
-def random_score_head(states: Tensor, heads: int, layer: int) -> ScoreHead:
-    """Random weights determined by the layer, for tests and timing."""
-    source = torch.Generator().manual_seed(layer)
-    size = states.shape[-1]
-    return ScoreHead(torch.randn(heads, size, generator=source) / size**0.5, torch.zeros(heads))
-
-
-def random_sink_gate(states: Tensor, heads: int, group: int, layer: int) -> SinkGate:
-    """A random gate determined by the arguments, for tests and timing."""
-    return new_gate(states.shape[-1], heads, group, 16, 16, torch.Generator().manual_seed(layer))
-
-
 def new_gate(size: int, heads: int, group: int, rank: int, sinks: int, source: torch.Generator) -> SinkGate:
     """A gate as training begins: uniform projections as in `torch.nn.Linear`, sink keys and biases zero."""
 
@@ -167,12 +155,15 @@ class PredictedScore:
         return {"score": score.exp() if self.recalls else score}
 
     def _untrained(self, slots: Slots, layer_pass: AttentionPass, layer: int) -> ScoreNetwork:
+        """Random weights determined by the layer, for tests and timing."""
         states = layer_pass.hidden_states
         heads = slots.score.shape[1]
         assert states is not None
+        source = torch.Generator().manual_seed(layer)
+        size = states.shape[-1]
         if self.networks == "kvzap":
-            return random_score_head(states, heads, layer)
-        return random_sink_gate(states, heads, layer_pass.query.shape[1] // heads, layer)
+            return ScoreHead(torch.randn(heads, size, generator=source) / size**0.5, torch.zeros(heads))
+        return new_gate(size, heads, layer_pass.query.shape[1] // heads, 16, 16, source)
 
     def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 including the newest queries."""

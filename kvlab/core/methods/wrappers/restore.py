@@ -42,18 +42,6 @@ class ChosenVictims(Wrapper):
         return Victims(torch.cat([index, rest.index], -1), torch.cat([active, rest.active], -1))
 
 
-def check_merging(pipeline: Pipeline) -> None:
-    """Raise UserError if the method merges by a rule that is not one about single tokens."""
-    settle = pipeline.can.settle
-    if settle.merges and not settle.by_selector:
-        raise UserError("This method merges tokens in groups, so none can be merged by hand: keep or drop it.")
-
-
-def columns_with_votes(columns: Columns) -> Columns:
-    """The columns of a method that does not merge, with votes; a slot's log mass is log(votes)."""
-    return replace(columns, votes=True, mass_of_votes=1.0)
-
-
 def into_most_similar(view: View, chosen: Tensor, keep: Tensor) -> Edges | None:
     """Merges of the slots `chosen` (B, H, S) into the slot of `keep` (B, H, S) with the most similar key (cosine).
 
@@ -106,7 +94,9 @@ def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[i
     if returned is None or returned.kind == "read":  # the slots are the method's
         return GivingBack(**parts)
     if returned.kind == "merge":
-        check_merging(pipeline)
+        settle = pipeline.can.settle
+        if settle.merges and not settle.by_selector:
+            raise UserError("This method merges tokens in groups, so none can be merged by hand: keep or drop it.")
     marks = Marks(pipeline, returned, tuple(layers), room)
     return GivingBack(**parts | {"allocate": RoomOnTop(pipeline.allocate, marks)}, marks=marks)
 
@@ -139,7 +129,7 @@ class GivingBack(Pipeline):
     @property
     def columns(self) -> Columns:
         """The method's columns, with votes where tokens are merged by hand."""
-        return columns_with_votes(super().columns) if self.adds_votes else super().columns
+        return replace(super().columns, votes=True, mass_of_votes=1.0) if self.adds_votes else super().columns
 
     @cached_property
     def in_place(self) -> InPlace | None:
