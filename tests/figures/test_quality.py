@@ -112,7 +112,9 @@ def ratios(figure: go.Figure) -> list[str]:
 def test_bounds_ratios_and_reasons_are_drawn():
     frame = speed_tables.speed_table(benchmark(), "decode rate")
     figure = speeds.measured(frame, "tokens/s", PLACE)
-    assert ratios(figure) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
+    bounds = frame.set_index("method")["bound"]
+    limit = f"{bounds['h2o'] / bounds['full']:.3g}"
+    assert ratios(figure) == ["1 x full", f"2.2 x full, at most {limit} by bytes", "oom: the model does not fit"]
     assert np.nanmax(figure.data[2].x) == 900
     caption = speeds.caption_measured(frame, "tokens/s", True)
     assert caption == "Best of the compressed caches: h2o 20 %, better than the full cache."
