@@ -136,6 +136,7 @@ def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
     page = visit(f"similarity?run={RUN}", height=1400)
     page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
     page.keyboard.press("?")
+    page.locator(".kv-keys dialog dt").first.wait_for()
     assert {"+ and -", "arrows", "0"} <= set(page.locator(".kv-keys dialog dt").all_inner_texts())
     page.keyboard.press("?")
     page.locator(".kv-map canvas").focus()
