@@ -20,7 +20,7 @@ import torch
 
 from kvlab import load_model, make_cache
 from kvlab.common.atomic_write import replace_file, replace_text
-from kvlab.core.cache.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
 from kvlab.engine.forward import prefill
 from kvlab.models.load import LoadedModel
 from kvlab.tasks.registry import get_task
@@ -58,7 +58,11 @@ def kept_rows(loaded: LoadedModel, ids: torch.Tensor, methods: tuple[str, ...]) 
     choices = [(method, budget) for method in methods for budget in BUDGETS]
     caches = [make_cache(loaded, method, budget) for method, budget in choices]
     with torch.inference_mode():
-        prefill(loaded, FanOutCache(caches, loaded.device), ids)
+        if together := [cache for cache in caches if shares_passes(cache)]:
+            prefill(loaded, FanOutCache(together, loaded.device), ids)
+        for cache in caches:
+            if not shares_passes(cache):
+                prefill(loaded, cache, ids)
     rows = []
     for (method, budget), cache in zip(choices, caches, strict=True):
         for layer in cache.compressed_layers():
@@ -80,29 +84,35 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("kept"))
-    given = parser.parse_args(arguments)
-    methods = tuple(given.methods.split(","))
-    loaded = load_model(given.model)
-    given.out.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args(arguments)
+    methods = tuple(options.methods.split(","))
+    loaded = load_model(options.model)
+    options.out.mkdir(parents=True, exist_ok=True)
+    # A file that is there is kept, so it must be of the same settings.
+    settings = json.dumps({"model": options.model, "tokens": options.tokens, "seed": options.seed, "methods": methods})
+    known = options.out / "settings.json"
+    if known.exists() and known.read_text() != settings:
+        raise SystemExit(f"{options.out} holds a set of other settings ({known.read_text()}): choose another --out.")
+    replace_text(known, settings)
     lines = []
-    for number in range(given.prompts):
-        sample = get_task("needle").generate(loaded.tokenizer, given.tokens, given.seed, number)
+    for number in range(options.prompts):
+        sample = get_task("needle").generate(loaded.tokenizer, options.tokens, options.seed, number)
         ids = loaded.encode(sample.context + sample.question)
         lines.append(json.dumps({"prompt": number, "answer": sample.answers[0], "ids": ids[0].tolist()}))
-        path = given.out / f"prompt-{number:03}.parquet"
+        path = options.out / f"prompt-{number:03}.parquet"
         if path.exists():
             continue
         table = kept_rows(loaded, ids, methods)
         replace_file(path, lambda temporary, table=table: pq.write_table(table, temporary, compression="zstd"))
         print(f"{path}: {table.num_rows:,} rows, {ids.shape[1]:,} tokens", flush=True)
-    replace_text(given.out / "prompts.jsonl", "\n".join(lines) + "\n")
+    replace_text(options.out / "prompts.jsonl", "\n".join(lines) + "\n")
     versions = {name: version(name) for name in ("kvlab", "torch", "transformers")}
-    facts = {"model": given.model, "prompts": given.prompts, "tokens": given.tokens, "seed": given.seed}
+    facts = {"model": options.model, "prompts": options.prompts, "tokens": options.tokens, "seed": options.seed}
     where = {"dtype": str(loaded.model.dtype).removeprefix("torch."), "device": str(loaded.device)}
-    replace_text(given.out / "README.md", CARD.format(methods=len(methods), **facts, **versions, **where))
-    files = sorted(path for path in given.out.iterdir() if path.suffix in (".parquet", ".jsonl", ".md"))
+    replace_text(options.out / "README.md", CARD.format(methods=len(methods), **facts, **versions, **where))
+    files = sorted(path for path in options.out.iterdir() if path.suffix in (".parquet", ".json", ".jsonl", ".md"))
     sums = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
-    replace_text(given.out / "SHA256SUMS", "".join(sums))
+    replace_text(options.out / "SHA256SUMS", "".join(sums))
 
 
 if __name__ == "__main__":

@@ -39,3 +39,5 @@ def test_the_data_set_holds_what_each_method_keeps_alone(tmp_path: Path, capsys:
     (tmp_path / "prompt-001.parquet").unlink()
     main([*arguments, "h2o,adakv"])
     assert capsys.readouterr().out.count("rows") == 1, "what is there is kept"
+    with pytest.raises(SystemExit, match="holds a set of other settings"):
+        main([*arguments, "h2o"])

@@ -108,7 +108,7 @@ ERRORS = ((0.01, "almost"), (0.1, "nearly"), (0.5, "only roughly"))
 UNKNOWN = "an unknown part"
 NOT_RECORDED = "What this shows was not recorded."
 EXACT = 1e-9  # shares that differ by less from 0 or 1 are none or all
-ALIKE = 5e-3  # values that differ by less, relative to the larger one, are told as equal
+ALIKE = 5e-3  # values that differ by less, relative to the larger one, are called equal
 
 
 def part(share: float) -> str:
@@ -201,7 +201,7 @@ def are_known(*values: float) -> bool:
 
 
 def near(value: float, other: float) -> bool:
-    """Whether two values are told as equal."""
+    """Whether two values are called equal."""
     return math.isclose(value, other, rel_tol=ALIKE, abs_tol=EXACT)
 
 

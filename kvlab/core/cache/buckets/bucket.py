@@ -172,7 +172,7 @@ class HeadBudgets:
         return cls(slots, per_row, min(per_row))
 
     def part(self, slots: Tensor) -> HeadBudgets:
-        """HeadBudgets of some of the streams, whose budgets are `slots`; reads them on the host."""
+        """The budgets of some of the streams, whose budgets are `slots`; reads them on the host."""
         part = HeadBudgets(slots, [0], 0)
         part._read()
         return part
