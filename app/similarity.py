@@ -18,9 +18,9 @@ from app.base.component import component, flush
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.figures.figure import heading, note
+from app.figures.figure import frame_of, heading, note, show_view
 from app.navigation import page
-from app.navigation.place import offer_token, pick_step, recorded_layers
+from app.navigation.place import offer_token, pick_step
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_param, url_numbers
 from kvlab.core.errors import UserError
@@ -30,6 +30,7 @@ from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import INK, QUIET
 from kvlab.views.base.words import MARKS, percent
+from kvlab.views.frames.head_states import recorded_layers
 from kvlab.views.similarity import Tile, as_outlines, consecutive_sets, merge_sets, outlines, set_count
 
 TEXT_LIMIT = 32
@@ -110,11 +111,17 @@ def _texts(texts: Sequence[str], edges: np.ndarray) -> list[str]:
 
 
 TILE = 384
+OPEN_VECTORS = 4  # 64 MB per head at 128k tokens and head_dim 128
 MAP = "similarity-map"
 MAX_VECTORS = 2_000_000  # tokens x layers x heads that are read without a switch
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
 OUTLINES = ("merged slots", "threshold", "none")
 MODES: dict[similarity.Mode, str] = {"mean": "mean", "max": "largest"}
+
+
+unit_vectors = st.cache_resource(max_entries=OPEN_VECTORS, show_spinner=False, hash_funcs=BY_STAMP)(
+    similarity.unit_vectors
+)
 
 
 def similarity_of_head(run: Run, layer: int, head: int) -> None:
@@ -132,13 +139,13 @@ def similarity_of_head(run: Run, layer: int, head: int) -> None:
             help="Tokens that share a slot in this run, or sets of similar neighbours at a threshold.",
         )
     try:
-        page.unit_vectors(run, what, layer, head)
+        unit_vectors(run, what, layer, head)
     except UserError as error:
         st.info(plain(str(error)))
         return
     if run.record.state_note:
         st.caption(run.record.state_note)
-    frame = band_of(run, str(run.path), run.record.status, what, layer, head)
+    frame = frame_of("similarity_band", run, layer=layer, head=head, what=what)
     if not frame.empty:
         page.verdict(similarity.verdict(frame, what, (layer, head)))
     zoom, details = st.columns([3, 2], gap="large")
@@ -148,13 +155,13 @@ def similarity_of_head(run: Run, layer: int, head: int) -> None:
     with details:
         neighbours(run, layer, head, what)
     if not frame.empty:
-        band(run, frame, layer, head, what)
+        show_view("similarity_band", run, "similarity-band", layer=layer, head=head, what=what)
     wall(run, layer, head, what)
 
 
 @st.fragment
 def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: similarity.Mode, outlined: str) -> None:
-    unit = page.unit_vectors(run, what, layer, head)
+    unit = unit_vectors(run, what, layer, head)
     lineage, _, texts = page.head_history(run, layer, head)
     window = clamp(url_numbers("window", 4), len(unit))
     span = window[1] - window[0]
@@ -208,27 +215,17 @@ def merge_sets_of(run: Run, layer: int, head: int, step: int) -> pd.DataFrame:
 
 @st.cache_resource(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
 def anchors_at(run: Run, what: str, layer: int, head: int, threshold: float) -> Any:
-    return consecutive_sets(page.unit_vectors(run, what, layer, head), threshold)
+    return consecutive_sets(unit_vectors(run, what, layer, head), threshold)
 
 
 def neighbours(run: Run, layer: int, head: int, what: str) -> None:
-    unit = page.unit_vectors(run, what, layer, head)
+    unit = unit_vectors(run, what, layer, head)
     last = len(unit) - 1
     middle = min(len(unit) // 2, last)
     offer_token(run.record.comparison_id, last)
     chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
     token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
-    texts = page.head_history(run, layer, head)[2]
-    frame = similarity.neighbour_profile(unit, token)
-    figure = similarity.neighbours(frame, texts, token, page_theme(), what)
-    caption = similarity.caption_neighbours(frame)
-    page.show_figure(run, figure, frame, caption, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
-
-
-def band(run: Run, frame: pd.DataFrame, layer: int, head: int, what: str) -> None:
-    figure = similarity.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
-    caption = similarity.caption_similarity_band(frame)
-    page.show_figure(run, figure, frame, caption, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
+    show_view("neighbours", run, "similarity-near", layer=layer, head=head, token=token, what=what)
 
 
 def wall(run: Run, layer: int, head: int, what: str) -> None:
@@ -237,37 +234,13 @@ def wall(run: Run, layer: int, head: int, what: str) -> None:
     label = f"Compare all heads of {len(layers)} layers (reads all {what})"
     if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):
         return
-    thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))
-    if not thumbnails:
+    place: dict[str, Any] = {"what": what, "layers": tuple(layers)}
+    with st.spinner("Reading the vectors of every head"):
+        table = frame_of("similarity_by_head", run, **place)
+    if table.empty:
         st.caption("No vectors were recorded in any layer.")
-        return
-    shown = similarity.layers_to_show(frame["layer"].unique().tolist(), layer, *similarity.extreme_layers(frame))
-    drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
-    figure = similarity.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
-    caption = similarity.caption_similarity_wall(frame, shown)
-    page.show_figure(run, figure, frame, caption, "similarity-wall", f"wall-{what}", (layer, head))
-
-
-@st.cache_data(max_entries=16, show_spinner="Reading all heads")
-def wall_of(_run: Run, path: str, what: str, layers: tuple[int, ...]) -> tuple[dict, pd.DataFrame]:
-    heads = [(layer, head) for layer in layers for head in range(_run.record.model.num_key_value_heads)]
-    thumbnails = {}
-    rows = []
-    for layer, head in heads:
-        try:
-            unit = (_run.keys if what == "keys" else _run.values)(layer, head)[0]
-        except UserError:
-            continue
-        thumbnails[layer, head] = similarity.thumbnail(unit)
-        rows.append(
-            {"layer": layer, "head": head, "mean": float(thumbnails[layer, head].mean()), **similarity.locality(unit)}
-        )
-    return thumbnails, pd.DataFrame(rows)
-
-
-@st.cache_data(max_entries=32, show_spinner=False)
-def band_of(_run: Run, path: str, status: str, what: str, layer: int, head: int) -> pd.DataFrame:
-    return similarity.diagonal_band(page.unit_vectors(_run, what, layer, head))
+    else:
+        show_view("similarity_by_head", run, "similarity-wall", focus=(layer, head), **place)
 
 
 def remember_window() -> None:

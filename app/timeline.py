@@ -24,10 +24,8 @@ from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.report.views import history_of
 from kvlab.trace.reader import Run
-from kvlab.views import unread
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import FigureSource, of_run
-from kvlab.views.base.template import along_text
 from kvlab.views.decision import replay
 from kvlab.views.frames.lineage import (
     Lineage,
@@ -198,18 +196,7 @@ def what_was_read(run: Run, layer: int, head: int) -> None:
     """For a run with a reading: the blocks that each step read, and the attention that it missed."""
     if not run.reading_layers:
         return
-    lineage, _, texts = page.head_history(run, layer, head)
-    try:
-        table = unread.reading_map_frame(run, lineage, layer, head)
-    except UserError as error:
-        st.caption(plain(str(error)))
-        return
-    caption = unread.caption_reading_map(table)
-    if table.empty:
-        st.caption(plain(caption))
-        return
-    figure = along_text(unread.reading_map(table, texts, page_theme()), "y")
-    page.show_figure(run, figure, table, caption, "timeline-read", f"read-layer-{layer}-head-{head}")
+    show_view("steps_read", run, "timeline-read", layer=layer, head=head)
 
 
 def remember_step() -> None:

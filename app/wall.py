@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-import numpy as np
-import pandas as pd
 import streamlit as st
 
 from app.base.component import component
@@ -29,11 +28,8 @@ from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.work import rerun_with_restored
 from kvlab.trace.reader import Run
-from kvlab.views import board as board_figures
 from kvlab.views import difference
-from kvlab.views import wall as attention_figures
-from kvlab.views.base.provenance import join_sources, of_comparison, of_run
-from kvlab.views.base.template import along_text
+from kvlab.views.base.provenance import join_sources, of_run
 from kvlab.views.base.view import Subject, find_view
 from kvlab.views.frames import compare
 from kvlab.views.frames.facts import facts_in
@@ -217,17 +213,11 @@ def text_pane(place: Place) -> None:
 
 def attention_pane(place: Place) -> None:
     """The attention of this head at this step, along the text."""
-    masses = page.masses_at(place.run, place.layer, place.head, place.step)
-    if masses is None:
-        page.explain_no_masses(place.run, place.layer, place.head, place.step)
-        return
-    lineage, _, texts = page.head_history(place.run, place.layer, place.head)
-    read = int((lineage.birth <= place.step).sum())
-    true, slot = (np.asarray(mass[:read], np.float32) for mass in masses)
-    frame = pd.DataFrame({"position": np.arange(read), "text": texts[:read], "true": true, "slot": slot})
-    figure = along_text(attention_figures.attention_along_text(frame, page_theme()), place=place.name)
-    caption = attention_figures.caption_attention_along_text(frame)
-    page.show_figure(place.run, figure, frame, caption, "wall-attention", f"attention-step-{place.step}")
+    where: dict[str, Any] = {"layer": place.layer, "head": place.head, "step": place.step}
+    if page.masses_at(place.run, **where) is None:
+        page.explain_no_masses(place.run, **where)
+    else:
+        show_view("attention_along_text", place.run, "wall-attention", **where)
 
 
 def lineage_pane(place: Place) -> None:
@@ -269,9 +259,8 @@ def board_pane(place: Place) -> None:
     if board is None or board.frame.empty:
         st.info("This comparison has no expected answer: enter one on the page Compare.", icon=":material/info:")
         return
-    figure = board_figures.board(board.frame, page_theme())
-    caption = board_figures.caption_board(board.frame)
-    show(figure, board.frame, caption, "wall-board", "board", of_comparison(place.runs))
+    drawn = find_view("board").draw_frame(board.frame, place.runs, page_theme())
+    show(drawn.figure, drawn.frame, drawn.caption, "wall-board", drawn.file_name, drawn.provenance)
 
 
 def edit_pane(place: Place) -> None:

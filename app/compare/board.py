@@ -30,7 +30,7 @@ from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from kvlab.views import board as figures
 from kvlab.views import trade_off
-from kvlab.views.base.provenance import FigureSource, of_comparison, of_run
+from kvlab.views.base.provenance import FigureSource, of_run
 from kvlab.views.base.view import find_view
 from kvlab.views.base.words import byte_size, number
 from kvlab.views.board import verdict_text
@@ -138,10 +138,19 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     results = restore.results_of((run.record.comparison_id, run.record.run_id) for run in failed)
     told = {run_id: short_words(result) for run_id, result in results.items()}
     frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
-    caption = figures.caption_board(frame)
-    figure = figures.board(frame, page_theme())
-    slide = figures.board(frame, page_theme(), slide=True)
-    drawn = show(figure, frame, caption, CHART, "board", of_comparison(runs), on_click=choose_clicked, exported=slide)
+    view = find_view("board")
+    shown = view.draw_frame(frame, runs, page_theme())
+    slide = view.draw_frame(frame, runs, page_theme(), slide=True).figure
+    drawn = show(
+        shown.figure,
+        frame,
+        shown.caption,
+        CHART,
+        shown.file_name,
+        shown.provenance,
+        on_click=choose_clicked,
+        exported=slide,
+    )
     restore.say_results(failed, results)
     missing = [run for run in failed if run.record.run_id not in results]
     restore.search_all([run.record.run_id for run in missing], restore.total_estimate(missing), "search-all")

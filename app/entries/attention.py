@@ -11,14 +11,12 @@ import streamlit as st
 
 from app.base.component import after_first_chart, flush
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.components import along_text
 from app.figures.figure import frame_of, show_view
 from app.figures.tables import show_table
 from app.navigation import page
 from app.navigation.page import full_run, run_with_steps
-from app.navigation.place import head_in_view, recorded_layers
+from app.navigation.place import head_in_view
 from app.navigation.selection import current_comparison, current_run
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to_and_redraw, in_url
@@ -28,6 +26,7 @@ from kvlab.views import bound, heads, merges, regret, sag
 from kvlab.views.base.head_map import Place
 from kvlab.views.base.view import VIEWS, Subject, View, find_view
 from kvlab.views.base.words import number, percent, plural
+from kvlab.views.frames.head_states import recorded_layers
 
 
 def merges_page() -> None:
@@ -238,26 +237,17 @@ def linked_text(run: Run, layer: int, head: int) -> None:
 def bound_of_heads(run: Run, layers: list[int], focus: Place) -> None:
     if not page.reads_all(run, layers, MAX_VALUES, f"Read the values of {len(layers)} layers ({{vectors:,}} vectors)"):
         return
-    table = table_of_layers(run, tuple(layers))
-    if table.empty:
+    chosen = tuple(layers)
+    with st.spinner("Reading values and attention of every head"):
+        medians = frame_of("bound_medians", run, layers=chosen)
+    if medians.empty:
         st.info("Nothing was recorded for these layers.", icon=":material/info:")
         return
-    medians = bound.over_heads(table)
-    figure = along_text(bound.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
-    caption = f"Medians over heads. {bound.caption_sag_against_bound(medians)}"
-    page.show_figure(run, figure, medians, caption, "sag-medians", "sag-bound-medians")
+    show_view("bound_medians", run, "sag-medians", layers=chosen)
     titles = {title: name for name, (title, _) in bound.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]
-    heads = bound.heads_summary(table)
-    figure = bound.bound_by_head(heads, measure, page_theme(), focus)
-    caption = bound.caption_bound_by_head(heads, measure)
-    page.show_figure(run, figure, heads, caption, "sag-heads", f"bound-{measure}", focus)
+    show_view("bound_by_head", run, "sag-heads", layers=chosen, measure=measure, focus=focus)
     how_it_is_computed(run)
-
-
-@st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading values and attention of every head")
-def table_of_layers(run: Run, layers: tuple[int, ...]) -> pd.DataFrame:
-    return bound.bound_by_head_frame(run, list(layers))
 
 
 def regret_page() -> None:
@@ -381,39 +371,26 @@ def groups_of_heads(run: Run) -> None:
     label = f"Read keys and attention of {len(layers)} layers (takes some seconds)"
     if not page.reads_all(run, layers, MAX_KEYS, label):
         return
-    table = fingerprints_of(run, tuple(layers))
+    with st.spinner("Reading keys and attention of every head"):
+        table = heads.fingerprints(run, tuple(layers))
     if table.empty:
         missing = "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
         st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
         return
-    groups_of(run, table)
-
-
-def groups_of(run: Run, table: pd.DataFrame) -> None:
     most = min(8, len(table))
     count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
-    table = table.assign(group=heads.cluster(table, count))
-    groups = heads.describe(table.drop(columns="group"), table["group"].to_numpy())
+    place: dict[str, Any] = {"layers": tuple(layers), "groups": count}
+    table = frame_of("heads_plane", run, **place)
+    groups = heads.describe(table, table["group"].to_numpy())
     page.verdict(heads.verdict(groups, run.record.label))
-    theme = page_theme()
     left, right = page.map_columns(run, (3, 2))
     with left:
-        places, directions, shares = heads.plane(table)
-        figure = heads.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)
-        page.show_figure(run, figure, table, heads.caption_heads_plane(table, groups), "heads-plane", "fingerprints")
+        show_view("heads_plane", run, "heads-plane", **place)
     with right:
-        focus = head_in_view(run)
-        figure = heads.groups_by_head(table, theme, focus)
-        caption = heads.caption_groups_by_head(table)
-        page.show_figure(run, figure, table, caption, "heads-where", "groups-by-head", focus)
+        show_view("head_groups", run, "heads-where", focus=head_in_view(run), **place)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
     show_table(shown, "One row per group: means of the four features")
-
-
-@st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading every head")
-def fingerprints_of(run: Run, layers: tuple[int, ...]) -> pd.DataFrame:
-    return heads.fingerprints(run, list(layers))
 
 
 def similarity_page() -> None:

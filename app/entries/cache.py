@@ -47,7 +47,7 @@ def wall_page() -> None:
 
 def two_runs_page() -> None:
     page.heading(
-        "Difference of two caches",
+        "Difference of two runs",
         "Which tokens only one of two runs still holds, in every head at once: **A** is the run, **B** the one beside"
         " it. Click a head to take it to the views below and to every other page.",
     )

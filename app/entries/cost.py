@@ -8,23 +8,20 @@ import streamlit as st
 
 from app.base.component import after_first_chart
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.evaluation.result_rows import ResultsPage
 from app.evaluation.speed_results import results
-from app.figures.figure import frame_of, page_file, show, show_view
+from app.figures.figure import frame_of, page_file, show_view
 from app.figures.tables import csv_button, show_table
 from app.navigation import page
 from app.navigation.place import page_keys
 from app.navigation.selection import current_sources
-from app.session.open_runs import BY_STAMP
 from kvlab.bench.request import BenchJob
-from kvlab.planning.serving_table import LEVELS, Servability, read_csv
+from kvlab.planning.serving_table import LEVELS, read_csv
 from kvlab.trace.reader import Run
 from kvlab.views import health, memory, serving
 from kvlab.views.base.provenance import join_sources, of_comparison, of_run
 from kvlab.views.frames import run_pages
-from kvlab.views.wall import open_wall
 
 SHAPES = ("stacked", "lines")
 
@@ -116,15 +113,13 @@ def records_tokens(run: Run) -> bool:
 def of_runs(run: Run, runs: Sequence[Run]) -> None:
     """The comparison's runs, and the pages of the run in view."""
     size = int(one_of("Page", PAGE_SIZES, key="page_size"))
-    rows = servability(runs)
-    own = next(row for row, one in zip(rows, runs, strict=True) if one is run)
-    table = run_pages.freed_by_run(rows, size)
-    page.verdict(serving.verdict(table, own.title))
-    st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
-    figure = serving.freed_by_run(table, page_theme())
-    caption = serving.caption_freed_by_run(table)
+    table = frame_of("freed_pages", runs, size=size)
+    label = run.record.label
+    level, why = table.loc[runs.index(run), ["level", "why"]]
+    page.verdict(serving.verdict(table, label))
+    st.markdown(plain(f"{label} is level {level} ({why}): an engine must hold {LEVELS[level]}."))
     source = join_sources(of_comparison(runs), of_run(runs[-1]))
-    show(figure, table, caption, "serving-freed", "freed-pages", source)
+    show_view("freed_pages", runs, "serving-freed", source=source, size=size)
     pages_of(run, size)
 
 
@@ -137,11 +132,6 @@ def pages_of(run: Run, size: int) -> None:
         show_view("pages", run, "serving-map", size=size, step=step)
     with right:
         show_view("pages_over_steps", run, "serving-steps", size=size)
-
-
-@st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading the events of every run")
-def servability(runs: Sequence[Run]) -> list[Servability]:
-    return [run_pages.run_servability(run, open_wall(run)) for run in runs]
 
 
 def every_method() -> None:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import html
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from app.base.links import link
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.compare import restore
-from app.components import along_text, state_classes, tokentext
+from app.components import state_classes, tokentext
 from app.figures.export_menu import Offer, show_title
+from app.figures.figure import frame_of, show_view
 from app.figures.tables import csv_button, show_table
 from app.navigation import page
 from app.navigation.page import full_run
 from app.navigation.place import share_token, shared_token
 from app.navigation.selection import current_run, runs_root
 from app.queue.job_panel import queue_and_open
-from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of, shipped_answer
+from app.session.open_runs import expected_answer, full_cache_of, shipped_answer
 from app.session.url_state import clear_page_param, get_param, in_url, params, set_page_param, set_param, url_numbers
 from kvlab.common.answer_match import find_answer
 from kvlab.common.thoughts import declared_tags, hide_thinking
@@ -30,9 +31,7 @@ from kvlab.jobs.work import counterfactual, rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
-from kvlab.views import autopsy as autopsy_figures
-from kvlab.views import restore as figures
-from kvlab.views import unread
+from kvlab.views import autopsy as figures
 from kvlab.views.base.head_map import Place
 from kvlab.views.base.palette import FATES_OF_READING
 from kvlab.views.base.provenance import of_run
@@ -41,7 +40,6 @@ from kvlab.views.frames import restore as analysis
 from kvlab.views.frames.facts import fact_positions
 from kvlab.views.frames.lineage import states_at
 from kvlab.views.frames.textdiff import Segment
-from kvlab.views.unread import Unread
 
 STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
 COLUMNS = {"search": "restored", "slots": "extra slots", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
@@ -97,19 +95,11 @@ def show_result(run: Run, result: RestoreResult) -> None:
     texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
     show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
     left, right = st.columns(2, gap="large")
-    theme = page_theme()
+    place: dict[str, Any] = {"search": None if chosen is None else chosen.search, "result": result}
     with left:
-        kl = analysis.kl_by_series(result, chosen)
-        figure = figures.kl_before_after(kl, theme)
-        page.show_figure(run, figure, kl, figures.caption_kl_before_after(kl), "restore-kl", "restore-kl")
+        show_view("restored_kl", run, "restore-kl", **place)
     with right:
-        looks = analysis.attention_by_series(result, chosen, run)
-        if looks.empty or result.reader is None:
-            st.caption(plain(figures.caption_attention_before_after(looks)))
-        else:
-            figure = figures.attention_before_after(looks, result.reader, theme)
-            caption = figures.caption_attention_before_after(looks)
-            page.show_figure(run, figure, looks, caption, "restore-looks", "restore-attention")
+        show_view("restored_attention", run, "restore-looks", **place)
     everything(run, table)
     further(run, result, chosen)
 
@@ -206,15 +196,13 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
                 key="needle-offer",
             )
         return
-    step, moment = moment_of(run)
-    table = autopsy_of(run, span, step)
-    left_out = read_of(run, span)
-    if left_out is not None:
-        table = unread.with_unread(table, left_out[min(step, len(left_out) - 1)])
+    moment = moment_of(run)[1]
+    reads = records_reads(run, span)
     with first_line:
-        page.verdict(autopsy_figures.verdict(autopsy.survival(table, left_out is not None), run.record.label, moment))
-    everywhere(run, table, left_out, moment, (layer, head))
-    show_moment(run, table, layer, head, moment)
+        survived = frame_of("fate_by_head", run, **place_of(run, span, reads))
+        page.verdict(figures.verdict(survived, run.record.label, moment))
+    everywhere(run, span, reads, moment, (layer, head))
+    show_moment(run, span, reads, layer, head, moment)
     keep_and_rerun(run, span)
 
 
@@ -328,57 +316,42 @@ def forget_span() -> None:
     clear_page_param("span")
 
 
-def read_of(run: Run, span: tuple[int, int]) -> Unread | None:
-    """As `unread_of`; None with a sentence if the record of what was read is damaged."""
+def records_reads(run: Run, span: tuple[int, int]) -> bool:
+    """Whether the run says which slots its sparse reading left out; False with a sentence if this is damaged."""
     try:
-        return unread_of(run, span)
+        return figures.unread_of_span(run, span) is not None
     except UserError as error:
         st.warning(plain(str(error)))
-        return None
+        return False
 
 
-def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: str, focus: Place) -> None:
+def place_of(run: Run, span: tuple[int, int], reads: bool) -> dict[str, Any]:
+    return {"span": span, "step": moment_of(run)[0], "reads": reads}
+
+
+def everywhere(run: Run, span: tuple[int, int], reads: bool, moment: str, focus: Place) -> None:
     st.header("In every head")
-    survived = autopsy.survival(table, left_out is not None)
-    theme = page_theme()
-    fates = autopsy.FATES if left_out is None else (*autopsy.FATES, autopsy.UNREAD)
+    fates = (*autopsy.FATES, autopsy.UNREAD) if reads else autopsy.FATES
     left, right = page.map_columns(run)
     with left:
         if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
             st.session_state["fate"] = "kept"
         labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
         fate = one_of("Show the share", labels, fates[-1], key="fate")
-        figure = autopsy_figures.survival_by_head(survived, fate, theme, focus)
-        caption = autopsy_figures.caption_survival_by_head(survived, moment)
-        page.show_figure(run, figure, survived, caption, "autopsy-heads", "autopsy-heads", focus)
+        place = place_of(run, span, reads)
+        show_view("fate_by_head", run, "autopsy-heads", fate=fate, moment=moment, focus=focus, **place)
     with right:
-        steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()), left_out)
-        figure = along_text(autopsy_figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)
-        caption = autopsy_figures.caption_fates_over_steps(steps)
-        page.show_figure(run, figure, steps, caption, "autopsy-steps", "autopsy-steps")
+        show_view("fate_over_steps", run, "autopsy-steps", span=span, reads=reads)
 
 
-def show_moment(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
+def show_moment(run: Run, span: tuple[int, int], reads: bool, layer: int, head: int, moment: str) -> None:
     st.header(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
-    rows = autopsy.token_rows(table, texts, layer, head)
+    rows = autopsy.token_rows(figures.fates_at(run, **place_of(run, span, reads)), texts, layer, head)
     st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
     csv_button(rows, "autopsy")
-    try:
-        masses = autopsy.needle_mass(run, table, layer, head, full_cache_of(run))
-    except UserError as error:
-        st.caption(plain(str(error)))
-        return
-    figure = along_text(autopsy_figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
-    page.show_figure(
-        run,
-        figure,
-        masses,
-        autopsy_figures.caption_needle_mass(masses),
-        "autopsy-mass",
-        f"needle-mass-layer-{layer}-head-{head}",
-    )
+    show_view("attention_to_span", run, "autopsy-mass", layer=layer, head=head, span=span, full=full_cache_of(run))
 
 
 def keep_and_rerun(run: Run, span: tuple[int, int]) -> None:
@@ -386,17 +359,7 @@ def keep_and_rerun(run: Run, span: tuple[int, int]) -> None:
     count = span[1] - span[0] + 1
     st.markdown(
         f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "
-        "tokens kept in every head within the budget. The page **Difference of two runs** then shows the change."
+        "tokens kept in every head within the budget. **Difference of two runs**, under Cache, then shows the change."
     )
     if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
         queue_and_open("compare", lambda: counterfactual(run.record, *span))
-
-
-@st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
-def autopsy_of(run: Run, span: tuple[int, int], step: int) -> pd.DataFrame:
-    return autopsy.autopsy(run, span, step)
-
-
-@st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
-def unread_of(run: Run, span: tuple[int, int]) -> Unread | None:
-    return unread.unread_tokens(run, autopsy.autopsy(run, span)) if run.reading_layers else None

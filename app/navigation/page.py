@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
@@ -34,7 +33,6 @@ from kvlab.views.frames.verdict import NO_REFERENCE
 
 OPEN_HEADS = 24
 OPEN_TEXTS = 8
-OPEN_VECTORS = 4  # 64 MB per head at 128k tokens and head_dim 128
 
 
 def heading(title: str, description: str) -> None:
@@ -121,16 +119,6 @@ def head_steps(run: Run, layer: int, head: int) -> pd.DataFrame:
 def token_texts_of(run: Run, count: int) -> SentTexts:
     """The texts of the first `count` tokens, of the prompt and decoded."""
     return SentTexts(token_texts(run.tokens, count))
-
-
-@st.cache_resource(max_entries=OPEN_VECTORS, show_spinner=False, hash_funcs=BY_STAMP)
-def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
-    """Unit keys or values (tokens, head_dim) of one layer and KV head.
-
-    Raises:
-        UserError: they were not recorded.
-    """
-    return (run.keys if what == "keys" else run.values)(layer, head)[0]
 
 
 def masses_at(run: Run, layer: int, head: int, step: int) -> timeline.Masses | None:

@@ -33,6 +33,7 @@ from app.session.url_state import (
     url_value,
 )
 from kvlab.trace.reader import Run
+from kvlab.views.frames.head_states import recorded_layers
 
 
 def pick_layer(run: Run) -> int:
@@ -91,11 +92,6 @@ def head_in_view(run: Run) -> tuple[int, int]:
     )
     known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
     return (layer, head) if known and layer is not None and head is not None else telling_head(run)[:2]
-
-
-def recorded_layers(run: Run) -> list[int]:
-    """The layers that the run recorded: all but those with sliding-window attention."""
-    return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
 
 
 def chosen_step(run: Run, steps: Sequence[int]) -> int:

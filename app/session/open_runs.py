@@ -14,6 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.catalogue import ComparisonEntry, list_runs
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.restore_results import RestoreResult
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.frames import board, starting_point
 
@@ -31,8 +32,8 @@ def stamp(run: Run) -> tuple[str, int]:
     return str(run.path), parts.stat().st_mtime_ns if parts.exists() else 0
 
 
-# `hash_funcs` of caches whose functions take runs.
-BY_STAMP: dict[str | type[Any], Callable[[Any], Any]] = {Run: stamp}
+# `hash_funcs` of caches whose functions take runs, and results of restore searches.
+BY_STAMP: dict[str | type[Any], Callable[[Any], Any]] = {Run: stamp, RestoreResult: RestoreResult.model_dump_json}
 
 
 def open_cached(path: Path) -> Run:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import html
 import textwrap
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import load_labels
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, VERDICTS, Theme, fate_scale, mix, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish, no_fading
+from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, number, percent, plural, token_text, visible
+from kvlab.views.frames import board as frames
 from kvlab.views.frames.board import OWN_BUDGET
 from kvlab.views.frames.verdict import MOST_CHARACTERS
 
@@ -47,6 +53,21 @@ BELOW = StripArea(-0.45, STRIP, FOOT)
 BESIDE = StripArea(0.13, 0.76, 0.38)
 
 
+@view("board", title="Is the answer still right?", page="result")
+def answers_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
+    """`frames.board.board`; raises UserError if the comparison has no expected answer."""
+    record = runs[0].record
+    expected = frames.expected_answer(runs, load_labels(runs[0].path.parent, record.comparison_id))
+    if expected is None:
+        raise UserError(
+            f"{record.comparison_id} has no expected answer: enter one on the page Result, or give `answer` to the "
+            "comparison."
+        )
+    check = frames.check_answer(runs, expected)
+    return frames.board(runs, check, frames.verdicts(runs, check))
+
+
+@answers_of_runs.figure
 def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> go.Figure:
     """Methods by budgets from `views.frames.board.board`; customdata of every mark begins with the run id.
 
@@ -120,6 +141,7 @@ def budgets_in_order(cells: pd.DataFrame) -> list[str]:
     return cells.assign(size=size).groupby("column", sort=False)["size"].median().sort_values().index.tolist()
 
 
+@answers_of_runs.caption
 @with_simple(simple.board)
 def caption_board(frame: pd.DataFrame) -> str:
     """How many runs got the answer, and what the cells show."""

@@ -24,6 +24,8 @@ from kvlab.views.base.template import finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import NOT_RECORDED, near, plural, sentence, some_of
 from kvlab.views.frames.float16 import as_float32, block_buffer, token_blocks, weighted_sums
+from kvlab.views.frames.head_states import recorded_layers
+from kvlab.views.frames.lineage import keep_by_run
 
 MOST_PAIRS = 16_000_000
 ROWS_AT_ONCE = 512
@@ -176,10 +178,11 @@ def bound_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
     return bound_over_steps(steps, run.select("events", layer, head), arrays, query_heads_per_slot(run))
 
 
-def bound_by_head_frame(run: Run, layers: list[int]) -> pd.DataFrame:
-    """`bound_over_steps` of every KV head of these layers, with columns layer and head."""
+@keep_by_run(2)
+def bound_by_head_frame(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
+    """`bound_over_steps` of every KV head of these layers (default: all), with columns layer and head."""
     parts = []
-    for layer in layers:
+    for layer in recorded_layers(run) if layers is None else layers:
         for head in range(run.record.model.num_key_value_heads):
             table = bound_of_head(run, layer, head)
             if len(table):
@@ -193,6 +196,16 @@ def typical_perturbation(run: Run) -> float | None:
     merged = events[(events["target"] >= 0) & events["perturbation"].notna()]
     found = merged.groupby(["step", "layer", "head"])["perturbation"].max()
     return float(found.median()) if len(found) else None
+
+
+@view("bound_medians", title="Sag, output change and KeepKV's bound", needs="full", page="attention", by_step=True)
+def bound_medians(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
+    return over_heads(bound_by_head_frame(run, layers))
+
+
+@view("bound_by_head", title="KeepKV's bound by head", needs="full", page="attention")
+def bound_of_heads(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
+    return heads_summary(bound_by_head_frame(run, layers))
 
 
 def over_heads(table: pd.DataFrame) -> pd.DataFrame:
@@ -224,6 +237,7 @@ def query_heads_per_slot(run: Run) -> int:
     return run.record.model.num_attention_heads // run.record.model.num_key_value_heads
 
 
+@bound_medians.figure
 @bound_of_head.figure
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """The three measures and the bound over the steps of one head (`bound_over_steps`) or as medians over heads
@@ -273,7 +287,15 @@ def caption_sag_against_bound(frame: pd.DataFrame) -> str:
     return "Where KeepKV's theorem applies, no change is larger than its bound."
 
 
-def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
+@bound_medians.caption
+def caption_bound_medians(frame: pd.DataFrame) -> str:
+    return f"Medians over heads. {caption_sag_against_bound(frame)}"
+
+
+@bound_of_heads.figure
+def bound_by_head(
+    frame: pd.DataFrame, theme: Theme = "light", measure: str = "bounded", focus: Place | None = None
+) -> go.Figure:
     """One of `MEASURES` by layer and KV head, from `heads_summary`."""
     title, unit = MEASURES[measure]
     table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
@@ -283,7 +305,8 @@ def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", foc
     return head_map(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours, focus=focus)
 
 
-def caption_bound_by_head(frame: pd.DataFrame, measure: str) -> str:
+@bound_of_heads.caption
+def caption_bound_by_head(frame: pd.DataFrame, measure: str = "bounded") -> str:
     """In which heads the theorem applies, or the head with the largest share."""
     if measure == "epsilon":
         count = int((frame["epsilon"] < 1).sum())

@@ -33,7 +33,7 @@ FAMILIES = (("ink", "grey"), ("blue", "sky"), ("orange", "red", "gold"), ("purpl
 REPLACEMENTS = ("blue", "orange", "green", "purple")
 
 
-@view("difference", title="Difference of two caches: every layer and head", needs="full", page="cache")
+@view("difference", title="Difference of two runs: every layer and head", needs="full", page="cache")
 def difference(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
     """`difference_by_head` of A and B at the step, else at the last one.
 

@@ -12,7 +12,10 @@ from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import add_points
 from kvlab.views.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
 from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base.view import view
 from kvlab.views.base.words import near, percent, plural
+from kvlab.views.frames.head_states import recorded_layers
+from kvlab.views.frames.lineage import keep_by_run
 from kvlab.views.similarity import locality
 
 SINKS = 4
@@ -36,15 +39,17 @@ HOVER = (
 FEATURE_NAMES = {"sink": "sink mass", "local": "local mass", "alike": "key similarity", "regret": "regret"}
 
 
-def fingerprints(run: Run, layers: list[int]) -> pd.DataFrame:
+@keep_by_run(2)
+def fingerprints(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
     """One row per layer and KV head: attention shares, key similarity and regret, averaged over steps.
 
     Columns: layer, head; `sink`, true mass of the first `SINKS` tokens; `local`, of the last `NEAR` tokens read;
     `alike`, mean cosine of keys at most 8 apart; `regret`; `output_error`. Heads without recorded arrays are left out.
+    Without `layers`, all are read.
     """
     means = run.select("steps", columns=["layer", "head", "regret", "output_error"]).groupby(["layer", "head"]).mean()
     rows = []
-    for layer in layers:
+    for layer in recorded_layers(run) if layers is None else layers:
         for head in range(run.record.model.num_key_value_heads):
             try:
                 true, _ = run.attention(layer, head, thinned=True)
@@ -121,15 +126,22 @@ def describe(table: pd.DataFrame, group: np.ndarray) -> pd.DataFrame:
     return means.assign(heads=sizes, name=names).rename_axis("group").reset_index()
 
 
-def heads_plane(
-    table: pd.DataFrame,
-    places: np.ndarray,
-    directions: np.ndarray,
-    shares: np.ndarray,
-    names: list[str],
-    theme: Theme = "light",
-) -> go.Figure:
-    """Every head as a point, from `plane`, with arrows for the features; `table` has `group`."""
+def grouped_heads(run: Run, layers: tuple[int, ...] | None = None, groups: int = 4) -> pd.DataFrame:
+    """`fingerprints` with `group`, and the place of each head on the first two axes (x, y)."""
+    table = fingerprints(run, layers)
+    places = plane(table)[0] if len(table) else np.zeros((0, 2))
+    return table.assign(group=cluster(table, groups), x=places[:, 0], y=places[:, 1])
+
+
+plane_of_heads = view("heads_plane", title="Heads by their fingerprints", needs="full", page="attention")(grouped_heads)
+map_of_groups = view("head_groups", title="Where the groups are", needs="full", page="attention")(grouped_heads)
+
+
+@plane_of_heads.figure
+def heads_plane(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Every head as a point, with arrows for the features; `table` is from `grouped_heads`."""
+    places, directions, shares = plane(table)
+    names = describe(table, table["group"].to_numpy())["name"].tolist()
     figure = go.Figure()
     for group in sorted(table["group"].unique()):
         inside = (table["group"] == group).to_numpy()
@@ -182,13 +194,16 @@ def heads_plane(
     return finish(figure, title="Heads by their fingerprints", x=x, y=y, theme=theme, height=520)
 
 
-def caption_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
+@plane_of_heads.caption
+def caption_heads_plane(table: pd.DataFrame) -> str:
     """How many kinds of heads there are."""
-    if len(groups) == 1:
+    count = table["group"].nunique()
+    if count == 1:
         return "All heads attend in much the same way."
-    return f"Heads that attend alike are near each other; colours are {len(groups)} groups, as many as chosen."
+    return f"Heads that attend alike are near each other; colours are {count} groups, as many as chosen."
 
 
+@map_of_groups.figure
 def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """The group of every head by layer and KV head; the number is on the cell, or on the bar if cells are small."""
     wide = table.pivot(index="layer", columns="head", values="group")
@@ -212,6 +227,7 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
     )
 
 
+@map_of_groups.caption
 def caption_groups_by_head(table: pd.DataFrame) -> str:
     """Whether heads of one layer are of one group."""
     same = table.groupby("layer")["group"].agg(lambda groups: groups.value_counts(normalize=True).iloc[0]).mean()

@@ -5,18 +5,46 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
+from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
 from kvlab.views.base.lines import add_line
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import finish
+from kvlab.views.base.view import view
 from kvlab.views.base.words import join_names, near, token_text, visible
 from kvlab.views.frames.lineage import SINKS
-from kvlab.views.frames.restore import most_read
+from kvlab.views.frames.restore import attention_by_series, cheapest, kl_by_series, most_read
 
 LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
 BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
 CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
+def result_of(run: Run, result: RestoreResult | None = None) -> RestoreResult:
+    """The result of the search for what restores the run's answer; raises UserError if it was not searched."""
+    found = result or load_result(run.path.parent, run.record.comparison_id, run.record.run_id)
+    if found is None:
+        raise UserError(
+            f"What would restore the answer of {run.record.label} is not searched yet: `kvlab restore "
+            f"{run.record.run_id}` does it."
+        )
+    return found
+
+
+def search_of(result: RestoreResult, search: str | None) -> SearchResult | None:
+    """The search of this name, else the cheapest that restores the answer, else the first."""
+    named = [found for found in result.found if found.search == search]
+    return next(iter(named), cheapest(result) or next(iter(result.found), None))
+
+
+@view("restored_kl", title="KL from the full cache along its text", page="why_wrong")
+def restored_kl(run: Run, search: str | None = None, result: RestoreResult | None = None) -> pd.DataFrame:
+    result = result_of(run, result)
+    return kl_by_series(result, search_of(result, search))
+
+
+@restored_kl.figure
 def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL from the full cache at every token of its continuation, from `frames.restore.kl_by_series`."""
     figure = go.Figure()
@@ -40,6 +68,7 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@restored_kl.caption
 def caption_kl_before_after(frame: pd.DataFrame) -> str:
     """Whether the predictions come closer to the full cache's."""
     means = frame.groupby("series", sort=False)["kl"].mean().dropna()
@@ -53,8 +82,19 @@ def caption_kl_before_after(frame: pd.DataFrame) -> str:
     return f"With what was restored, the predictions are {way} the full cache's."
 
 
-def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Theme = "light") -> go.Figure:
-    """Attention of the answer's queries in the head that reads the fact, from `attention_by_series`."""
+@view("restored_attention", title="Attention of the answer's queries", page="why_wrong")
+def restored_attention(run: Run, search: str | None = None, result: RestoreResult | None = None) -> pd.DataFrame:
+    """`attention_by_series` with the layer and head that reads the fact; empty where none does."""
+    result = result_of(run, result)
+    table = attention_by_series(result, search_of(result, search), run)
+    if result.reader is None:
+        return table.iloc[:0]
+    return table.assign(layer=result.reader[0], head=result.reader[1])
+
+
+@restored_attention.figure
+def attention_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Attention of the answer's queries in the head that reads the fact, from `restored_attention`."""
     figure = go.Figure()
     for name, part in frame.groupby("series", sort=False):
         hue, pattern = BARS.get(str(name), ("blue", ""))
@@ -67,11 +107,12 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5, "solidity": 0.3}},
             hovertemplate=f"token %{{x}}<br>{name}: %{{y:.3~p}}<extra></extra>",
         )
-    title = f"Attention of the answer's queries: layer {head[0]}, head {head[1]}"
+    title = "Attention of the answer's queries: layer {layer}, head {head}".format(**frame.iloc[0])
     finish(figure, title=title, x="token of the prompt", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
 
 
+@restored_attention.caption
 def caption_attention_before_after(frame: pd.DataFrame) -> str:
     """What the token that the full cache reads most, attention sinks aside, gets in the other runs."""
     full = frame[frame["series"] == "full cache"]

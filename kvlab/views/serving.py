@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.trace.reader import Run
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar_below, finish, layer_axis
@@ -36,6 +39,12 @@ used_pages = view("pages", title="Pages that stay", needs="full", page="cost")(
 )
 
 
+@view("freed_pages", title="Memory that pages free", needs="full", page="cost")
+def freed_pages(runs: Sequence[Run], size: int = 16) -> pd.DataFrame:
+    return run_pages.freed_by_run([run_pages.run_servability(run, open_wall(run)) for run in runs], size)
+
+
+@freed_pages.figure
 def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Shares of the prompt's slots given up, by dropping or merging, and really freed, three bars a run.
 
@@ -59,6 +68,7 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@freed_pages.caption
 def caption_freed_by_run(frame: pd.DataFrame) -> str:
     """Whether slots that are given up free memory of an engine."""
     runs = frame["label"].str.partition(" · ")[0]  # without the level

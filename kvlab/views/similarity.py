@@ -18,12 +18,15 @@ import plotly.graph_objects as go
 from numpy.lib.stride_tricks import as_strided
 
 from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
 from kvlab.views.base.head_map import Place, outline
 from kvlab.views.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.views.base.template import colour_bar, colour_bar_below, finish, token_ticks
+from kvlab.views.base.view import view
 from kvlab.views.base.words import NOT_RECORDED, alike, are_known, near, number, shown_of, token_labels, visible
 from kvlab.views.frames.float16 import as_float32, block_edges, block_means
-from kvlab.views.frames.lineage import Lineage
+from kvlab.views.frames.head_states import recorded_layers
+from kvlab.views.frames.lineage import Lineage, head_history, keep_by_run
 
 
 def spans(anchor: np.ndarray) -> pd.DataFrame:
@@ -155,6 +158,11 @@ LARGEST_MAP = 230
 SMALLEST_MAP = 28
 MOST_LAYERS = 32  # with more, the maps would be smaller than `SMALLEST_MAP`
 FAR = 0.02  # smaller differences of cosines count as none
+
+
+def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
+    """Unit keys or values (tokens, head_dim) of one layer and KV head; raises UserError if they were not recorded."""
+    return (run.keys if what == "keys" else run.values)(layer, head)[0]
 
 
 @dataclass(frozen=True)
@@ -329,6 +337,41 @@ def caption_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -
     return f"{text}{outlined.replace('Showing', 'Outlined:')}"
 
 
+@view("similarity", title="Similarity of a head", needs="full", page="attention")
+def similarity_of_head(run: Run, layer: int, head: int, what: str = "keys") -> pd.DataFrame:
+    unit = unit_vectors(run, what, layer, head)
+    whole = (0, len(unit))
+    return tile(unit, whole, whole, MAX_CELLS).frame()
+
+
+@similarity_of_head.figure
+def draw_similarity_of_head(
+    frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int, what: str = "keys"
+) -> go.Figure:
+    lineage, _, texts = head_history(run, layer, head)
+    cell = int(np.diff(frame.index[:2])[0]) if len(frame) > 1 else 1
+    sets = merge_sets(lineage, int(lineage.steps[-1])) if len(lineage.steps) else None
+    drawn = None if sets is None else outlines(sets, (0, lineage.tokens), cell).head(MOST_OUTLINES)
+    return similarity_map(frame, texts, theme, what=what, mode="raw" if cell == 1 else "mean", sets=drawn)
+
+
+@similarity_of_head.caption
+def describe_similarity_of_head(frame: pd.DataFrame) -> str:
+    return caption_similarity_map(frame)
+
+
+@view("similarity_band", title="Neighbours along the text", needs="full", page="attention")
+def band_of_head(run: Run, layer: int, head: int, what: str = "keys") -> pd.DataFrame:
+    return diagonal_band(unit_vectors(run, what, layer, head))
+
+
+@band_of_head.figure
+def draw_band_of_head(
+    frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int, what: str = "keys"
+) -> go.Figure:
+    return similarity_band(frame, head_history(run, layer, head)[2], theme, what)
+
+
 def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", what: str = "keys") -> go.Figure:
     """Cosine of each token with earlier ones by distance, from `diagonal_band`."""
     labels = token_labels(frame.columns, texts)
@@ -356,6 +399,7 @@ def _neighbours(close: float, far: float) -> str:
     return f"Neighbouring tokens are {'more' if close > far else 'less'} alike than distant ones."
 
 
+@band_of_head.caption
 def caption_similarity_band(frame: pd.DataFrame) -> str:
     """Whether neighbours are more alike."""
     return _neighbours(float(np.nanmean(frame.iloc[:1])), float(np.nanmean(frame.iloc[len(frame) // 2 :])))
@@ -371,7 +415,58 @@ def layers_to_show(layers: Sequence[int], *also: int) -> list[int]:
 
 def extreme_layers(frame: pd.DataFrame) -> tuple[int, int]:
     """The layers of the most and the least similar head."""
-    return int(frame.loc[frame["mean"].idxmax(), "layer"]), int(frame.loc[frame["mean"].idxmin(), "layer"])
+    mean = frame["mean"].fillna(0)
+    return int(frame.loc[mean.idxmax(), "layer"]), int(frame.loc[mean.idxmin(), "layer"])
+
+
+@keep_by_run(2)
+def thumbnails_of(
+    run: Run, what: str = "keys", layers: tuple[int, ...] | None = None
+) -> tuple[dict[Place, np.ndarray], pd.DataFrame]:
+    """A thumbnail of each head's map, and a row a head: layer, head, mean, near and far cosine (`locality`)."""
+    small = {}
+    rows = []
+    for layer in recorded_layers(run) if layers is None else layers:
+        for head in range(run.record.model.num_key_value_heads):
+            try:
+                unit = unit_vectors(run, what, layer, head)
+            except UserError:
+                continue
+            small[layer, head] = thumbnail(unit)
+            mean = float(small[layer, head].mean())
+            rows.append({"layer": layer, "head": head, "mean": mean, **locality(unit)})
+    return small, pd.DataFrame(rows, columns=["layer", "head", "mean", "near", "far"])
+
+
+@view("similarity_by_head", title="Similarity in each head", needs="full", page="attention")
+def similarity_of_heads(run: Run, what: str = "keys", layers: tuple[int, ...] | None = None) -> pd.DataFrame:
+    return thumbnails_of(run, what, layers)[1]
+
+
+@similarity_of_heads.figure
+def draw_similarity_of_heads(
+    frame: pd.DataFrame,
+    theme: Theme,
+    run: Run,
+    what: str = "keys",
+    layers: tuple[int, ...] | None = None,
+    focus: Place | None = None,
+) -> go.Figure:
+    small = thumbnails_of(run, what, layers)[0]
+    shown = drawn_layers(frame, focus)
+    drawn = {place: one for place, one in small.items() if place[0] in shown}
+    return similarity_wall(drawn, theme, what, every=len(small), focus=focus)
+
+
+@similarity_of_heads.caption
+def describe_similarity_of_heads(frame: pd.DataFrame, focus: Place | None = None) -> str:
+    return caption_similarity_wall(frame, drawn_layers(frame, focus))
+
+
+def drawn_layers(frame: pd.DataFrame, focus: Place | None) -> list[int]:
+    """The layers whose maps are drawn: spread evenly, with those most and least alike and that of `focus`."""
+    also = extreme_layers(frame) if focus is None else (focus[0], *extreme_layers(frame))
+    return layers_to_show(frame["layer"].unique().tolist(), *also)
 
 
 def similarity_wall(
@@ -435,23 +530,30 @@ def caption_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = 
     return f"{told}{sampled}{shown_of(shown, len(frame), 'head', which)}"
 
 
-def neighbours(
-    frame: pd.DataFrame, texts: list[str], token: int, theme: Theme = "light", what: str = "keys"
-) -> go.Figure:
-    """Cosine of one token with the tokens around it, from `neighbour_profile`."""
-    words = [visible(texts[position]) if position < len(texts) else "" for position in frame["position"]]
+@view("neighbours", title="Similarity around a token", needs="full", page="attention")
+def neighbours_of_token(run: Run, layer: int, head: int, token: int, what: str = "keys") -> pd.DataFrame:
+    """`neighbour_profile` with the `text` of each token."""
+    frame = neighbour_profile(unit_vectors(run, what, layer, head), token)
+    texts = head_history(run, layer, head)[2]
+    return frame.assign(text=[texts[place] if place < len(texts) else "" for place in frame["position"]])
+
+
+@neighbours_of_token.figure
+def neighbours(frame: pd.DataFrame, theme: Theme = "light", token: int = 0, what: str = "keys") -> go.Figure:
+    """Cosine of one token with the tokens around it, from `neighbours_of_token`."""
     figure = go.Figure().add_scatter(
         x=frame["offset"],
         y=frame["similarity"],
         mode="lines",
         line={"color": pick(HUES["blue"], theme), "width": 1.6},
-        customdata=words,
+        customdata=frame["text"].map(visible),
         hovertemplate="%{customdata}, %{x:+d}<br>cosine %{y:.3f}<extra></extra>",
     )
     title = f"{what.capitalize()} around token {token}"
     return finish(figure, title=title, x="distance (tokens)", y="cosine", theme=theme, height=300, legend=False)
 
 
+@neighbours_of_token.caption
 def caption_neighbours(frame: pd.DataFrame) -> str:
     """How far away the most similar token is."""
     others = frame[(frame["offset"] != 0) & frame["similarity"].notna()]

@@ -8,15 +8,17 @@ import plotly.graph_objects as go
 
 from kvlab.trace.reader import Run
 from kvlab.views.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
-from kvlab.views.base.template import colour_bar, finish, token_ticks
+from kvlab.views.base.template import along_text, colour_bar, finish, token_ticks
+from kvlab.views.base.view import view
 from kvlab.views.base.words import part, sentence, token_labels
 from kvlab.views.frames.autopsy import FATES, UNREAD, read_events, token_links
 from kvlab.views.frames.float16 import block_edges
-from kvlab.views.frames.lineage import Lineage
+from kvlab.views.frames.lineage import Lineage, head_history
 
 MOST_BLOCKS = 128
 MOST_STEPS = 512
 BLOCK = 16
+COLUMNS = ["step", "first", "last", "held", "read", "true", "missed"]
 Unread = np.ndarray  # (steps, tokens) bool: held and not read
 LEAST = 2e-3  # missed attention of a block that is coloured
 SHADE = 0.62  # of the background in the colour of a block that was read
@@ -65,7 +67,6 @@ def reading_map_frame(run: Run, lineage: Lineage, layer: int, head: int) -> pd.D
     Raises:
         UserError: the run recorded no choices or no attention rows of this head.
     """
-    columns = ["step", "first", "last", "held", "read", "true", "missed"]
     read, (true, _) = run.slots_read(layer, head), run.attention(layer, head, thinned=True)
     rows = np.arange(1, min(len(lineage.steps), len(true) * run.attention_every))
     rows = rows[rows % run.attention_every == 0]
@@ -86,7 +87,19 @@ def reading_map_frame(run: Run, lineage: Lineage, layer: int, head: int) -> pd.D
         sums = {"held": own, "read": own & read_here, "true": true_here, "missed": missed}
         table = {name: np.add.reduceat(values.astype(np.float64), edges[:-1]) for name, values in sums.items()}
         parts.append(pd.DataFrame({"step": step, "first": edges[:-1], "last": edges[1:] - 1, **table}))
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    return pd.concat(parts, ignore_index=True)[COLUMNS] if parts else pd.DataFrame(columns=COLUMNS)
+
+
+@view("steps_read", title="What each step read, and what it missed", needs="full", page="cache")
+def steps_read(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """`reading_map_frame`; empty for a run that reads everything."""
+    lineage = head_history(run, layer, head)[0]
+    return reading_map_frame(run, lineage, layer, head) if run.reading_layers else pd.DataFrame(columns=COLUMNS)
+
+
+@steps_read.figure
+def draw_steps_read(frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int) -> go.Figure:
+    return along_text(reading_map(frame, head_history(run, layer, head)[2], theme), "y")
 
 
 def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", step: int | None = None) -> go.Figure:
@@ -134,6 +147,7 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
     return figure.update_xaxes(showgrid=False)
 
 
+@steps_read.caption
 def caption_reading_map(frame: pd.DataFrame) -> str:
     """How much of the slots this head's steps read, and how much of the attention they miss."""
     if frame.empty:

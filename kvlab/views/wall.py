@@ -16,12 +16,13 @@ from PIL import Image
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
-from kvlab.views.base.template import INK, QUIET, finish, round_distance
+from kvlab.views.base.template import INK, QUIET, along_text, finish, round_distance
 from kvlab.views.base.view import view
 from kvlab.views.base.words import part, sentence, visible
 from kvlab.views.frames.facts import facts_in
-from kvlab.views.frames.lineage import keep_by_run, token_texts
+from kvlab.views.frames.lineage import head_history, keep_by_run, token_texts
 from kvlab.views.frames.wall import Wall, shares_by_head, wall_of
+from kvlab.views.timeline import masses_at
 
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
 Reads = tuple[np.ndarray, np.ndarray]  # of `most_read`
@@ -277,6 +278,27 @@ FLOOR = 1e-6
 LOOKS = {"true": ("with nothing dropped", "regret"), "slot": ("with this cache", "kept")}
 
 
+@view("attention_along_text", title="Attention of this head along the text", needs="full", page="cache")
+def attention_at_step(run: Run, layer: int, head: int, step: int = 0) -> pd.DataFrame:
+    """Columns position, text, true (mass with nothing dropped) and slot (mass of this cache's slot), of tokens read.
+
+    Raises:
+        UserError: the attention of this step was not recorded.
+    """
+    lineage, _, texts = head_history(run, layer, head)
+    masses = masses_at(run, lineage, layer, head, step)
+    if masses is None:
+        raise UserError(f"The attention of step {step} was not recorded: choose a step of the recorded ones.")
+    read = int((lineage.birth <= step).sum())
+    true, slot = (np.asarray(mass[:read], np.float32) for mass in masses)
+    return pd.DataFrame({"position": np.arange(read), "text": texts[:read], "true": true, "slot": slot})
+
+
+@attention_at_step.figure
+def draw_attention_at_step(frame: pd.DataFrame, theme: Theme, layer: int, head: int) -> go.Figure:
+    return along_text(attention_along_text(frame, theme), place=f"{layer}/{head}")
+
+
 def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention on each token with nothing dropped, and on each slot of this cache."""
     figure = go.Figure()
@@ -301,6 +323,7 @@ def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return figure.update_yaxes(type="log", tickformat=".6~%").update_layout(showlegend=True)
 
 
+@attention_at_step.caption
 def caption_attention_along_text(frame: pd.DataFrame) -> str:
     """What the cache still holds of the attention with nothing dropped, and of the token that would be read most."""
     here = frame["slot"] > 0

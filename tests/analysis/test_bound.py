@@ -62,7 +62,7 @@ def test_expecting_the_same_again_is_right_where_nothing_changes():
 
 def test_a_step_is_flagged_just_where_the_output_changed_by_more(runs: dict[str, Run]):
     for run in runs.values():
-        table = bound.bound_by_head_frame(run, [0, 1])
+        table = bound.bound_by_head_frame(run, (0, 1))
         above = table["bound"].notna() & (table[["perturbation", "output_error"]].max(axis=1) > table["bound"])
         assert ((table["flag"] != "") == above).all()
         dropped = table.groupby(["layer", "head"])["regret"].cummax() > 0
@@ -71,8 +71,8 @@ def test_a_step_is_flagged_just_where_the_output_changed_by_more(runs: dict[str,
 
 def test_the_bound_needs_merges_and_says_none_without(runs: dict[str, Run]):
     for method in ("full", "h2o"):
-        assert bound.bound_by_head_frame(runs[method], [0])["bound"].isna().all()
-    assert bound.bound_by_head_frame(runs["keepkv"], [0])["bound"].notna().any()
+        assert bound.bound_by_head_frame(runs[method], (0,))["bound"].isna().all()
+    assert bound.bound_by_head_frame(runs["keepkv"], (0,))["bound"].notna().any()
 
 
 def test_a_bound_does_not_depend_on_the_scale_of_the_values(runs: dict[str, Run]):

@@ -129,7 +129,7 @@ def test_alike_heads_are_one_group_whatever_their_order():
 
 
 def test_the_plane_keeps_what_varies_and_heads_that_do_not_differ_are_one_group(runs: dict[str, Run]):
-    table = fingerprints.fingerprints(runs["keepkv"], [0, 1])
+    table = fingerprints.fingerprints(runs["keepkv"], (0, 1))
     places, directions, shares = fingerprints.plane(table)
     assert places.shape == (4, 2) and directions.shape == (4, 2)
     assert 0 < shares.sum() <= 1 + 1e-9

@@ -13,6 +13,7 @@ from kvlab.engine.compare import compare
 from kvlab.evaluation.results.summary import with_measures
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
+from kvlab.views.base.view import find_view
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.lineage import fold
@@ -75,6 +76,9 @@ def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None
     assert missed["missed"].to_numpy() == pytest.approx(steps["unread_mass"].iloc[1:].to_numpy(), abs=2e-3)
     assert (missed["held"].to_numpy() == steps["live_slots"].to_numpy()[:-1] + 1).all(), "and the step's own token"
     assert "misses" in caption_reading_map(blocks)
+    drawn = find_view("steps_read").draw(both, layer=1, head=0)
+    assert drawn.frame.equals(blocks) and drawn.caption == caption_reading_map(blocks)
+    assert find_view("steps_read").frame(runs[0], layer=1, head=0).empty, "of a run that reads everything"
 
 
 def test_bytes_read_are_recorded_by_step_and_older_runs_read_what_they_hold(runs: list[Run]) -> None:

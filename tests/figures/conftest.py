@@ -65,7 +65,7 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     )
     yield (
         "near",
-        lambda theme: similarity.neighbours(near, texts, 700, theme),
+        lambda theme: similarity.neighbours(near.assign(text=[texts[at] for at in near["position"]]), theme, 700),
         similarity.caption_neighbours(near),
         near,
     )

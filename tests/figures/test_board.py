@@ -168,7 +168,7 @@ def test_each_fate_has_a_colour_of_its_own_on_maps_of_heads(theme: str):
     frame = pd.DataFrame({"layer": [0], "head": [0], "first_lost": [pd.NA], "kept": 0.2, "merged": 0.3, "dropped": 0.5})
     scales = {}
     for fate in FATES:
-        there, here = figures.fact_by_head(frame, "a", fate, None, theme), autopsy.survival_by_head(frame, fate, theme)
+        there, here = figures.fact_by_head(frame, "a", fate, None, theme), autopsy.survival_by_head(frame, theme, fate)
         scales[fate] = there.data[0].colorscale
         assert scales[fate] == here.data[0].colorscale
         assert scales[fate][1][1] == pick(STATE_COLOURS[FATES[fate][1]], theme), "as in the strip of the board"

@@ -44,7 +44,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
 
 
 def _of_bound(run: Run) -> Iterator[Drawn]:
-    table = bound.bound_by_head_frame(run, [0, 1])
+    table = bound.bound_by_head_frame(run, (0, 1))
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
     for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
         caption = bound.caption_sag_against_bound(frame)
@@ -52,7 +52,7 @@ def _of_bound(run: Run) -> Iterator[Drawn]:
     summary = bound.heads_summary(table)
     for measure in bound.MEASURES:
         caption = bound.caption_bound_by_head(summary, measure)
-        yield measure, lambda theme, m=measure: bound.bound_by_head(summary, m, theme), caption, summary
+        yield measure, lambda theme, m=measure: bound.bound_by_head(summary, theme, m), caption, summary
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:
@@ -87,7 +87,7 @@ def _of_needle(run: Run) -> Iterator[Drawn]:
     survived, over = autopsy.survival(table), autopsy.fates_over_steps(table, 60)
     for fate in autopsy.FATES:
         caption = autopsies.caption_survival_by_head(survived)
-        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, f, theme), caption, survived
+        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, theme, f), caption, survived
     caption = autopsies.caption_fates_over_steps(over)
     yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), caption, over
     mass = autopsy.needle_mass(run, table, 0, 1)
@@ -118,7 +118,12 @@ def _of_restored(run: Run) -> Iterator[Drawn]:
     kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
     yield "restored kl", lambda theme: restored.kl_before_after(kl, theme), restored.caption_kl_before_after(kl), kl
     caption = restored.caption_attention_before_after(looks)
-    yield "restored looks", lambda theme: restored.attention_before_after(looks, (0, 1), theme), caption, looks
+    yield (
+        "restored looks",
+        lambda theme: restored.attention_before_after(looks.assign(layer=0, head=1), theme),
+        caption,
+        looks,
+    )
 
 
 def _of_unread() -> Iterator[Drawn]:
@@ -143,12 +148,8 @@ def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:
-    table = heads.fingerprints(run, [0, 1, 2])
-    table = table.assign(group=heads.cluster(table, 3))
-    groups = heads.describe(table.drop(columns="group"), table["group"].to_numpy())
-    places, directions, shares = heads.plane(table)
-    draw = lambda theme: heads.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)  # noqa: E731
-    yield "plane", draw, heads.caption_heads_plane(table, groups), table
+    table = heads.grouped_heads(run, (0, 1, 2), 3)
+    yield "plane", lambda theme: heads.heads_plane(table, theme), heads.caption_heads_plane(table), table
     yield "groups", lambda theme: heads.groups_by_head(table, theme), heads.caption_groups_by_head(table), table
 
 

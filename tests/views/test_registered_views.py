@@ -14,7 +14,10 @@ import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import KVLAB
+from kvlab.core.restore import Restore
 from kvlab.trace import Run, open_run
+from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.trace.user_labels import save_answer
 from kvlab.views.base.view import Drawn, all_views, find_view
 from kvlab.views.frames.prompt_spans import parse_spans
 from tests.cli.running import kvlab
@@ -23,6 +26,7 @@ from tests.synthetic.runs import write_synthetic_run
 MAX_BYTES = 2_000_000
 MAX_CELLS = 768
 METHODS = (("full", 1.0), ("h2o", 0.1), ("keepkv", 0.1), ("keepkv", 0.2), ("pool", 0.1))
+OF_READINGS = ("steps_read",)  # drawn of a real run with a sparse reading: tests/engine/test_recorded_readings.py
 KVLABS = [name for name in all_views() if all_views().origin(name) == KVLAB]
 
 
@@ -31,7 +35,47 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Five runs over 1,500 tokens: more than the cells a picture may have on a side."""
     root = tmp_path_factory.mktemp("large")
     options: dict[str, Any] = {"layers": 3, "heads": 2, "prompt_tokens": 1500, "steps": 60}
-    return [open_run(write_synthetic_run(root, method=method, budget=budget, **options)) for method, budget in METHODS]
+    opened = [
+        open_run(write_synthetic_run(root, method=method, budget=budget, **options)) for method, budget in METHODS
+    ]
+    record = opened[0].record
+    save_answer(root, record.comparison_id, record.prompt, record.free_text[:12].strip(), [record.prompt[400:420]])
+    return opened
+
+
+def restored(run: Run) -> RestoreResult:
+    """A search that restored the answer of a run by two tokens in one head."""
+    found = SearchResult(
+        search="tokens",
+        returned=Restore(tokens=(40, 41), heads=((0, 1),)),
+        restores=True,
+        complete=True,
+        tried=3,
+        slots=2,
+        text=" 48213",
+        kl=(0.1, 0.05),
+        attention=(0.3, 0.2),
+    )
+    return RestoreResult(
+        run_id=run.record.run_id,
+        comparison_id=run.record.comparison_id,
+        label=run.record.label,
+        answer="48213",
+        expected=True,
+        reruns=3,
+        most_reruns=10,
+        seconds=1.0,
+        fact=(40, 41),
+        reference=(" 48", "213"),
+        reader=(0, 1),
+        slots=100,
+        text_before=" 48214",
+        kl_before=(0.2, 0.9),
+        tokens=(40, 41),
+        attention_full=(0.4, 0.3),
+        attention_before=(0.1, 0.0),
+        found=(found,),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +83,12 @@ def drawn(runs: list[Run]) -> dict[str, tuple[Drawn, Drawn]]:
     """Each view of a run or comparison, light and dark; the run is one that merges."""
     found = {name: find_view(name) for name in KVLABS}
     subjects: dict[str, Any] = {"run": runs[2], "runs": runs}
-    place = {"token": 40, "spans": parse_spans("first:0-99;second:100-399", 1500)}
+    spans = parse_spans("first:0-99;second:100-399", 1500)
+    place = {"token": 40, "spans": spans, "span": (300, 304), "result": restored(runs[2])}
     return {
         name: (view.draw(subjects[view.kind], "light", **place), view.draw(subjects[view.kind], "dark", **place))
         for name, view in found.items()
-        if view.kind in subjects
+        if view.kind in subjects and name not in OF_READINGS
     }
 
 

@@ -44,6 +44,7 @@ Subject: TypeAlias = Run | Sequence[Run] | pd.DataFrame
 Kind = Literal["run", "runs", "rows"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 KINDS: tuple[Kind, ...] = ("run", "runs", "rows")
+NAMED = ("layer", "head", "token", "step", "slot", "what", "measure", "fate")  # of a place, in names of files
 FORMATS = ("svg", "png", "html", "csv")
 LEVELS: tuple[RecordLevel, ...] = ("off", "light", "full")
 MISSING = {"light": "what each step did", "full": "single events"}
@@ -237,11 +238,15 @@ class View:
         assert self._draw is not None, self.name
         values = {**place, self.kind: subject}
         figure = _call(self._draw, (frame, theme), values, self.name)
-        if not figure.layout.title.text:
-            figure.update_layout(title_text=self.title)
+        title = figure.layout.title.text or self.title
+        layer, head = (place.get(name) if name in self.place_names else None for name in ("layer", "head"))
+        if layer is not None and head is not None:  # a figure that leaves its page says which head
+            where = f"layer {layer}, head {head}"
+            title = title.replace("this head", where) if "this head" in title else f"{title} ({where})"
+        figure.update_layout(title_text=title)
         if self.by_step and isinstance(subject, Run):
-            head = "/".join(str(place[name]) for name in ("layer", "head") if place.get(name) is not None)
-            along_text(figure, offset=subject.record.prompt_tokens - 1, place=head)
+            numbers = "/".join(str(place[name]) for name in ("layer", "head") if place.get(name) is not None)
+            along_text(figure, offset=subject.record.prompt_tokens - 1, place=numbers)
         caption = self.describe(frame, subject, **place)
         if "focus" in place:
             caption = caption_focus(caption, figure, place["focus"])
@@ -254,8 +259,8 @@ class View:
         else:
             source = source or of_comparison(subject)
             start = f"{subject[0].record.comparison_id}-"
-        shown = [name for name in ("layer", "head", "step", "slot") if name in self.place_names]
-        ends = [f"-{name}-{place[name]}" for name in shown if place.get(name) is not None]
+        shown = [name for name in NAMED if name in self.place_names and place.get(name) is not None]
+        ends = [f"-{name}-{place[name]}" for name in shown]
         title = str(figure.layout.title.text)
         return Drawn(self.name, title, frame, figure, caption, source, f"{start}{self.name}{''.join(ends)}", theme)
 
