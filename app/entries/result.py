@@ -108,6 +108,8 @@ COLUMNS = {
     "second pass s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
+SPEED = ("tokens/s", AGAINST, LIMIT, "of limit", "prompt s", "second pass s")  # columns of the table of speeds
+SPEED_ROW = "One row per run; speed without recording, and the most that its bytes allow."
 ONE_ROW = "One row per run; KL in nats per token from the full cache, mean over its continuation of this prompt."
 MARKED = (
     "Each method's own greedy continuation. Text that only this method generated is orange, text that only the full "
@@ -199,18 +201,21 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked: {reasons}.")
-    offer = Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, of_comparison(runs))
-    show_title(offer, "compare-table")
-    st.dataframe(
-        readable(table),
-        hide_index=True,
-        column_config=COLUMNS,
-        alt="One row per run: bytes, speed, closeness",
-        height="content" if len(table) <= MOST_ROWS else "auto",
-    )
+    # Speeds have a table of their own: with them, the last columns are cut in a window of 1,440 pixels.
+    shown = readable(table)
+    speed = shown[["method", *(name for name in SPEED if name in shown)]]
+    height: Any = "content" if len(table) <= MOST_ROWS else "auto"
+    origin = of_comparison(runs)
+    show_title(Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, origin), "compare-table")
+    answers = shown.drop(columns=[*SPEED], errors="ignore")
+    alt = "One row per run: answer, closeness, bytes"
+    st.dataframe(answers, hide_index=True, column_config=COLUMNS, alt=alt, height=height)
     if beyond:
         st.caption(plain(beyond))
     csv_button(table, "comparison")
+    show_title(Offer("Speed of the runs", lambda: table_of(speed), SPEED_ROW, origin), "compare-speed")
+    alt = "One row per run: speed, its limit, seconds of the prompt"
+    st.dataframe(speed, hide_index=True, column_config=COLUMNS, alt=alt, height=height)
 
 
 def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:

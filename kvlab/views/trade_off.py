@@ -97,7 +97,8 @@ def quality_against_bytes(
         names = [_point_name(line, bool(budget)) for line in labelled.itertuples()]
         lines = [frame.strokes(cells["x"], cells["quality"]) for _, cells in drawn.groupby("row")]
         steps = frame.strokes(best["x"].repeat(2).iloc[1:], best["quality"].repeat(2).iloc[:-1])
-        _label_points(figure, labelled, names, frame, [*frame.bars(labelled), *chain(*lines), *steps], theme)
+        colours = [styles[row].colour for row in labelled["row"]]
+        _label_points(figure, labelled, names, colours, frame, [*frame.bars(labelled), *chain(*lines), *steps], theme)
     return figure
 
 
@@ -218,12 +219,19 @@ class Axes(NamedTuple):
 
 
 def _label_points(
-    figure: go.Figure, cells: pd.DataFrame, texts: list[str], frame: Axes, taken: list[Box], theme: Theme
+    figure: go.Figure,
+    cells: pd.DataFrame,
+    texts: list[str],
+    colours: list[str],
+    frame: Axes,
+    taken: list[Box],
+    theme: Theme,
 ) -> None:
     """The name of each run next to its point, with a line to it if it is further away."""
     heights = np.log10(cells["quality"]) if frame.is_log else cells["quality"]
     points = list(zip(frame.right(cells["x"]), frame.down(cells["quality"]), strict=True))
-    for text, x, y, label in zip(texts, cells["x"], heights, place_labels(points, texts, PLOT, taken), strict=True):
+    labels = place_labels(points, texts, PLOT, taken)
+    for text, colour, x, y, label in zip(texts, colours, cells["x"], heights, labels, strict=True):
         figure.add_annotation(
             x=x,
             y=y,
@@ -234,9 +242,9 @@ def _label_points(
             yanchor="middle",
             showarrow=True,
             arrowhead=0,
-            arrowwidth=0.8,
+            arrowwidth=1.2,
             standoff=POINT if label.leads else 0,
-            arrowcolor=QUIET[theme] if label.leads else CLEAR,
+            arrowcolor=colour if label.leads else CLEAR,
             font={"size": 12, "color": INK[theme]},
             bgcolor=SURFACES[theme],
             borderpad=0,

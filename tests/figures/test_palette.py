@@ -101,9 +101,10 @@ def test_mixing_colours():
 def test_no_two_methods_of_a_comparison_share_a_colour(theme: Theme):
     """Those that share a hue in the palette too, in any order of the runs."""
     methods = ["kvzip", "exactmerge2", "pyramid-pool", "h2o", "tova", "keepkv", "full", "snapkv"]
+    methods += ["streaming-llm", "zsmerge", "kvmerger", "gvote", "cam"]  # more than hues
     styles = run_styles([(name, name) for name in methods], theme)
     assert len({style.colour for style in styles.values()}) == len(methods)
     assert run_styles([(name, name) for name in reversed(methods)], theme) == styles
     assert styles["full"] == method_style("full", theme) and styles["h2o"] == method_style("h2o", theme)
-    # More methods than hues: every one still has a style.
+    # With every method there is, each still has a style.
     assert run_styles([(name, name) for name in METHODS], theme).keys() == METHODS.keys()

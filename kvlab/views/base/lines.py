@@ -170,7 +170,8 @@ def place_labels(
     # From top to bottom, so that the labels of points on one spot form a list in their order.
     for index in sorted(range(len(points)), key=lambda index: (points[index][1], index)):
         width = CHARACTER * len(texts[index]) + 4
-        found = [(_cost(label, points[index], taken, size), label) for label in _candidates(width)]
+        others = [point for place, point in enumerate(points) if place != index]
+        found = [(_cost(label, points[index], others, taken, size), label) for label in _candidates(width)]
         label = min(found, key=lambda pair: pair[0])[1]
         placed[index] = label
         taken.append(label.box(points[index]))
@@ -200,15 +201,29 @@ def _candidates(width: float) -> list[Label]:
 def _cost(
     label: Label,
     point: tuple[float, float],
+    others: Sequence[tuple[float, float]],
     taken: Sequence[tuple[float, float, float, float]],
     size: tuple[float, float],
 ) -> float:
-    """Covered area, which outweighs the distance."""
+    """Covered area, which outweighs points that its line crosses or that are nearer to it than its own, and these the
+    distance."""
     box = label.box(point)
     area = (box[2] - box[0]) * (box[3] - box[1])
     outside = area - overlap(box, (0.0, 0.0, *size))
     covered = sum(overlap(box, other) for other in taken)
-    return 1000 * (covered + outside) + abs(label.down) + abs(label.across) / 10 + (LINE if label.leads else 0.0)
+    end = point[0] + label.across, point[1] + label.down
+    crossed = sum(_crosses(point, end, other) for other in others)
+    nearer = sum(math.dist(end, other) < math.dist(end, point) for other in others)
+    distance = abs(label.down) + abs(label.across) / 10 + (LINE if label.leads else 0.0)
+    return 1000 * (covered + outside) + 100 * crossed + 200 * nearer + distance
+
+
+def _crosses(start: tuple[float, float], end: tuple[float, float], point: tuple[float, float]) -> bool:
+    """Whether the middle of a marker lies by the line from `start` to `end`."""
+    length = math.dist(start, end)
+    along = sum((b - a) * (p - a) for a, b, p in zip(start, end, point, strict=True)) / length
+    nearest = [a + (b - a) * min(max(along / length, 0.0), 1.0) for a, b in zip(start, end, strict=True)]
+    return along > 0 and math.dist(nearest, point) < POINT
 
 
 GAP = 15.0  # pixels between the middles of two labels at size 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +83,8 @@ def method_style(method: str, theme: Theme = "light", rank: int = 0, hue: str = 
 def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[str, Style]:
     """Style of every run, by label, from (label, method) pairs in display order.
 
-    Of methods with one hue the first of the palette has it, the others take free ones while there are any: no two
-    methods of a comparison share one; the order of the runs does not matter.
+    Of methods with one hue the first of the palette has it, the others take free ones; once all are taken, a hue that
+    the fewest have, nearer to the text's colour for each. The order of the runs does not matter.
     """
     runs = list(runs)
     methods = {method for _, method in runs}
@@ -92,12 +93,15 @@ def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[
     for method in ordered:
         if method_hue(method) not in hues.values():
             hues[method] = method_hue(method)
-    free = [name for name in HUES if name not in ("ink", "grey", *hues.values())]
+    counts = Counter(hues.values())
+    free = [name for name in HUES if name not in ("ink", "grey")]
+    ranks: dict[str, int] = {}
     for method in ordered:
         if method not in hues:
-            hues[method] = free.pop(0) if free else method_hue(method)
+            hues[method] = min(free, key=lambda hue: counts[hue])
+            ranks[method] = counts[hues[method]]
+            counts[hues[method]] += 1
     styles: dict[str, Style] = {}
-    ranks: dict[str, int] = {}
     for label, method in runs:
         if label not in styles:
             styles[label] = method_style(method, theme, ranks.get(method, 0), hues[method])

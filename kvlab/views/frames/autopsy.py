@@ -164,8 +164,12 @@ class Links:
 
 
 def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> pd.DataFrame:
-    """Display table of one head: token, text, fate, when it left, its target, and when that was dropped."""
-    own = table[(table["layer"] == layer) & (table["head"] == head)]
+    """Display table of one head: token, text, fate, when it left, its target, and when that was dropped.
+
+    What is lost comes first, as it would be below the end of a long table.
+    """
+    here = table[(table["layer"] == layer) & (table["head"] == head)]
+    own = here.iloc[(here["fate"] == FATES[0]).argsort(kind="stable")]
     slots = {
         name: [f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own[name]]
         for name in ("into", "slot")
