@@ -221,7 +221,7 @@ def runs_table(found: pd.DataFrame, count: str, search: Search) -> pd.DataFrame:
             type="tertiary",
         )
         rows = shown.iloc[places] if places else shown
-        menu(Offer("Runs", lambda: slide_rows(rows), count, f"page Runs · {describe_search(search)}"), "runs-list")
+        menu(Offer("Runs", lambda: slide_rows(rows), count, f"All runs · {describe_search(search)}"), "runs-list")
     return found.iloc[places]
 
 

@@ -257,7 +257,7 @@ def board_pane(place: Place) -> None:
     """Answers of all runs, judged."""
     board = board_of(place.runs)
     if board is None or board.frame.empty:
-        st.info("This comparison has no expected answer: enter one on the page Compare.", icon=":material/info:")
+        st.info("This comparison has no expected answer: enter one on the page Result.", icon=":material/info:")
         return
     drawn = find_view("board").draw_frame(board.frame, place.runs, page_theme())
     show(drawn.figure, drawn.frame, drawn.caption, "wall-board", drawn.file_name, drawn.provenance)

@@ -295,7 +295,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
         if run_id in recorded.index:
             fact = f"{int(board.question.positions[0])}-{int(board.question.positions[-1])}"
             place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}
-            link("autopsy", "Autopsy, token by token", run=run_id, span=fact, **place)
+            link("autopsy", "Fate of a word", run=run_id, span=fact, **place)
     if run_id in recorded.index:
         # Layers and heads of one run: the fate of the fact's tokens, with the head that reads them outlined.
         fate = one_of("Share", list(figures.FATES), "kept", key="board_fate")

@@ -37,7 +37,7 @@ def wall_page() -> None:
     if get_param("b") not in (None, "none"):  # links of before: the wall drew the difference itself
         go("two_runs", **params())
     page.heading(
-        "Cache wall",
+        "All heads: the cache wall",
         "All heads at once: layers across, KV heads down. Each tile is the text, read like a page, in the colours of "
         "what its head has made of each token. Move through the steps, zoom in until you read the words, click a head"
         " to take it to the views below and to every other page.",
@@ -56,7 +56,7 @@ def two_runs_page() -> None:
 
 def timeline_page() -> None:
     page.heading(
-        "Cache timeline",
+        "One head",
         "Which token each slot holds at every step, and which slots were dropped or merged. Move through the steps "
         "with the slider, the play button or the arrow keys; hover over a word, a slot or the mosaic to highlight the"
         " words of one slot.",
@@ -223,9 +223,9 @@ def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
     place = str(span.first)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
         st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
-        link("wall", "Cache wall", run=name, token=place)
-        link("timeline", "Cache timeline", run=name, token=place)
-        link("autopsy", "Autopsy, token by token", run=name, span="-".join(map(str, span.ranges[0])))
+        link("wall", "All heads", run=name, token=place)
+        link("timeline", "One head", run=name, token=place)
+        link("autopsy", "Fate of a word", run=name, span="-".join(map(str, span.ranges[0])))
 
 
 def choose_clicked() -> None:

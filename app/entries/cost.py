@@ -87,7 +87,7 @@ PAGE_SIZES = {"16": "16 tokens", "32": "32 tokens"}
 
 def serving_page() -> None:
     page.heading(
-        "Serving",
+        "In a serving engine",
         "Would a serving engine save what a method gives up? Engines hold the cache in **pages** of 16 or 32 tokens "
         "for all heads, and free a page only when nothing of it is kept. The **level** (0 to 4) says what the engine "
         "must be able to hold.",

@@ -194,8 +194,8 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, o
     )
     when.caption(ago(comparison.created))
     with where, st.container(horizontal=True):
-        link("compare", "Compare", comparison=comparison.comparison_id)
-        link("timeline", "Timeline", comparison=comparison.comparison_id)
+        link("compare", "Result", comparison=comparison.comparison_id)
+        link("timeline", "One head", comparison=comparison.comparison_id)
 
 
 def recent(polls: bool) -> None:
@@ -256,7 +256,7 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
     if len(groups) > SHOWN:
         link(
             "runs",
-            f"{len(groups) - SHOWN} older comparisons, and all results, on the page Runs",
+            f"{len(groups) - SHOWN} older comparisons, and all results, under All runs",
             ":material/folder_open:",
         )
     shown = {entry.comparison_id for repeats in groups[:SHOWN] for entry in repeats}
@@ -281,7 +281,7 @@ MOST_PROBLEMS = 5
 
 def runs_page() -> None:
     try:
-        page.heading("Runs", "Comparisons, evaluations and benchmarks in this folder. Select rows to act on them.")
+        page.heading("All runs", "Comparisons, evaluations and benchmarks in this folder. Select rows to act on them.")
         entries = shelf()
         for problem in entries.problems[:MOST_PROBLEMS]:
             text = problem.replace(f"{runs_root()}/", "")  # pages show no paths of the server

@@ -156,7 +156,7 @@ def further(run: Run, result: RestoreResult, chosen: SearchResult | None) -> Non
         if tokens and result.reader is not None:
             layer, head = result.reader
             place = {"span": f"{tokens[0]}-{tokens[-1]}", "layer": str(layer), "head": str(head)}
-            link("autopsy", "These tokens in the autopsy", run=result.run_id, **place)
+            link("autopsy", "Fate of these tokens", run=result.run_id, **place)
     with right:
         reruns = 2 * result.most_reruns if result.ending else result.most_reruns
         label = f"Search again, at most {reruns} reruns"
@@ -248,7 +248,7 @@ def choose_words(run: Run, layer: int, head: int) -> tuple[int, int] | None:
 
 
 def moment_of(run: Run) -> tuple[int, str]:
-    """The step after which fates are read, and in words: as on Compare, or the last without an expected answer."""
+    """The step after which fates are read, and in words: as on Result, or the last without an expected answer."""
     last = int(run.steps["step"].max())
     wanted = expected_answer([run])
     question = None if wanted is None else board.check_answer([run], wanted)

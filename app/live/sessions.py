@@ -131,7 +131,7 @@ def last_failure(session: str) -> str:
 # URL parameters; `span` is there with `token`, its last token, for more than one
 LANE = "lane"
 SPAN = "span"
-PAGES = (("wall", "Cache wall"), ("timeline", "Cache timeline"), ("similarity", "Similarity"))
+PAGES = (("wall", "All heads"), ("timeline", "One head"), ("similarity", "Similarity"))
 Words = tuple[int, int]  # first and last token
 Head = tuple[int, int]  # layer and head
 
@@ -199,4 +199,4 @@ def recorded_links(transcript: Transcript, lane: int, words: Words | None, head:
         st.markdown(f"**{plain(transcript.lanes[lane].label)}**, as recorded:", width="content")
         for name, label in PAGES:
             link(name, label, run=run, **place_of(words, head))
-        link("compare", "Compare", comparison=comparison)
+        link("compare", "Result", comparison=comparison)

@@ -271,7 +271,7 @@ def warn_of_reference(runs: Sequence[Run]) -> None:
     try:
         wanted = analysis.expected_answer(runs, load_labels(runs_root(), runs[0].record.comparison_id))
     except UserError:
-        return  # the page Compare shows the error
+        return  # the page Result shows the error
     if wanted is not None and _fails(runs, wanted.answers):
         warn_reference_fails()
 

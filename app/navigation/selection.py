@@ -246,7 +246,7 @@ def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
     numbers = {entry.comparison_id: entry.number for entry in group}
     st.session_state["pick_repeat"] = wanted
     label = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
-    help_text = "One prompt of this batch; the page Compare shows all of them together."
+    help_text = "One prompt of this batch; the page Result shows all of them together."
     bar.picker("repeat", "Which prompt", list(numbers), label, help_text, on_change=_choose_repeat)
 
 

@@ -328,7 +328,7 @@ def answer_section(choice: PromptChoice) -> Question:
     answer = st.text_input(
         "Expected answer (optional)",
         **in_url("answer"),
-        help="A run is right if its text contains these words. The board on Compare uses it.",
+        help="A run is right if its text contains these words. The board on Result uses it.",
     )
     try:
         expected = check_answer(answer) if answer.strip() else None

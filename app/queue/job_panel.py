@@ -225,7 +225,7 @@ def _actions(status: JobStatus) -> None:
     ):
         go("compare", comparison=status.job_id)
     elif isinstance(request, CompareRequest) and (run := _run_in_view(status.job_id)):
-        link("wall", "Cache wall", run=run, **place_in_url())
+        link("wall", "All heads", run=run, **place_in_url())
 
 
 def _run_in_view(comparison: str) -> str | None:

@@ -85,7 +85,7 @@ class LabelOptions:
     title: Annotated[
         str, typer.Option(help="title in lists; default: the file's name, or the prompt's first words")
     ] = ""
-    tag: Annotated[list[str] | None, typer.Option(help="tag for finding it on the page Runs; repeatable")] = None
+    tag: Annotated[list[str] | None, typer.Option(help="tag for finding it under All runs; repeatable")] = None
 
 
 def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:

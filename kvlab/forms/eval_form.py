@@ -1,4 +1,4 @@
-"""Build evaluation jobs from the form of the page Quality."""
+"""Build evaluation jobs from the form of Many prompts."""
 
 from __future__ import annotations
 

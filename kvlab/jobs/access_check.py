@@ -67,7 +67,7 @@ def check_access(root: Path, request: Work) -> None:
         return
     if isinstance(request, RestoreRequest):
         if all(run.run_id != request.run_id for run in list_runs(root)):
-            raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one on the page Runs.")
+            raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one under All runs, on Home.")
         return
     if isinstance(request, LiveJob):
         for name in request.request.prefixes:

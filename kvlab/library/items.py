@@ -360,7 +360,7 @@ def _check_alike(root: Path, entries: Sequence[ComparisonEntry]) -> None:
         if record.prompt != known.prompt:
             raise UserError(
                 f"{other!r} is over another prompt: only runs over the same prompt can be compared by token. For means "
-                "over several prompts use a batch of repeats, or an evaluation (page Quality)."
+                "over several prompts use a batch of repeats, or an evaluation (page Many prompts)."
             )
         if (record.model.name, record.model.dtype, record.chat) != (known.model.name, known.model.dtype, known.chat):
             raise UserError(f"{other!r} has another model or chat template, so the runs cannot be compared.")

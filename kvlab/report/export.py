@@ -57,9 +57,9 @@ def export_report(root: Path, name: str, kind: str) -> bytes:
         try:
             runs.append(open_run(root / run.run_id))
         except UserError:
-            continue  # as on the page Compare
+            continue  # as on the page Result
     if not runs:
-        raise UserError(f"No run of {name[:80]!r} can be read: open it on the page Compare to see why.")
+        raise UserError(f"No run of {name[:80]!r} can be read: open it on the page Result to see why.")
     return render_report(report(runs, load_labels(root, entry.comparison_id)), kind)
 
 

@@ -118,7 +118,7 @@ def test_the_list_of_runs_is_a_slide_with_its_filters_and_columns(synthetic_runs
     assert (title, sorted(methods.split(", "))) == ("the older one", ["h2o", "keepkv"]) and date
     assert view.page == "runs" and view.query["text"] == "older" and view.query["columns"] == "title.methods.created"
     assert view.slide is not None and view.slide.caption.startswith("1 shown of 2 comparisons")
-    assert view.slide.of == "page Runs · “older” · sorted by bytes"
+    assert view.slide.of == "All runs · “older” · sorted by bytes"
 
 
 def test_of_chosen_runs_these_alone_are_on_the_slide():
