@@ -87,7 +87,7 @@ def lineage_page() -> None:
 
 def spans_page() -> None:
     page.heading(
-        "Prompt spans",
+        "By part of the prompt",
         "Which part of the prompt does each method forget? Each number is the share of a part's tokens, over all "
         "layers and heads, that are **kept whole**, in a slot of their own; the strip below it has those merged with "
         "others too. Under the parts stands whether the answer is right.",

@@ -34,7 +34,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
 from kvlab.views import compare as figures
 from kvlab.views.base.provenance import of_comparison
-from kvlab.views.base.words import byte_size, number
+from kvlab.views.base.words import byte_size, number, percent
 from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames import compare
 from kvlab.views.frames.board import places, rank_runs, runs_at
@@ -98,14 +98,16 @@ COLUMNS = {
         help="The most that the speed can be times the full cache's: a step moves the weights and what it reads of the "
         "cache once, (W + C) / (W + bC)."
     ),
-    "of limit": NUMBER(format="%.0f %%", help="Share of that limit which the measured ratio reaches."),
+    "of limit": st.column_config.TextColumn(help="Share of that limit which the measured ratio reaches."),
     "mean KL": NUMBER(
         format="%.3g",
         help="Nats per token from the full cache, mean over its continuation of this prompt; less is closer.",
     ),
     "agrees": NUMBER(format="%.0f %%", help="How often both caches predict the same next token (top-1 agreement)."),
     "prompt s": NUMBER(format="%.2g", help="Seconds to read and compress the prompt, including a second reading."),
-    "second pass s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
+    "second pass s": st.column_config.TextColumn(
+        help="Part of the prompt's seconds for reading the context a second time."
+    ),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 SPEED = ("tokens/s", AGAINST, LIMIT, "of limit", "prompt s", "second pass s")  # columns of the table of speeds
@@ -268,9 +270,11 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         LIMIT: [limit_text(limit) for limit in table["speed_limit"].astype(float).where(table["method"] != "full")],
-        "of limit": 100 * table["limit_reached"].astype(float),
+        "of limit": [percent(share) if pd.notna(share) else "–" for share in table["limit_reached"]],
         "prompt s": table["prompt_seconds"].astype(float),
-        "second pass s": again.astype(float) if (again := table["second_pass_seconds"]).notna().any() else None,
+        "second pass s": [number(seconds, 2) if pd.notna(seconds) else "–" for seconds in again]
+        if (again := table["second_pass_seconds"]).notna().any()
+        else None,
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
