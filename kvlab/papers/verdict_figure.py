@@ -265,6 +265,7 @@ def _step(most: int) -> float:
 
 LOOKS = {HOLDS: ("green", ""), FAILS: ("red", "/"), OPEN: ("grey", ".")}
 ROW = 30  # pixels of a paper
+FEW_CLAIMS = 5  # an axis with fewer has a tick at each
 
 
 def verdict_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
@@ -310,8 +311,12 @@ def verdict_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     finish(
         figure, title="Claims of the papers, by model", x="claims", y="", theme=theme, height=180 + ROW * len(papers)
     )
-    below = -70 / max(ROW * len(papers), ROW)  # under the axis titles, off the names of the models
-    figure.update_layout(barmode="stack", bargap=0.25, legend={"y": below, "yanchor": "top"}, margin={"b": 90})
+    # The legend is under the axis titles, at the figure's lower edge whatever its height.
+    legend = {"yref": "container", "y": 0.0, "yanchor": "bottom"}
+    figure.update_layout(barmode="stack", bargap=0.25, legend=legend, margin={"b": 90})
+    for column, model in enumerate(models, start=1):
+        if frame.loc[frame["model"] == model].groupby("paper")["claims"].sum().max() < FEW_CLAIMS:
+            figure.update_xaxes(dtick=1, col=column)
     figure.update_annotations(font={"size": 13})
     return figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=papers, showgrid=False)
 
