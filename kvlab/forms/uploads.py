@@ -23,7 +23,7 @@ from kvlab.models.info.token_count import (
     tokenizer_of,
 )
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
-from kvlab.requests.conversation import as_text, parse_messages
+from kvlab.requests.conversation import as_text
 from kvlab.requests.facts import find_facts
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
@@ -220,15 +220,6 @@ def read_upload(name: str, content: bytes) -> Upload:
 def check_upload(name: str, size: int) -> None:
     """Raises UserError if a file is too large, before its content is taken."""
     (check_size if is_document(name) else check_upload_size)(name, size)
-
-
-def read_messages(name: str, content: bytes) -> Upload:
-    """One conversation in OpenAI's format, or one per line. Raises UserError if the file holds none."""
-    known_as = name if files_of_rows.is_table(name) else f"{name}.json"
-    upload = Upload(name, rows=_rows(known_as, content))
-    if not any(row.chat for row in upload.rows):
-        parse_messages(None, name)
-    return upload
 
 
 def _rows(name: str, content: bytes) -> list[PromptRow]:

@@ -21,7 +21,6 @@ from kvlab.views.frames.autopsy import FATES
 from kvlab.views.frames.facts import fact_positions
 from kvlab.views.frames.lineage import NEVER, Lineage, head_history, resolve_roots
 
-NEAR = 10  # tokens named as nearly kept
 FRAMES = 24
 
 
@@ -125,11 +124,6 @@ def _edges(kept: np.ndarray) -> np.ndarray:
     if len(gaps):
         edge[gaps[0] : gaps[-1] + 1] = False
     return edge
-
-
-def nearly_kept(table: pd.DataFrame, count: int = NEAR) -> pd.DataFrame:
-    """The tokens that left with the highest scores, best first."""
-    return table[~table["kept"]].sort_values("rank").head(count)
 
 
 def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:

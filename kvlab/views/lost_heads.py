@@ -40,11 +40,6 @@ class LostHeads(NamedTuple):
     everywhere: int
     slots: tuple[int, ...]
 
-    @property
-    def unrestored(self) -> int:
-        """Results that nothing restores."""
-        return self.results - self.located - self.everywhere
-
 
 def failed_runs(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of compressed runs with a wrong answer (`verdicts`, or the prompts of a batch).

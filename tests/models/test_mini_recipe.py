@@ -19,9 +19,7 @@ from kvlab.models.info.mini import (
     ADJECTIVES,
     NAMES,
     VALIDATION_BOOKS,
-    training_books,
     unwrap,
-    validation_books,
 )
 from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
@@ -33,7 +31,7 @@ from training.mini.random_rows import ROW_MAKERS, draw_batch
 from training.mini.recipe import Recipe, run_recipe
 from training.mini.rows import TEXT
 from training.mini.shape import Shape, build_model
-from training.mini.text import Text, prepare_text
+from training.mini.text import Text, prepare_text, training_books, validation_books
 from training.mini.train import Run, train
 
 SMALL = Shape(hidden_size=64, num_hidden_layers=1, intermediate_size=96, vocab_size=4096)

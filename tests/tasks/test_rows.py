@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.core.errors import UserError
-from kvlab.forms.uploads import notes_of, prompts_of, read_messages, read_upload
+from kvlab.forms.uploads import notes_of, prompts_of, read_upload
 from kvlab.library.prompts import load_prompt, save_prompt
 from kvlab.requests.compare import OnePrompt
 from kvlab.tasks.documents.html import read_html
@@ -122,7 +122,8 @@ def test_a_text_has_the_same_characters_in_every_encoding(
         assert [one for one, _ in read_by_all(written(name, FILES[name]), small_tokenizer)] == WHOLE
     turns = written("c.json", json.dumps({"messages": [{"role": "user", "content": text}]}, ensure_ascii=False))
     assert PromptOptions(file=[turns]).read() == f"User: {text}\n\nAssistant:"
-    assert read_messages(turns.name, turns.read_bytes()).one(0).turns[0].content == text
+    lines = f"{turns.name}l"
+    assert read_upload(lines, turns.read_bytes()).one(0).turns[0].content == text
     page = ENCODINGS[encoding] + f'<meta charset="utf-8"><pre>{text}</pre>'.replace("\n", breaks).encode(encoding)
     assert read_html(page).text == text
 

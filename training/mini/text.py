@@ -12,12 +12,42 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.models.info.mini import read_book, training_books, validation_books
+from kvlab.core.errors import UserError
+from kvlab.models.info.mini import VALIDATION_BOOKS, book_paths, read_book
 from training.mini.rows import Tokens
 from training.mini.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
 _TOKENS_FILE = "tokens.npy"
 _BOOKS_FILE = "books.json"
+
+# Verse, plays and early spelling: too costly for a small model's vocabulary.
+LEFT_OUT = (
+    "beowulf",
+    "devil_is_an_ass",
+    "divine_comedy",
+    "doctor_faustus",
+    "hamlet",
+    "iliad",
+    "leviathan",
+    "morte_darthur",
+    "plays",
+)
+
+
+def training_books(corpus: Path, every: int = 1) -> dict[str, Path]:
+    """Training books, sorted by name: the first and every `every`-th after it."""
+    books = {name: path for name, path in book_paths(corpus).items() if name not in VALIDATION_BOOKS + LEFT_OUT}
+    if not books:
+        raise UserError(f"{corpus} contains validation books only: add books to train on.")
+    return dict(list(books.items())[::every])
+
+
+def validation_books(corpus: Path) -> dict[str, Path]:
+    """Validation books of a corpus; raises UserError if there are none."""
+    books = {name: path for name, path in book_paths(corpus).items() if name in VALIDATION_BOOKS}
+    if not books:
+        raise UserError(f"{corpus} has none of the validation books {', '.join(VALIDATION_BOOKS)}: add at least one.")
+    return books
 
 
 @dataclass(frozen=True)
