@@ -244,6 +244,7 @@ class Recorder:
 
     # ---- what a pass left
 
+    @torch.inference_mode()  # the caller's mode may differ from pass to pass, and what is kept is written to in all
     def _finish_pass(self) -> None:
         """Compare what the cache holds now with all that was seen, and write it. Called before the next pass, so that
         slots that a caller drops between passes belong to the pass before."""

@@ -180,6 +180,16 @@ def test_generate_is_recorded_and_each_call_is_a_sequence(tmp_path: Path) -> Non
     assert read.passes[0].logits is not None and read.passes[0].logits.shape == (1, 97)
 
 
+def test_passes_may_be_in_and_out_of_inference_mode(tmp_path: Path) -> None:
+    model, ids, cache = model_of(), ids_of(), DynamicCache()
+    with watch(model, path=str(tmp_path / "a.kvlab")) as recording:
+        with torch.inference_mode():
+            model(ids[:, :40], past_key_values=cache)
+        with torch.no_grad():
+            model(ids[:, 40:], past_key_values=cache)
+    assert "100 % kept" in recording.summary
+
+
 def test_nothing_of_the_model_is_changed(tmp_path: Path) -> None:
     model = model_of()
     ids = ids_of()
