@@ -349,7 +349,8 @@ class LayerHistory:
         self._handed = []
 
     def handed(self, keys: Tensor, values: Tensor) -> None:
-        self._handed.append((keys.detach(), values.detach()))
+        # A copy: the cache may store this very tensor, and a method may write to it.
+        self._handed.append((keys.detach().clone(), values.detach().clone()))
 
     def seen(self, name: str) -> Tensor:
         """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
@@ -1039,7 +1040,7 @@ def weights_checksum(model: Any) -> str:
 def _catch(outputs: list[Tensor]) -> Any:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if torch.is_tensor(output):
-            outputs.append(output.detach())
+            outputs.append(output.detach().clone())  # methods write to values in place
 
     return hook
 

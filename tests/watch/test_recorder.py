@@ -81,6 +81,28 @@ def test_kept_slots_are_named_in_every_layer_row_and_head(tmp_path: Path, family
     assert recording.counts()["unknown"] == 0 and recording.counts()["merged"] == 0
 
 
+class Storing(DynamicCache):
+    """Stores the very tensors of the prompt, as caches of older transformers do."""
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        held = super().update(keys, values, layer_idx, *rest, **more)
+        if held[0].shape == keys.shape:
+            self.layers[layer_idx].keys, self.layers[layer_idx].values = held = keys, values
+        return held
+
+
+def test_what_is_written_into_a_slot_in_place_is_no_tokens_own(tmp_path: Path) -> None:
+    def fold(cache: Any) -> None:
+        for layer in cache.layers:
+            layer.values[:, :, 6] += 0.25 * layer.values[:, :, 5]
+            layer.keys, layer.values = layer.keys[:, :, 6:], layer.values[:, :, 6:]
+
+    held = record(tmp_path / "a.kvlab", model_of(), fold, cache=Storing()).passes[0].layers[1]
+    assert held.counts["merged"] == 2 and held.counts["kept"] == 2 * (TOKENS - 4 - 7)
+    parents = {int(row[3]): row[5] for row in held.merges if row[1] == 0}
+    assert parents == pytest.approx({5: 0.25, 6: 1.0}, abs=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_merged_slots_are_taken_apart_with_their_weights(tmp_path: Path, dtype: torch.dtype) -> None:
     pairs = torch.randperm(TOKENS - 4, generator=torch.Generator().manual_seed(3))[:20].view(2, 10)
