@@ -267,6 +267,11 @@ def _notes(recording: Recording, passes: list[Pass], copies: int) -> tuple[str, 
             f"{100 * counts['unknown'] / total:.2g} % of all slots are of unknown origin and not drawn "
             f"(layer {worst} at the end: {100 * unknown[worst]:.2g} %)."
         )
+    if counts.get("changed"):
+        notes.append(
+            f"{100 * counts['changed'] / total:.2g} % of all slots have a token's key and another value; they are "
+            "drawn as that token."
+        )
     if counts.get("masked"):
         notes.append(
             f"{100 * counts['masked'] / total:.2g} % of all slots are masked, not freed: they are drawn as evicted, "

@@ -161,18 +161,20 @@ def test_a_cache_that_gets_only_chosen_tokens_is_recognised_by_rotated_keys(
     assert held.positions[0].tolist() == [expected] * 4
 
 
-def test_rotated_keys_are_moved_and_noise_is_unknown(tmp_path: Path) -> None:
+def test_rotated_keys_are_moved_values_written_over_are_changed_and_noise_is_unknown(tmp_path: Path) -> None:
     def rotate_and_spoil(cache: Any) -> None:
         for layer in cache.layers:
             layer.keys = layer.keys[:, :, 10:].clone()
             layer.values = layer.values[:, :, 10:].clone()
             layer.keys[:, :, :5] = -layer.keys[:, :, :5]
-            layer.values[:, :, 7] = torch.randn(layer.values[:, :, 7].shape, generator=torch.Generator().manual_seed(4))
+            noise = torch.randn(layer.values[:, :, 7:9].shape, generator=torch.Generator().manual_seed(4))
+            layer.values[:, :, 7:9] = noise
+            layer.keys[:, :, 7] = noise[:, :, 1]
 
     recording = record(tmp_path / "a.kvlab", model_of(), rotate_and_spoil)
-    held = recording.passes[0].layers[1]
-    assert held.counts["moved"] == 2 * 5 and held.counts["unknown"] == 2
-    assert held.positions[0, 0, :8].tolist() == [10, 11, 12, 13, 14, 15, 16, -1]
+    for held in (recording.passes[0].layers[1], recording.passes[-1].layers[1]):
+        assert held.counts["moved"] == 2 * 5 and held.counts["unknown"] == held.counts["changed"] == 2
+        assert held.positions[0, 0, :9].tolist() == [10, 11, 12, 13, 14, 15, 16, -1, 18]
 
 
 def test_static_caches_padding_and_masks(tmp_path: Path) -> None:
