@@ -251,7 +251,7 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
         log_line(f"restore the answer of {request.run_id}, at most {request.most_reruns} reruns")
         return load_function(RESTORE), root
     if isinstance(request, ImportRequest):
-        log_line(f"import {request.title}, model {request.model}")
+        log_line(f"{request.title}, model {request.model}")
         return partial(load_function(IMPORT), comparison_id=job_id), root
     if isinstance(request, EvalJob | BenchJob | FitJob):
         log_line(f"{request.kind} {request.name}")

@@ -147,7 +147,7 @@ def check(
     passes = longest_sequence(recording)
     ids, padding = token_ids(recording, passes, row)
     groups = steps_of(passes)
-    recorded = [_recorded_sets(group[-1], row, padding) for group in groups]
+    recorded = [recorded_sets(group[-1], row, padding) for group in groups]
     if budget is None:
         counts = [len(tokens) for tokens in recorded[0].values()]
         budget = max(1, round(sum(counts) / len(counts)))
@@ -242,7 +242,7 @@ def _held(cache: Any, copies: int) -> dict[tuple[int, int], frozenset[int]]:
     return found
 
 
-def _recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], frozenset[int]]:
+def recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], frozenset[int]]:
     """Tokens that were recorded by layer and head; a merged slot counts as its heaviest parent."""
     found = {}
     for layer, held in last.layers.items():

@@ -15,7 +15,7 @@ to the cache. After each pass the slots of every layer are compared with them, b
     moved      the value of a token with another key: the key was rotated to another place
     merged     a weighted sum of several tokens, found by least squares over keys and values together
     changed    the key of one token, and a value that was written to and is no sum of few
-    quantised  near the token of its place, with the relative error
+    quantised  nearest of all tokens to the one of its place, with the relative error
     unknown    nothing of that. It is counted, never guessed
 
 Memory: keys and values of all tokens seen stay in the memory of the device until the recording ends, as much as an
@@ -48,7 +48,7 @@ ABSENT = -4  # heads of unlike length: this one has no such slot
 TAKEN_APART = 16  # most parents of a merged slot
 BEAM = 16  # first parents that are tried
 NEAR = {torch.float32: 1e-4, torch.float64: 1e-7, torch.float16: 2e-3, torch.bfloat16: 1e-2}  # residual of a merge
-QUANTISED = 0.35  # relative error below which a slot may be the quantised token of its place
+QUANTISED = 0.35  # relative error below which a slot is taken for its place's token without a look at the others
 
 
 def watch(
@@ -461,7 +461,7 @@ class LayerHistory:
                 positions[:, head, : value.shape[-2]] = found[:, 0]
                 kinds[:, head, : value.shape[-2]] = kind[:, 0]
         elif quantised:
-            positions, kinds = self._recognise_quantised(values)
+            positions, kinds = self._recognise_quantised(keys, values)
         else:
             positions, kinds = self._recognise(keys, values, None, merges)
         if masked is not None:
@@ -556,13 +556,22 @@ class LayerHistory:
             self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
         return places
 
-    def _recognise_quantised(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place."""
+    def _recognise_quantised(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place, and
+        where the error is large against all of them: with 2 bits it may be half of the value."""
         seen = self._heads_of("values", None, values.shape[1])
         slots = min(values.shape[2], seen.shape[2])
         true = seen[:, :, :slots].float()
         error = ((values[:, :, :slots].float() - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)).cpu()
         near = error < QUANTISED
+        for row, head in (~near & (error < 1)).any(-1).nonzero().tolist():
+            far = (~near & (error < 1))[row, head].nonzero()[:, 0].to(values.device)
+            width = values.shape[-1]
+            tokens = [self._heads_of(name, None, values.shape[1])[row, head] for name in ("keys", "values")]
+            goals = unit_halves(_atoms(keys[row, head, far], values[row, head, far], self.keys_known), width)
+            units = unit_halves(_atoms(*tokens, self.keys_known), width)
+            alike = sum(goal @ unit.T for goal, unit in zip(goals, units))
+            near[row, head, far[alike.argmax(-1) == far].cpu()] = True
         positions = torch.full(values.shape[:3], UNKNOWN, dtype=torch.int32)
         place = torch.arange(slots, dtype=torch.int32).expand(near.shape)
         positions[:, :, :slots] = torch.where(near, place, torch.full_like(place, UNKNOWN))

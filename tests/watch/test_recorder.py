@@ -177,6 +177,24 @@ def test_rotated_keys_are_moved_values_written_over_are_changed_and_noise_is_unk
         assert held.positions[0, 0, :9].tolist() == [10, 11, 12, 13, 14, 15, 16, -1, 18]
 
 
+def test_slots_of_one_bit_a_number_are_told_by_the_nearest_token(tmp_path: Path) -> None:
+    def quantise(cache: Any) -> None:
+        for layer in cache.layers:
+            for name in ("keys", "values"):
+                rows = getattr(layer, name)
+                rows = rows.sign() * rows.abs().mean(-1, keepdim=True)
+                rows[:, :, 5] = rows[:, :, 9]  # is not the token of its place
+                setattr(layer, f"_quantized_{name}", rows)
+                setattr(layer, name, torch.empty(0))
+            layer._dequantize = lambda rows: rows
+
+    for held in record(tmp_path / "a.kvlab", model_of(), quantise, steps=0).passes[0].layers.values():
+        # With 16 numbers a row a sign can come nearest to another token's: then the slot is not named.
+        assert held.counts["quantised"] >= 0.95 * 2 * TOKENS and held.counts["kept"] == 0
+        for slots in held.positions[0].tolist():
+            assert slots[5] == -1 and all(token in (place, -1) for place, token in enumerate(slots))
+
+
 def test_static_caches_padding_and_masks(tmp_path: Path) -> None:
     model = model_of()
     cache = StaticCache(config=model.config, max_cache_len=100)
