@@ -27,6 +27,7 @@ from app.session.url_state import get_param, params, set_param
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
+from kvlab.jobs.access_check import check_access
 from kvlab.library import archive, find, items
 from kvlab.library import find as library
 from kvlab.library import recycle_bin as rubbish
@@ -387,17 +388,18 @@ def bin_and_import() -> None:
                 )
             if files and st.button("Import", type="primary", key="runs-take"):
                 words = f"{len(exported)} imported."
-                jobs = [queue_job(partial(_import_of, file, model)) for file in recordings]
+                queued = [queue_job(partial(_import_of, file, model)) for file in recordings]
                 if exported:
                     _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in exported], words)
-                elif all(jobs):
-                    go("compare", job=jobs[-1])
+                elif job_id := queued[-1]:
+                    go("compare", job=job_id)
 
 
 def _import_of(file: UploadedFile, model: str) -> ImportRequest:
     """Keep an uploaded recording for the worker, which reads it beside the model; the request for that."""
     name = f"{secrets.token_hex(6)}/{slug(Path(file.name).stem)}{RECORDED}"
     request = ImportRequest(file=name, model=model, title=f"Import {Path(file.name).stem}")
+    check_access(runs_root(), request)  # before anything is stored
     replace_file(runs_root() / RECORDINGS / name, lambda path: path.write_bytes(file.getvalue()))
     return request
 

@@ -569,8 +569,8 @@ class LayerHistory:
             width = values.shape[-1]
             tokens = [self._heads_of(name, None, values.shape[1])[row, head] for name in ("keys", "values")]
             goals = unit_halves(_atoms(keys[row, head, far], values[row, head, far], self.keys_known), width)
-            units = unit_halves(_atoms(*tokens, self.keys_known), width)
-            alike = sum(goal @ unit.T for goal, unit in zip(goals, units))
+            units = unit_halves(_atoms(tokens[0], tokens[1], self.keys_known), width)
+            alike = torch.stack([goal @ unit.T for goal, unit in zip(goals, units)]).sum(0)
             near[row, head, far[alike.argmax(-1) == far].cpu()] = True
         positions = torch.full(values.shape[:3], UNKNOWN, dtype=torch.int32)
         place = torch.arange(slots, dtype=torch.int32).expand(near.shape)
@@ -652,15 +652,12 @@ def attention_modules(model: nn.Module) -> list[tuple[nn.Module, str]]:
     for module in model.modules():
         for name in names:
             part = getattr(module, name, None)
-            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and _width(part):
+            weight = getattr(part, "weight", None)
+            size = getattr(part, "out_features", 0) if weight is None else weight.numel()
+            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and size:
                 found.append((module, name))
                 break
     return found
-
-
-def _width(part: nn.Module) -> int:
-    weight = getattr(part, "weight", None)
-    return int(weight.numel()) if weight is not None else int(getattr(part, "out_features", 0))
 
 
 def decoder_of(model: nn.Module, attentions: list[tuple[nn.Module, str]]) -> nn.Module:

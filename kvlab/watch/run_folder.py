@@ -134,7 +134,7 @@ def run_import(
 ) -> list[Path]:
     """Import an uploaded recording, and delete the upload; raises as `import_recording`."""
     file = root / RECORDINGS / request.file
-    job = {"comparison_id": comparison_id, "progress": progress, "cancelled": cancelled}
+    job: Any = {"comparison_id": comparison_id, "progress": progress, "cancelled": cancelled}
     try:
         read_recording(file)  # before a model is loaded for it
         return import_recording(file, root, load_model(request.model, **request.loading), owner=request.owner, **job)
