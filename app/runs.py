@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
-from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app.base.links import go
 from app.base.text import ago, plain, shorten
@@ -388,19 +387,19 @@ def bin_and_import() -> None:
                 )
             if files and st.button("Import", type="primary", key="runs-take"):
                 words = f"{len(exported)} imported."
-                queued = [queue_job(partial(_import_of, file, model)) for file in recordings]
+                queued = [queue_job(partial(_import_of, file.name, file.getvalue(), model)) for file in recordings]
                 if exported:
                     _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in exported], words)
                 elif job_id := queued[-1]:
                     go("compare", job=job_id)
 
 
-def _import_of(file: UploadedFile, model: str) -> ImportRequest:
+def _import_of(name: str, content: bytes, model: str) -> ImportRequest:
     """Keep an uploaded recording for the worker, which reads it beside the model; the request for that."""
-    name = f"{secrets.token_hex(6)}/{slug(Path(file.name).stem)}{RECORDED}"
-    request = ImportRequest(file=name, model=model, title=f"Import {Path(file.name).stem}")
+    file = f"{secrets.token_hex(6)}/{slug(Path(name).stem)}{RECORDED}"
+    request = ImportRequest(file=file, model=model, title=f"Import {Path(name).stem}")
     check_access(runs_root(), request)  # before anything is stored
-    replace_file(runs_root() / RECORDINGS / name, lambda path: path.write_bytes(file.getvalue()))
+    replace_file(runs_root() / RECORDINGS / file, lambda path: path.write_bytes(content))
     return request
 
 
