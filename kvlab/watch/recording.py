@@ -71,6 +71,12 @@ class Recording:
         names = [name for name in ("kvpress", "transformers") if name in versions]
         return f"recorded outside: {', '.join(f'{name} {versions[name]}' for name in names)}"
 
+    @property
+    def dtype(self) -> Any:
+        """In which the model ran, as `load_model` takes it: scores of other numbers choose other tokens."""
+        name = self.header["dtype"].removeprefix("torch.")
+        return name if name in ("float32", "bfloat16", "float16") else "auto"
+
     def counts(self) -> dict[str, int]:
         """Slots by what they are, over all passes and layers."""
         total: dict[str, int] = {}

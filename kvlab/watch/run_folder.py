@@ -136,8 +136,9 @@ def run_import(
     file = root / RECORDINGS / request.file
     job: Any = {"comparison_id": comparison_id, "progress": progress, "cancelled": cancelled}
     try:
-        read_recording(file)  # before a model is loaded for it
-        return import_recording(file, root, load_model(request.model, **request.loading), owner=request.owner, **job)
+        recording = read_recording(file)  # before a model is loaded for it
+        loaded = load_model(request.model, **request.loading | {"dtype": recording.dtype})
+        return import_recording(file, root, loaded, owner=request.owner, **job)
     finally:
         file.unlink(missing_ok=True)
         with suppress(OSError):
@@ -218,7 +219,7 @@ def load_recorded_model(recording: Recording, model: str | LoadedModel | None) -
         raise UserError(
             "The recording names no model: add --model with the name or folder of the one that was recorded."
         )
-    loaded = name if isinstance(name, LoadedModel) else load_model(name)
+    loaded = name if isinstance(name, LoadedModel) else load_model(name, dtype=recording.dtype)
     if weights_checksum(loaded.model) != recording.header["weights"]:
         raise UserError(
             f"The recording {recording.path.name} is of another model than {loaded.name}: its embeddings differ. Give "

@@ -18,7 +18,8 @@ from kvlab.core.errors import UserError
 from kvlab.trace import open_run
 from kvlab.watch.check import check
 from kvlab.watch.recorder import watch
-from kvlab.watch.run_folder import import_recording
+from kvlab.watch.recording import read_recording
+from kvlab.watch.run_folder import import_recording, load_recorded_model
 
 MINI = str(asset_path("mini"))
 BUDGET = 60
@@ -148,6 +149,15 @@ def test_a_recording_becomes_a_run_with_the_slots_that_were_held(
     expected = true[-3].gather(0, text_ids(model)[0, -2:-1])
     assert forced["logprob_full"].iloc[0] == pytest.approx(float(expected), abs=1e-3)
     assert (forced["kl"] >= 0).all()
+
+
+def test_the_model_is_loaded_in_the_type_that_was_recorded(tmp_path: Path) -> None:
+    foreign = AutoModelForCausalLM.from_pretrained(MINI, dtype=torch.bfloat16).eval()
+    with watch(foreign, path=str(tmp_path / "a.kvlab")), torch.no_grad():
+        foreign(torch.arange(3, 60)[None], past_key_values=DynamicCache())
+    recording = read_recording(tmp_path / "a.kvlab")
+    assert load_recorded_model(recording, MINI).model.dtype is torch.bfloat16
+    assert check(tmp_path / "a.kvlab", "full", 1.0, MINI).agrees
 
 
 def test_the_commands(tmp_path: Path, foreign_model: Any, model: Any) -> None:
