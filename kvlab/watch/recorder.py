@@ -19,7 +19,8 @@ to the cache. After each pass the slots of every layer are compared with them, b
     unknown    nothing of that. It is counted, never guessed
 
 Memory: keys and values of all tokens seen stay in the memory of the device until the recording ends, as much as an
-uncompressed cache, and those of a pass twice more while it runs. Time: a few coordinates of each slot are read after each pass; slots that are no token's cost more.
+uncompressed cache, and those of a pass twice more while it runs. Time: a few coordinates of each slot are read after
+each pass; slots that are no token's cost more.
 """
 
 from __future__ import annotations
