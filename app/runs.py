@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -20,15 +21,20 @@ from app.base.widgets import attempt, button_unless, why_not_change, widget_opti
 from app.figures.export_menu import Offer, menu
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
+from app.queue.job_panel import queue_job
 from app.session.url_state import get_param, params, set_param
+from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
+from kvlab.jobs.access_check import check_access
 from kvlab.library import archive, find, items
 from kvlab.library import find as library
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import ANSWERS, SORTS, Listing, Search, describe_search, from_url, to_url
 from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
+from kvlab.planning.choices import local_models, model_field_help
 from kvlab.report.views import Table, table_of
+from kvlab.requests.compare import RECORDINGS, ImportRequest
 from kvlab.trace.user_labels import change_labels, change_tags
 from kvlab.views.base.words import byte_size
 
@@ -309,6 +315,7 @@ def _config() -> dict[str, Any]:
 
 
 MAX_IMPORT_BYTES = 4 << 30  # unpacked, through a browser
+RECORDED = ".kvlab"  # what ends the name of a recording
 LAST_DELETED = "runs_last_deleted"
 DONE = "runs_done"
 
@@ -344,7 +351,7 @@ def actions(chosen: pd.DataFrame) -> None:
 
 
 def bin_and_import() -> None:
-    """The bin, and the import of exported files."""
+    """The bin, and the import of exported files and recordings."""
     root = runs_root()
     deleted = rubbish.list_bin(root)
     size = byte_size(sum(entry.bytes for entry in deleted))
@@ -362,13 +369,38 @@ def bin_and_import() -> None:
                 _do(lambda: rubbish.empty_bin(root), "The bin is empty.")
         with st.popover("Import", icon=":material/upload:", key="runs-import"):
             files = st.file_uploader(
-                "Files exported by kvlab (.kvlab.zip)",
+                "Files exported by kvlab (.kvlab.zip), or recordings of other caches (.kvlab)",
                 key="runs-file",
-                type=["zip"],
+                type=["zip", RECORDED],
                 accept_multiple_files=True,
             )
+            recordings = [file for file in files if file.name.endswith(RECORDED)]
+            exported = [file for file in files if file not in recordings]
+            model = ""
+            if recordings:
+                model = st.selectbox(
+                    "Model that was recorded",
+                    local_models(root),
+                    accept_new_options=True,
+                    help=plain(model_field_help()),
+                    key="runs-model",
+                )
             if files and st.button("Import", type="primary", key="runs-take"):
-                _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in files], f"{len(files)} imported.")
+                words = f"{len(exported)} imported."
+                queued = [queue_job(partial(_import_of, file.name, file.getvalue(), model)) for file in recordings]
+                if exported:
+                    _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in exported], words)
+                elif job_id := queued[-1]:
+                    go("compare", job=job_id)
+
+
+def _import_of(name: str, content: bytes, model: str) -> ImportRequest:
+    """Keep an uploaded recording for the worker, which reads it beside the model; the request for that."""
+    file = f"{secrets.token_hex(6)}/{slug(Path(name).stem)}{RECORDED}"
+    request = ImportRequest(file=file, model=model, title=f"Import {Path(name).stem}")
+    check_access(runs_root(), request)  # before anything is stored
+    replace_file(runs_root() / RECORDINGS / file, lambda path: path.write_bytes(content))
+    return request
 
 
 def _compare(chosen: pd.DataFrame) -> None:

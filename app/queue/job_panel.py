@@ -30,7 +30,7 @@ from kvlab.jobs.job_reporter import read_live
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.planning.choices import methods
-from kvlab.requests.compare import CompareRequest, RestoreRequest
+from kvlab.requests.compare import CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.views.frames.labels import distinct_names
@@ -78,6 +78,7 @@ RACE_SECONDS = 0.5
 LOG_LINES = 400
 LEAST_SHARE = 0.05  # of the work, from which the time left is estimated
 PREVIEW_CHARACTERS = 20_000
+OPENED = CompareRequest | ImportRequest  # jobs whose result opens by itself
 STATE_BADGES = {
     "queued": ("Queued", "gray"),
     "running": ("Running", "blue"),
@@ -97,8 +98,9 @@ def show_job(job_id: str) -> None:
         return
     watched = f"watched-{job_id}"
     if status.ended:
-        if st.session_state.pop(watched, False) and status.state == "complete" and isinstance(request, CompareRequest):
-            recorded = list_repeats(runs_root(), request.batch or job_id) if request.is_batch else []
+        if st.session_state.pop(watched, False) and status.state == "complete" and isinstance(request, OPENED):
+            is_batch = isinstance(request, CompareRequest) and request.is_batch
+            recorded = list_repeats(runs_root(), getattr(request, "batch", None) or job_id) if is_batch else []
             go("compare", comparison=recorded[0].comparison_id if recorded else job_id)
         _head(status)
         if isinstance(request, CompareRequest):
@@ -144,7 +146,7 @@ def _request(request: Work, results: str) -> None:
     if isinstance(request, LiveJob):
         link("live", "The conversation", session=request.session)
         return
-    if isinstance(request, SampleJob):
+    if isinstance(request, SampleJob | ImportRequest):
         return
     count = len(request.choices)
     facts = [
@@ -214,7 +216,7 @@ def _actions(status: JobStatus) -> None:
         recorded = list_repeats(runs_root(), batch)
         if recorded and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
             go("compare", comparison=recorded[0].comparison_id)
-    if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest):
+    if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest | ImportRequest):
         _resume(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
@@ -327,7 +329,7 @@ def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, RestoreRequest | EvalJob | BenchJob | FitJob | LiveJob):
         return  # records no runs; its results are linked below
-    if isinstance(request, SampleJob):
+    if isinstance(request, SampleJob | ImportRequest):
         for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):
             _run_row(run, run.label)
         return

@@ -18,7 +18,7 @@ from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.models.info.offered_models import place_of
-from kvlab.requests.compare import MOST_RUNS, CompareRequest, RestoreRequest
+from kvlab.requests.compare import MOST_RUNS, CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
@@ -133,7 +133,7 @@ def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
         requests = [part for part in request.requests if not part.model.startswith("shape:")]
         yield from ((part.model, part.revision, part.cache_dir) for part in requests)
     elif not isinstance(request, RestoreRequest):
-        part = request if isinstance(request, CompareRequest) else request.request
+        part = request if isinstance(request, CompareRequest | ImportRequest) else request.request
         yield part.model, part.revision, part.cache_dir
 
 

@@ -21,7 +21,7 @@ from kvlab.models.info.size import find_model
 from kvlab.models.info.token_count import count_tokens
 from kvlab.planning.choices import TaskEntry, TaskList
 from kvlab.planning.plan import FootprintOf, Held, Machine, Plan, make_plan
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RestoreRequest
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
@@ -96,7 +96,7 @@ def comparisons_of(
 ) -> Iterator[tuple[CompareRequest, int, int, Held, int]]:
     """What a job reads at once: (comparison, tokens of its prompt, prompts, caches that are held, scale of the shape).
 
-    A live session over prefixes reads nothing.
+    A live session over prefixes reads nothing, and how long a recording is shows when it is read.
     """
     on_gpu = machine.device == "cuda"  # there, what runs out of memory is halved or becomes a row that says so
     if isinstance(work, LiveJob) and not work.request.prefixes:
@@ -129,7 +129,7 @@ def requested_device(work: Work) -> str:
     """The device that the job names, such as `auto`; of several the first."""
     if isinstance(work, BenchJob):
         return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
-    return work.device if isinstance(work, CompareRequest | RestoreRequest) else work.request.device
+    return work.device if isinstance(work, CompareRequest | RestoreRequest | ImportRequest) else work.request.device
 
 
 MOST_LINES = 1000  # read of a file to find its longest prompt

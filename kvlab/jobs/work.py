@@ -9,12 +9,12 @@ from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.models.fitting.request import FitJob
-from kvlab.requests.compare import CompareRequest, RestoreRequest
+from kvlab.requests.compare import CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.record import choice_of, repeat_request
 from kvlab.trace.schema import RunRecord
 
-Work = CompareRequest | RestoreRequest | EvalJob | SampleJob | BenchJob | FitJob | LiveJob
+Work = CompareRequest | RestoreRequest | ImportRequest | EvalJob | SampleJob | BenchJob | FitJob | LiveJob
 
 
 def read_request(text: str | bytes) -> Work:

@@ -37,7 +37,7 @@ from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
 from kvlab.models.fitting.request import FitJob
 from kvlab.planning.plan import visible_gpus
-from kvlab.requests.compare import CompareRequest, RestoreRequest
+from kvlab.requests.compare import CompareRequest, ImportRequest, RestoreRequest
 
 LOOK_SECONDS = 0.05  # between two looks for further actions while some run
 UNRECORDED = "The action ended without a result: is the disk full?"
@@ -139,6 +139,7 @@ def _run(
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
 RESTORE = "kvlab.engine.restore:restore"
+IMPORT = "kvlab.watch.run_folder:run_import"
 LIVE = "kvlab.live.job:run_live"
 EVALUATE = "kvlab.evaluation.job:run_evaluation"
 SAMPLE = "kvlab.evaluation.job:run_sample"
@@ -221,7 +222,7 @@ def run_job(
 
     def work() -> None:
         request = with_local_device(read_request(job["request"]), devices)
-        if isinstance(request, CompareRequest | SampleJob):
+        if isinstance(request, CompareRequest | ImportRequest | SampleJob):
             request = request.model_copy(update={"owner": job["owner"]})
         check_disk(root)
         if compare == COMPARE:
@@ -249,6 +250,9 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     if isinstance(request, RestoreRequest):
         log_line(f"restore the answer of {request.run_id}, at most {request.most_reruns} reruns")
         return load_function(RESTORE), root
+    if isinstance(request, ImportRequest):
+        log_line(f"{request.title}, model {request.model}")
+        return partial(load_function(IMPORT), comparison_id=job_id), root
     if isinstance(request, EvalJob | BenchJob | FitJob):
         log_line(f"{request.kind} {request.name}")
         return load_function(NAMED[type(request)]), root

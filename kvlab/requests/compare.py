@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -203,6 +204,18 @@ class RestoreRequest(Strict):
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""
     private: bool = Field(False, description="as the run is")
+
+
+RECORDINGS = Path(".jobs", "recordings")  # in a folder of runs: what was uploaded and is not imported yet
+
+
+class ImportRequest(ModelRequest):
+    """Make runs of a recording of another cache (`kvlab.watch`), uploaded to `RECORDINGS`."""
+
+    kind: Literal["import"] = "import"
+    file: str = Field(pattern=r"^[0-9a-f]{12}/[^/\\\x00-\x1f]{1,200}\.kvlab$", description="in `RECORDINGS`")
+    title: Text = ""
+    owner: str = Field("", exclude=True, description="as of a comparison")
 
 
 class Progress(Frozen):

@@ -54,6 +54,7 @@ class Check:
         table: a row a step, layer and head: slots of both, tokens in both, agreement (share of the larger set), and the
             same with slots counted whose tokens differ by a tie.
         explanations: other settings with the agreement after the prompt that they give, best first.
+        query_heads: heads that are stored for each KV head and hold unlike tokens; 1 where none do.
     """
 
     spec: str
@@ -61,6 +62,7 @@ class Check:
     table: pd.DataFrame
     first: Departure | None
     explanations: list[tuple[str, float]] = field(default_factory=list)
+    query_heads: int = 1
 
     @property
     def agreement(self) -> float:
@@ -113,6 +115,12 @@ class Check:
             lines.append(f"Other settings do not explain all of it; the nearest is {spec} with {100 * share:.3g} %.")
         else:
             lines.append("No other value of a setting comes nearer.")
+        if self.query_heads > 1:
+            lines.append(
+                f"In the recording the {self.query_heads} query heads of a KV head hold tokens of their own, in kvlab "
+                "the same ones: no setting gives that. Record with one choice for each KV head, or check on the same "
+                "weights with a KV head for each query head."
+            )
         return lines
 
 
@@ -139,7 +147,7 @@ def check(
     passes = longest_sequence(recording)
     ids, padding = token_ids(recording, passes, row)
     groups = steps_of(passes)
-    recorded = [_recorded_sets(group[-1], row, padding) for group in groups]
+    recorded = [recorded_sets(group[-1], row, padding) for group in groups]
     if budget is None:
         counts = [len(tokens) for tokens in recorded[0].values()]
         budget = max(1, round(sum(counts) / len(counts)))
@@ -170,6 +178,8 @@ def check(
         "agreement_but_for_ties",
     ]
     result = Check(spec, budget, pd.DataFrame(rows, columns=columns), first)
+    first_copy = {(layer, head): recorded[0][layer, head - head % copies] for layer, head in recorded[0]}
+    result.query_heads = copies if first_copy != recorded[0] else 1
     if search and not result.agrees_but_for_ties:
         result.explanations = _explanations(loaded, method, name, budget, ids, prompt_tokens, recorded[0], copies)
     return result
@@ -232,7 +242,7 @@ def _held(cache: Any, copies: int) -> dict[tuple[int, int], frozenset[int]]:
     return found
 
 
-def _recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], frozenset[int]]:
+def recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], frozenset[int]]:
     """Tokens that were recorded by layer and head; a merged slot counts as its heaviest parent."""
     found = {}
     for layer, held in last.layers.items():
@@ -303,14 +313,18 @@ def _explanations(
 ) -> list[tuple[str, float]]:
     """Agreement after the prompt with other settings or another budget, best first.
 
-    One setting is changed, then another of what agreed best, as long as each gains and not all agrees.
+    One setting is changed, then another of what agreed best, as long as each gains and not all agrees. Numbers that are
+    tried are neighbours, halves and doubles, and how many first and newest tokens all heads of the recording hold.
     """
+    common = frozenset.intersection(*recorded.values())
+    first = next(token for token in range(prompt_tokens + 1) if token not in common)
+    last = next(count for count in range(prompt_tokens + 1) if prompt_tokens - 1 - count not in common)
     found: list[tuple[str, float]] = []
     changes: list[str] = []
     best = 0.0
     for _ in range(MOST_CHANGES):
         tried = []
-        for label, variant, amount in _variants(method, name, budget, prompt_tokens)[:MOST_VARIANTS]:
+        for label, variant, amount in _variants(method, name, budget, prompt_tokens, (first, last))[:MOST_VARIANTS]:
             try:
                 decisions = Decisions(copies)
                 (held,) = _run(loaded, variant, amount, ids, prompt_tokens, 1, decisions)
@@ -336,7 +350,7 @@ def _explanations(
 
 
 def _variants(
-    method: Method, name: str, budget: int | float, prompt_tokens: int
+    method: Method, name: str, budget: int | float, prompt_tokens: int, ends: tuple[int, int]
 ) -> list[tuple[str, Method, int | float]]:
     """The method with one setting at another value, and at budgets that count its protected tokens otherwise."""
     found: list[tuple[str, Method, int | float]] = []
@@ -350,12 +364,13 @@ def _variants(
         if isinstance(value, bool):
             choices = [not value]
         elif isinstance(value, int):
-            choices += [value - 1, value + 1, value - 2, value + 2, value // 2, 2 * value, 0]
+            choices += [value - 1, value + 1, value - 2, value + 2, value // 2, 2 * value, 0, *ends]
             if 0 < value < slots:  # a protected part that is counted in the budget, or beside it
                 for amount in (slots + value, slots - value):
                     found.append((f"a budget of {amount} slots ({setting} counted otherwise)", method, amount))
         elif isinstance(value, float):
-            choices += [value / 2, 2 * value, 0.0, 1.0]
+            # A quarter of a slot more than a share of the budget, so that rounding it either way gives the count.
+            choices += [value / 2, 2 * value, 0.0, 1.0, *(round((end + 0.25) / slots, 6) for end in ends)]
         for choice in dict.fromkeys(choices):
             if choice == value and type(choice) is type(value):
                 continue

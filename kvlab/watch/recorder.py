@@ -14,11 +14,13 @@ to the cache. After each pass the slots of every layer are compared with them, b
     kept       a slot whose key and value are those of one token
     moved      the value of a token with another key: the key was rotated to another place
     merged     a weighted sum of several tokens, found by least squares over keys and values together
-    quantised  near the token of its place, with the relative error
+    changed    the key of one token, and a value that was written to and is no sum of few
+    quantised  nearest of all tokens to the one of its place, with the relative error
     unknown    nothing of that. It is counted, never guessed
 
 Memory: keys and values of all tokens seen stay in the memory of the device until the recording ends, as much as an
-uncompressed cache. Time: a few coordinates of each slot are read after each pass; slots that are no token's cost more.
+uncompressed cache, and those of a pass twice more while it runs. Time: a few coordinates of each slot are read after
+each pass; slots that are no token's cost more.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from torch import Tensor, nn
 MAGIC = b"kvlab recording\n"
 FORMAT = 1
 FLUSH_SECONDS = 1.0  # the longest that a pass waits in memory before it is on the disk
-KINDS = ("kept", "moved", "merged", "quantised", "masked", "unknown", "absent")
+KINDS = ("kept", "moved", "merged", "changed", "quantised", "masked", "unknown", "absent")
 UNKNOWN = -1
 MERGED = -2
 MASKED = -3  # the slot is there and a mask keeps it from being read: nothing was freed
@@ -47,7 +49,7 @@ ABSENT = -4  # heads of unlike length: this one has no such slot
 TAKEN_APART = 16  # most parents of a merged slot
 BEAM = 16  # first parents that are tried
 NEAR = {torch.float32: 1e-4, torch.float64: 1e-7, torch.float16: 2e-3, torch.bfloat16: 1e-2}  # residual of a merge
-QUANTISED = 0.35  # relative error below which a slot may be the quantised token of its place
+QUANTISED = 0.35  # relative error below which a slot is taken for its place's token without a look at the others
 
 
 def watch(
@@ -240,10 +242,12 @@ class Recorder:
         """`cache.update` was called with these states, (rows, heads, tokens, head_dim)."""
         self._updated = cache
         if layer in self.layers and torch.is_tensor(keys) and keys.dim() == 4:
-            self.layers[layer].handed(keys, values)
+            # A copy: the cache may store this very tensor, and a method may write to it.
+            self.layers[layer].handed.append((keys.detach().clone(), values.detach().clone()))
 
     # ---- what a pass left
 
+    @torch.inference_mode()  # the caller's mode may differ from pass to pass, and what is kept is written to in all
     def _finish_pass(self) -> None:
         """Compare what the cache holds now with all that was seen, and write it. Called before the next pass, so that
         slots that a caller drops between passes belong to the pass before."""
@@ -259,7 +263,9 @@ class Recorder:
             if held is None or not history.count:
                 continue
             keys, values, quantised = held
-            result = history.recognise(keys, values, quantised, masked_slots(history.attention))
+            # (rows, heads, slots) that a head-wise mask leaves out without freeing them, as kvpress keeps it
+            masked = getattr(history.attention, "masked_key_indices", None)
+            result = history.recognise(keys, values, quantised, masked)
             size = allocated_bytes(state["cache"], layer)
             allocated += size
             for kind, count in result["counts"].items():
@@ -339,16 +345,13 @@ class LayerHistory:
         self.last: tuple[Tensor, Tensor, Tensor] | None = None  # of the slots: fingerprints, positions, kinds
         self.caught: list[Tensor] = []  # outputs of the value (or fused) projection in this pass
         self.caught_keys: list[Tensor] = []  # keys before they are rotated
-        self._handed: list[tuple[Tensor, Tensor]] = []
+        self.handed: list[tuple[Tensor, Tensor]] = []
         self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
 
     def begin(self) -> None:
         self.caught.clear()
         self.caught_keys.clear()
-        self._handed = []
-
-    def handed(self, keys: Tensor, values: Tensor) -> None:
-        self._handed.append((keys.detach(), values.detach()))
+        self.handed = []
 
     def seen(self, name: str) -> Tensor:
         """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
@@ -358,11 +361,11 @@ class LayerHistory:
         """Add the tokens of a pass to the history."""
         values = self._new_values()
         if values is None:
-            if not self._handed:
+            if not self.handed:
                 return
-            values = torch.cat([value for _, value in self._handed], dim=2)
+            values = torch.cat([value for _, value in self.handed], dim=2)
             _once(notes, "Values were seen only as they were handed to the cache, not where they are made.")
-        keys = torch.cat([keys for keys, _ in self._handed], dim=2) if self._handed else None
+        keys = torch.cat([keys for keys, _ in self.handed], dim=2) if self.handed else None
         if keys is not None and keys.shape[2] == values.shape[2]:
             if keys.shape[1] != values.shape[1]:  # repeated for the query heads before it was handed over
                 keys = keys[:, :: keys.shape[1] // values.shape[1]]
@@ -425,7 +428,7 @@ class LayerHistory:
         if output.dim() != 3:
             return None
         rows, tokens, width = output.shape
-        handed = self._handed[-1][1] if self._handed else None
+        handed = self.handed[-1][1] if self.handed else None
         size = int(handed.shape[-1]) if handed is not None else int(self.head_dim or 0)
         if not size:
             return None
@@ -459,7 +462,7 @@ class LayerHistory:
                 positions[:, head, : value.shape[-2]] = found[:, 0]
                 kinds[:, head, : value.shape[-2]] = kind[:, 0]
         elif quantised:
-            positions, kinds = self._recognise_quantised(values)
+            positions, kinds = self._recognise_quantised(keys, values)
         else:
             positions, kinds = self._recognise(keys, values, None, merges)
         if masked is not None:
@@ -510,9 +513,7 @@ class LayerHistory:
             kinds = torch.where(same, KINDS.index("moved"), kinds)
         doubtful = torch.zeros_like(prints, dtype=torch.bool)
         if not self.keys_known:
-            # Several tokens have this value: which of them it is cannot be said.
-            last = seen_prints.shape[2] - 1 - lookup(prints, seen_prints.flip(2))
-            doubtful = (last != lookup(prints, seen_prints)) & (last < seen_prints.shape[2])
+            doubtful = of_several(prints, seen_prints)  # which of them it is cannot be said
             places = places.masked_fill(doubtful[:, :, known:], UNKNOWN)
             kinds = kinds.masked_fill(doubtful[:, :, known:], KINDS.index("unknown"))
         result = places.to("cpu", torch.int32)
@@ -524,6 +525,14 @@ class LayerHistory:
         if bool(open_.any()):
             self._take_apart(keys, values, result, open_, head, merges)
             kinds[result == MERGED] = KINDS.index("merged")
+            left = open_ & (result == UNKNOWN)
+            if self.keys_known and bool(left.any()):
+                seen_keys = self._heads_of("keys", head, heads)
+                by_key, seen_by_key = fingerprints(keys), fingerprints(seen_keys)
+                places = lookup(by_key, seen_by_key).masked_fill(of_several(by_key, seen_by_key), UNKNOWN)
+                same = left & _equal_rows(keys, seen_keys, places).cpu()
+                result[same] = places.to("cpu", torch.int32)[same]
+                kinds[same] = KINDS.index("changed")
         if head is None:
             self.last = (slots_now, result, kinds)
         return result, kinds
@@ -548,13 +557,22 @@ class LayerHistory:
             self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
         return places
 
-    def _recognise_quantised(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place."""
+    def _recognise_quantised(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place, and
+        where the error is large against all of them: with 2 bits it may be half of the value."""
         seen = self._heads_of("values", None, values.shape[1])
         slots = min(values.shape[2], seen.shape[2])
         true = seen[:, :, :slots].float()
         error = ((values[:, :, :slots].float() - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)).cpu()
         near = error < QUANTISED
+        for row, head in (~near & (error < 1)).any(-1).nonzero().tolist():
+            far = (~near & (error < 1))[row, head].nonzero()[:, 0].to(values.device)
+            width = values.shape[-1]
+            tokens = [self._heads_of(name, None, values.shape[1])[row, head] for name in ("keys", "values")]
+            goals = unit_halves(_atoms(keys[row, head, far], values[row, head, far], self.keys_known), width)
+            units = unit_halves(_atoms(tokens[0], tokens[1], self.keys_known), width)
+            alike = torch.stack([goal @ unit.T for goal, unit in zip(goals, units)]).sum(0)
+            near[row, head, far[alike.argmax(-1) == far].cpu()] = True
         positions = torch.full(values.shape[:3], UNKNOWN, dtype=torch.int32)
         place = torch.arange(slots, dtype=torch.int32).expand(near.shape)
         positions[:, :, :slots] = torch.where(near, place, torch.full_like(place, UNKNOWN))
@@ -635,15 +653,12 @@ def attention_modules(model: nn.Module) -> list[tuple[nn.Module, str]]:
     for module in model.modules():
         for name in names:
             part = getattr(module, name, None)
-            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and _width(part):
+            weight = getattr(part, "weight", None)
+            size = getattr(part, "out_features", 0) if weight is None else weight.numel()
+            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and size:
                 found.append((module, name))
                 break
     return found
-
-
-def _width(part: nn.Module) -> int:
-    weight = getattr(part, "weight", None)
-    return int(weight.numel()) if weight is not None else int(getattr(part, "out_features", 0))
 
 
 def decoder_of(model: nn.Module, attentions: list[tuple[nn.Module, str]]) -> nn.Module:
@@ -737,14 +752,6 @@ def _filled(part: Any, values: Tensor) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-def masked_slots(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(rows, heads, slots) that a head-wise mask leaves out without freeing them, as kvpress keeps it."""
-    masked = getattr(attention, "masked_key_indices", None)
-    if masked is None or len(masked) != 3:
-        return None
-    return masked[0], masked[1], masked[2]
-
-
 def allocated_bytes(cache: Any, layer: int) -> int:
     """Bytes of the storages that hold a layer's slots."""
     if isinstance(cache, (tuple, list)):
@@ -793,6 +800,12 @@ def lookup(prints: Tensor, seen: Tensor) -> Tensor:
     at = torch.searchsorted(order.values.contiguous(), prints.contiguous()).clamp_max(seen.shape[-1] - 1)
     equal = order.values.gather(-1, at) == prints
     return torch.where(equal, order.indices.gather(-1, at), torch.full_like(at, UNKNOWN))
+
+
+def of_several(prints: Tensor, seen: Tensor) -> Tensor:
+    """Whether each of `prints` (rows, heads, slots) is that of more than one of `seen` (rows, heads, tokens)."""
+    last = seen.shape[2] - 1 - lookup(prints, seen.flip(2))
+    return (last != lookup(prints, seen)) & (last < seen.shape[2])
 
 
 def in_order(places: Tensor, prints: Tensor, seen: Tensor, exact: Tensor) -> Tensor:
@@ -1038,7 +1051,7 @@ def weights_checksum(model: Any) -> str:
 def _catch(outputs: list[Tensor]) -> Any:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if torch.is_tensor(output):
-            outputs.append(output.detach())
+            outputs.append(output.detach().clone())  # methods write to values in place
 
     return hook
 

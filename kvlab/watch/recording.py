@@ -71,6 +71,12 @@ class Recording:
         names = [name for name in ("kvpress", "transformers") if name in versions]
         return f"recorded outside: {', '.join(f'{name} {versions[name]}' for name in names)}"
 
+    @property
+    def dtype(self) -> Any:
+        """In which the model ran, as `load_model` takes it: scores of other numbers choose other tokens."""
+        name = self.header["dtype"].removeprefix("torch.")
+        return name if name in ("float32", "bfloat16", "float16") else "auto"
+
     def counts(self) -> dict[str, int]:
         """Slots by what they are, over all passes and layers."""
         total: dict[str, int] = {}
@@ -94,21 +100,25 @@ def read_recording(path: Path) -> Recording:
 
     Raises UserError if the file is no recording, has a newer format, or holds no pass.
     """
+    path = Path(path)
     try:
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
     except OSError as error:
-        raise UserError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"The recording {path.name} cannot be read: {error.strerror or error}.") from error
     if not data.startswith(MAGIC):
-        raise UserError(f"{path} is no recording of a cache: make one with kvlab_watch (`kvlab watch --write FILE`).")
+        raise UserError(
+            f"{path.name} is no recording of a cache: make one with kvlab_watch (`kvlab watch --write FILE`)."
+        )
     recording: Recording | None = None
     ended = False
     for head, tensors in _frames(data):
         if head["kind"] == "header":
             if head["format"] > FORMAT:
                 raise UserError(
-                    f"{path} has format {head['format']}, and this kvlab reads formats up to {FORMAT}: update kvlab."
+                    f"{path.name} has format {head['format']}, and this kvlab reads formats up to {FORMAT}: "
+                    "update kvlab."
                 )
-            recording = Recording(Path(path), head)
+            recording = Recording(path, head)
         elif recording is not None and head["kind"] == "pass":
             layers = {}
             for one in head["layers"]:
@@ -131,7 +141,7 @@ def read_recording(path: Path) -> Recording:
             recording.notes = head["notes"]
             ended = True
     if recording is None or not recording.passes:
-        raise UserError(f"The recording {path} holds no whole pass: it ended before the model had read anything.")
+        raise UserError(f"The recording {path.name} holds no whole pass: it ended before the model had read anything.")
     recording.cut_off = not ended
     return recording
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest
+from kvlab.requests.compare import RECORDINGS, CompareRequest, ImportRequest, Progress
 from kvlab.trace import open_run
 from kvlab.trace.writer import RunWriter
 from kvlab.watch.recorder import weights_checksum
@@ -30,6 +32,8 @@ def import_recording(
     model: str | LoadedModel | None = None,
     row: int = 0,
     answer: str | None = None,
+    owner: str = "",
+    **job: Any,
 ) -> list[Path]:
     """Two run folders: the full cache's run of the recorded prompt, and the recording.
 
@@ -40,6 +44,8 @@ def import_recording(
         model: name or folder of the model, or the loaded model; None: the one that the recording names.
         row: of a batch.
         answer: expected answer, with which the text is judged.
+        owner: whose runs these are on a shared server.
+        job: `comparison_id`, `progress` and `cancelled` of `kvlab.engine.compare`.
 
     Raises UserError if the model is another than the recorded one, tokens are missing, or no view could be drawn.
     """
@@ -61,9 +67,12 @@ def import_recording(
         answer=answer,
         choices=(FULL,),
         max_new_tokens=max(steps, 1),
+        owner=owner,
     )
-    (full_path,) = compare(request, root, loaded=loaded)
+    (full_path,) = compare(request, root, loaded=loaded, **job)
     template = open_run(full_path).record
+    if template.status != "complete":
+        raise UserError("The full cache's run of the recorded prompt was stopped, so nothing was imported.")
     if template.prompt_tokens != prompt_tokens:
         raise UserError(
             f"The recorded prompt has {prompt_tokens} tokens, and kvlab makes {template.prompt_tokens} of its text: "
@@ -106,12 +115,34 @@ def import_recording(
         for layer in layers:
             heads = passes[-1].layers[layer].positions.shape[1]
             for head in range(min(heads, record.model.num_key_value_heads)):
-                joined = [_joined(group, layer) for group in groups]
+                # All tokens of a step, and the slots that its last pass left.
+                joined = [replace(group[-1], tokens=sum(one.tokens for one in group)) for group in groups]
                 merged = steps_of_head(joined, layer, row, copies * head, padding)
                 _write_head(writer, layer, head, merged, prompt_tokens)
         _write_memory(writer, groups, layers, prompt_tokens, row, padding)
         writer.finish("complete", free_text=text, forced_text=text)
     return [full_path, writer.path]
+
+
+def run_import(
+    request: ImportRequest,
+    root: Path,
+    *,
+    comparison_id: str,
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+) -> list[Path]:
+    """Import an uploaded recording, and delete the upload; raises as `import_recording`."""
+    file = root / RECORDINGS / request.file
+    job: Any = {"comparison_id": comparison_id, "progress": progress, "cancelled": cancelled}
+    try:
+        recording = read_recording(file)  # before a model is loaded for it
+        loaded = load_model(request.model, **request.loading | {"dtype": recording.dtype})
+        return import_recording(file, root, loaded, owner=request.owner, **job)
+    finally:
+        file.unlink(missing_ok=True)
+        with suppress(OSError):
+            file.parent.rmdir()
 
 
 def longest_sequence(recording: Recording) -> list[Pass]:
@@ -156,8 +187,8 @@ def token_ids(recording: Recording, passes: list[Pass], row: int) -> tuple[list[
     """Ids of the tokens that a row read, without padding, and the number of padded places before them."""
     if any(one.ids is None for one in passes):
         raise UserError(
-            f"The recording {recording.path} is without the tokens: its model was given embeddings. Record a run that "
-            "gets token ids."
+            f"The recording {recording.path.name} is without the tokens: its model was given embeddings. Record a run "
+            "that gets token ids."
         )
     rows = min(len(one.ids) for one in passes if one.ids is not None)
     if not 0 <= row < rows:
@@ -181,12 +212,6 @@ def copies_of_heads(loaded: LoadedModel, one: Pass) -> int:
     return max(1, heads // num_key_value_heads(loaded.model.config.get_text_config()))
 
 
-def _joined(group: list[Pass], layer: int) -> Pass:
-    """One pass of a group: all its tokens, and the slots that the last one left."""
-    last = group[-1]
-    return Pass(last.sequence, sum(one.tokens for one in group), last.bytes, None, None, None, last.logits, last.layers)
-
-
 def load_recorded_model(recording: Recording, model: str | LoadedModel | None) -> LoadedModel:
     """The model that was recorded; raises UserError if it is not named, or if `model` is another one."""
     name = model or recording.header["model"]
@@ -194,11 +219,11 @@ def load_recorded_model(recording: Recording, model: str | LoadedModel | None) -
         raise UserError(
             "The recording names no model: add --model with the name or folder of the one that was recorded."
         )
-    loaded = name if isinstance(name, LoadedModel) else load_model(name)
+    loaded = name if isinstance(name, LoadedModel) else load_model(name, dtype=recording.dtype)
     if weights_checksum(loaded.model) != recording.header["weights"]:
         raise UserError(
-            f"The recording {recording.path} is of another model than {loaded.name}: its embeddings differ. Name the "
-            f"model that was recorded with --model ({recording.header['model'] or recording.header['family']})."
+            f"The recording {recording.path.name} is of another model than {loaded.name}: its embeddings differ. Give "
+            f"the model that was recorded ({recording.header['model'] or recording.header['family']})."
         )
     return loaded
 
@@ -242,6 +267,11 @@ def _notes(recording: Recording, passes: list[Pass], copies: int) -> tuple[str, 
         notes.append(
             f"{100 * counts['unknown'] / total:.2g} % of all slots are of unknown origin and not drawn "
             f"(layer {worst} at the end: {100 * unknown[worst]:.2g} %)."
+        )
+    if counts.get("changed"):
+        notes.append(
+            f"{100 * counts['changed'] / total:.2g} % of all slots have a token's key and another value; they are "
+            "drawn as that token."
         )
     if counts.get("masked"):
         notes.append(

@@ -56,6 +56,7 @@ NOT_LINKED = {
     '"prompt-save-replace"',
     "f'prompt-name-{name}'",
     '"runs-file"',
+    '"runs-model"',
     '"runs_view_name"',
     '"runs-add-tags"',
     '"runs-remove-tags"',

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from streamlit.testing.v1 import AppTest
+from transformers import DynamicCache
 
+from app.base.text import plain
 from app.entries import home
+from kvlab import jobs
 from kvlab.library.find import list_all
 from kvlab.library.recycle_bin import delete
+from kvlab.models.load import load_model
+from kvlab.requests.compare import RECORDINGS
+from kvlab.trace import open_run
 from kvlab.trace.index import FILE
 from kvlab.trace.user_labels import change_labels
+from kvlab.watch.recorder import watch
+from tests.jobs.by_hand import work_off
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -145,3 +157,64 @@ def test_a_folder_that_no_list_can_show_is_named_and_the_others_are_listed(synth
     (said,) = [box.value for box in page.warning]
     told = said.replace("\\", "")  # Markdown's own signs are told as they are
     assert broken.name in told and str(synthetic_runs) not in told
+
+
+def recorded(tmp_path: Path) -> bytes:
+    """A cache of the shipped model that keeps the first 20 and the last 20 of 60 tokens, and one step."""
+    lab = load_model("mini")
+    ids = lab.encode(" ".join(f"word {number}" for number in range(40)))[:, :60]
+    cache = DynamicCache()
+    with watch(lab.model, title="half", path=str(tmp_path / "a.kvlab")), torch.inference_mode():
+        lab.model(ids[:, :-1], past_key_values=cache)
+        for layer in cache.layers:
+            layer.keys, layer.values = (
+                torch.cat([part[:, :, :20], part[:, :, -20:]], 2) for part in (layer.keys, layer.values)
+            )
+        lab.model(ids[:, -1:], past_key_values=cache, position_ids=torch.tensor([[59]]))
+    return (tmp_path / "a.kvlab").read_bytes()
+
+
+def dropped(open_page: Open, name: str, content: bytes) -> AppTest:
+    page = open_page("runs")
+    page = page.file_uploader(key="runs-file").upload(name, content, "application/octet-stream").run()
+    return page.button(key="runs-take").click().run()
+
+
+def test_a_dropped_recording_becomes_a_run_beside_the_full_cache(
+    runs_root: Path, tmp_path: Path, open_page: Open, started_workers: list
+):
+    page = dropped(open_page, "My press.kvlab", recorded(tmp_path))
+    assert not page.exception and not page.error and started_workers
+    (job,) = jobs.list_jobs(runs_root)
+    assert work_off(runs_root) == job.job_id
+    assert jobs.status(runs_root, job.job_id).state == "complete"
+    assert titles(open_page("runs")) == ["half"]
+    full, own = sorted(runs_root.glob(f"{job.job_id}-*"))
+    assert full.name.endswith("-full")
+    assert open_run(own).steps.query("step == 0")["live_slots"].unique().tolist() == [40]
+    assert not list((runs_root / RECORDINGS).iterdir()), "the upload is not kept twice"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (lambda whole: b"GIF89a", "a.kvlab is no recording of a cache"),
+        (lambda whole: whole[:300], "The recording a.kvlab holds no whole pass"),
+        (lambda whole: newer(), "a.kvlab has format 99, and this kvlab reads formats up to 1: update kvlab."),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_said_in_a_sentence(
+    runs_root: Path, tmp_path: Path, open_page: Open, started_workers: list, content: Callable, sentence: str
+):
+    dropped(open_page, "a.kvlab", content(recorded(tmp_path)))
+    status = jobs.status(runs_root, work_off(runs_root))
+    assert status.state == "failed" and sentence in status.message
+    assert plain(sentence) in open_page("compare", job=status.job_id).error[0].value
+    assert not list((runs_root / RECORDINGS).iterdir())
+
+
+def newer() -> bytes:
+    """The header of a recording of a later kvlab."""
+    text = json.dumps({"kind": "header", "format": 99, "tensors": {}}).encode()
+    packed = zlib.compress(struct.pack("<I", len(text)) + text)
+    return b"kvlab recording\n" + struct.pack("<QI", len(packed), zlib.crc32(packed)) + packed

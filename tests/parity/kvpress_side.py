@@ -1,6 +1,7 @@
-"""Run by kvpress's own Python (`make parity`): which positions each press keeps, as JSON on standard output.
+"""Run by kvpress's own Python (`make parity`): a recording of each press's cache, and ThinK's channels as JSON.
 
-Usage: kvpress_side.py MODEL_FOLDER GIVEN_FOLDER KEEP_RATIO WINDOW KERNEL
+Usage: kvpress_side.py MODEL_FOLDER GIVEN_FOLDER KEEP_RATIO WINDOW KERNEL. The given folder holds the recorder
+(`kvlab watch --write`) and gets the recordings.
 """
 
 import json
@@ -71,8 +72,14 @@ def main() -> None:
         "kvcompose": (KVComposePress(compression_ratio=ratio), "eager"),
         "simlayerkv": (SimLayerKVPress(lazy_threshold=0.5, n_recent=65), "sdpa"),
     }
-    found = {name: kept(folder, ids, *chosen) for name, chosen in presses.items()}
-    json.dump(found | {"think": channels(folder, ids, 0.4)}, sys.stdout)
+    sys.path.insert(0, place)
+    from kvlab_watch import watch
+
+    for name, (press, attention) in presses.items():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
+        with watch(model, title=name, path=str(given / f"{name}.kvlab"), logits=False), torch.no_grad(), press(model):
+            model(ids, past_key_values=DynamicCache())
+    (given / "think.json").write_text(json.dumps(channels(folder, ids, 0.4)))
 
 
 def finch(ratio: float, window: int) -> FinchPress:
@@ -118,30 +125,6 @@ def channels(folder: str, ids: torch.Tensor, ratio: float) -> list[list[list[int
     with torch.no_grad(), ThinKPress(ratio, window_size=32)(model):
         model(ids, past_key_values=cache)
     return [[(head != 0).any(0).nonzero()[:, 0].tolist() for head in layer.keys[0]] for layer in cache.layers]
-
-
-def kept(folder: str, ids: torch.Tensor, press: object, attention: str) -> list[list[list[int]]]:
-    """Kept positions by layer and KV head."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
-    whole, cache = DynamicCache(), DynamicCache()
-    with torch.no_grad():
-        model(ids, past_key_values=whole)
-        with press(model):
-            model(ids, past_key_values=cache)
-    layers = []
-    for index, layer in enumerate(model.model.layers):
-        masked = getattr(layer.self_attn, "masked_key_indices", None)
-        full, pruned = whole.layers[index].keys[0], cache.layers[index].keys[0]
-        if masked is not None:  # AdaKV hides instead of pruning
-            gone = torch.zeros(full.shape[:2], dtype=torch.bool)
-            gone[masked[1], masked[2]] = True
-            layers.append([(~head).nonzero()[:, 0].tolist() for head in gone])
-        else:
-            # A pruned key is a copy of the full cache's: its position is where the same numbers stand.
-            layers.append(
-                [torch.cdist(p, f).argmin(-1).sort().values.tolist() for p, f in zip(pruned, full, strict=True)]
-            )
-    return layers
 
 
 main()

@@ -1,6 +1,6 @@
 """Kept positions against kvpress on the same weights and prompt (`make parity`; skipped without its Python).
 
-kvpress needs an older transformers, so it runs in an environment of its own and hands over positions as JSON. Where its
+kvpress needs an older transformers, so it runs in an environment of its own, where `kvlab watch` records it. Where its
 definitions differ from the papers' code that kvlab follows, the difference is named, and what is left is compared.
 """
 
@@ -10,12 +10,16 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from kvlab.cli import commands
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
 from kvlab.core.fitted.kinds import (
@@ -28,6 +32,9 @@ from kvlab.core.fitted.kinds import (
 )
 from kvlab.core.methods import make_method
 from kvlab.models.load import load_model
+from kvlab.watch.check import check, recorded_sets
+from kvlab.watch.recording import read_recording
+from kvlab.watch.run_folder import longest_sequence
 
 PYTHON = os.environ.get("KVLAB_KVPRESS_PYTHON", "")
 KEEP, WINDOW, KERNEL, TOKENS = 0.25, 16, 5, 480
@@ -44,8 +51,11 @@ def prompt() -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def theirs(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[int]]]]:
+def recordings(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recording of each press, `NAME.kvlab`."""
     given = tmp_path_factory.mktemp("parity")
+    written = CliRunner().invoke(commands, ["watch", "--write", str(given / "kvlab_watch.py")])
+    assert written.exit_code == 0, written.output
     (given / "ids.json").write_text(json.dumps(prompt[0].tolist()))
     known, _, _ = read_query_statistics(asset_path("queries/mini.safetensors"))
     # kvpress stores the negative of the direction of the queries.
@@ -57,7 +67,7 @@ def theirs(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> di
     arguments = [str(asset_path("mini")), str(given), str(KEEP), str(WINDOW), str(KERNEL)]
     done = subprocess.run([PYTHON, str(script), *arguments], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return given
 
 
 def gates() -> dict[str, Tensor]:
@@ -102,85 +112,83 @@ class Watcher:
         pass
 
 
-def ours(prompt: torch.Tensor, method: str, budget: int, **options: object) -> list[list[list[int]]]:
-    lab = load_model("mini")
-    cache = make_cache(lab, method, budget, **options)
-    with torch.inference_mode():
-        lab.model(prompt, past_key_values=cache)
-    return [
-        [sorted(p[v].tolist()) for p, v in zip(layer.slots.position[0], layer.slots.valid[0], strict=True)]
-        for layer in cache.compressed_layers()
-    ]
+def held_against(recording: Path, method: str, budget: int = int(TOKENS * KEEP), **options: Any) -> pd.DataFrame:
+    """A row a layer and head: slots of both, and the share of the larger set that is in both."""
+    assert read_recording(recording).counts()["unknown"] == 0
+    spec = ":".join([method, *(f"{name}={json.dumps(value)}" for name, value in options.items())])
+    return check(recording, spec, budget, load_model("mini"), search=False).table
 
 
-def overlap(left: list[list[list[int]]], right: list[list[list[int]]]) -> float:
+def agreement(recording: Path, method: str, budget: int = int(TOKENS * KEEP), **options: Any) -> float:
     """Mean share of positions kept by both, of the larger set, over layers and heads."""
-    pairs = [(set(a), set(b)) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True)]
-    return sum(len(a & b) / max(len(a), len(b)) for a, b in pairs) / len(pairs)
+    return float(held_against(recording, method, budget, **options)["agreement"].mean())
 
 
 def report(name: str, value: float, note: str) -> None:
     print(f"\nparity {name:>20}: {100 * value:6.2f} % of positions agree; {note}")
 
 
-def test_streaming_llm(prompt: torch.Tensor, theirs: dict) -> None:
-    agreement = overlap(ours(prompt, "streaming-llm", int(TOKENS * KEEP)), theirs["streaming-llm"])
-    report("streaming-llm", agreement, "same definition")
-    assert agreement == 1.0
+def test_streaming_llm(recordings: Path) -> None:
+    share = agreement(recordings / "streaming-llm.kvlab", "streaming-llm")
+    report("streaming-llm", share, "same definition")
+    assert share == 1.0
 
 
-def test_snapkv(prompt: torch.Tensor, theirs: dict) -> None:
+def test_snapkv(recordings: Path) -> None:
     options = {"window": WINDOW, "kernel": KERNEL, "pooling": "average"}
-    agreement = overlap(ours(prompt, "snapkv", int(TOKENS * KEEP), **options), theirs["snapkv"])
-    report("snapkv", agreement, "kvpress counts zeros beyond the text's ends when it pools, kvlab does not")
-    assert agreement > 0.995
+    share = agreement(recordings / "snapkv.kvlab", "snapkv", **options)
+    zeros = agreement(recordings / "snapkv.kvlab", "snapkv", edges="zeros", **options)
+    report("snapkv", share, f"with the zeros that kvpress counts beyond the text's ends when it pools: {zeros:.2%}")
+    assert share > 0.995 and zeros > 0.995
 
 
-def test_adakv(prompt: torch.Tensor, theirs: dict) -> None:
+def test_adakv(recordings: Path) -> None:
     """kvpress counts the window in a head's floor and pools zeros at the text's ends: with both, the same tokens."""
     keep = int(TOKENS * KEEP)
     options = {"window": WINDOW, "kernel": KERNEL, "pooling": "average", "floor_rule": "guarantee"}
     theirs_here = {"floor": (int(keep * 0.2) - WINDOW) / (keep - WINDOW), "edges": "zeros"}
-    mine = ours(prompt, "adakv", keep, **options, **theirs_here)
-    for left, right in zip(mine, theirs["adakv"], strict=True):
-        assert sum(map(len, left)) == sum(map(len, right)), "a layer keeps the same number of slots in all"
-    agreement = overlap(mine, theirs["adakv"])
-    default = overlap(ours(prompt, "adakv", keep, floor=0.2, **options), theirs["adakv"])
-    report(
-        "adakv", agreement, f"with kvpress's floor and zeros; kvlab's floor stands on top of the window: {default:.2%}"
-    )
-    assert agreement > 0.995
+    table = held_against(recordings / "adakv.kvlab", "adakv", **options, **theirs_here)
+    slots = table.groupby("layer")[["recorded_slots", "kvlab_slots"]].sum()
+    assert slots["recorded_slots"].equals(slots["kvlab_slots"]), "a layer keeps the same number of slots in all"
+    share = table["agreement"].mean()
+    default = agreement(recordings / "adakv.kvlab", "adakv", floor=0.2, **options)
+    report("adakv", share, f"with kvpress's floor and zeros; kvlab's floor stands on top of the window: {default:.2%}")
+    assert share > 0.995
 
 
-def test_pyramidkv(prompt: torch.Tensor, theirs: dict) -> None:
-    options = {"window": WINDOW, "kernel": KERNEL, "pooling": "average", "beta": 4.0}
-    mine = ours(prompt, "pyramidkv", int(TOKENS * KEEP), **options)
-    lengths = [[len(layer[0]) for layer in side] for side in (mine, theirs["pyramidkv"])]
-    agreement = overlap(mine, theirs["pyramidkv"])
+def test_pyramidkv(recordings: Path) -> None:
+    recording = recordings / "pyramidkv.kvlab"
+    options = {"window": WINDOW, "kernel": KERNEL, "pooling": "average"}
+    table = held_against(recording, "pyramidkv", beta=4.0, **options)
+    layers = table.groupby("layer").first()
     # (At the default beta of 20 kvpress falls back to equal layers whenever the last one's share is below the window.)
-    note = f"layer budgets {lengths[0]} here, {lengths[1]} there, whose line includes the window"
-    report("pyramidkv", agreement, note)
+    note = f"layer budgets {layers['kvlab_slots'].tolist()} here, {layers['recorded_slots'].tolist()} there"
+    report("pyramidkv", table["agreement"].mean(), f"{note}, whose line includes the window")
     # The schedules differ by definition; with a layer's length given, the tokens are the same but for the zeros that
     # kvpress pools in at the text's ends.
-    for index, layer in enumerate(theirs["pyramidkv"]):
-        alike = ours(prompt, "snapkv", len(layer[0]), window=WINDOW, kernel=KERNEL, pooling="average")
-        assert overlap([alike[index]], [layer]) > 0.97
+    for index, slots in layers["recorded_slots"].items():
+        alike = held_against(recording, "snapkv", int(slots), **options)
+        assert alike.loc[alike["layer"] == index, "agreement"].mean() > 0.97
 
 
-def test_observed_attention(prompt: torch.Tensor, theirs: dict) -> None:
+def test_observed_attention(prompt: torch.Tensor, recordings: Path) -> None:
     """It divides the column sums by how many queries could see each token, so it is not H2O: its scores are rebuilt."""
+    recording = recordings / "observed-attention.kvlab"
     lab, watcher = load_model("mini"), Watcher()
     with torch.inference_mode():
         lab.model(prompt, past_key_values=make_cache(lab, "full", observer=watcher))
     keep = int(TOKENS * KEEP)
-    mine = [
-        [sorted(head.topk(keep).indices.tolist()) for head in (mass / rows)[0]] for mass, rows in watcher.seen.values()
+    theirs = recorded_sets(longest_sequence(read_recording(recording))[-1], 0, 0)
+    shares = [
+        len(theirs[layer, head] & set(score.topk(keep).indices.tolist())) / keep
+        for layer, (mass, rows) in watcher.seen.items()
+        for head, score in enumerate((mass / rows)[0])
     ]
-    agreement = overlap(mine, theirs["observed-attention"])
-    same_as_h2o = overlap(ours(prompt, "h2o", keep), theirs["observed-attention"])
+    assert len(shares) == len(theirs)
+    share, same_as_h2o = sum(shares) / len(shares), agreement(recording, "h2o")
     note = f"from kvlab's streamed column sums, divided by the queries that could look; H2O itself: {same_as_h2o:.0%}"
-    report("observed-attention", agreement, note)
-    assert agreement > 0.995
+    report("observed-attention", share, note)
+    assert share > 0.995
 
 
 @pytest.mark.parametrize(
@@ -211,74 +219,71 @@ def test_observed_attention(prompt: torch.Tensor, theirs: dict) -> None:
         ("key-norm", {}, 0.98, "kvlab always keeps the newest token"),
     ],
 )
-def test_scores_of_keys_and_values(
-    prompt: torch.Tensor, theirs: dict, method: str, options: dict, least: float, note: str
-) -> None:
-    agreement = overlap(ours(prompt, method, int(TOKENS * KEEP), **options), theirs[method])
-    report(method, agreement, note)
-    assert agreement > least
+def test_scores_of_keys_and_values(recordings: Path, method: str, options: dict, least: float, note: str) -> None:
+    share = agreement(recordings / f"{method}.kvlab", method, **options)
+    report(method, share, note)
+    assert share > least
 
 
-def test_kvzip(prompt: torch.Tensor, theirs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kvzip(recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """kvpress reads the first token again too, kvlab leaves it out: read again here, the same tokens stay."""
-    keep, ask = int(TOKENS * KEEP), "\n\nRepeat the previous context exactly.\n"
-    default = overlap(ours(prompt, "kvzip", keep, ask=ask), theirs["kvzip"])
+    recording, ask = recordings / "kvzip.kvlab", "\n\nRepeat the previous context exactly.\n"
+    default = agreement(recording, "kvzip", ask=ask)
     monkeypatch.setattr(type(load_model("mini").tokenizer), "bos_token_id", None, raising=False)
-    agreement = overlap(ours(prompt, "kvzip", keep, ask=ask), theirs["kvzip"])
-    report("kvzip", agreement, f"with its request, and the first token read again; without: {default:.2%}")
-    assert agreement > 0.98
+    share = agreement(recording, "kvzip", ask=ask)
+    report("kvzip", share, f"with its request, and the first token read again; without: {default:.2%}")
+    assert share > 0.98
 
 
-def test_fast_kvzip(prompt: torch.Tensor, theirs: dict) -> None:
+def test_fast_kvzip(recordings: Path) -> None:
     """With the same gates, and the 2 % of newest tokens that kvpress keeps."""
-    agreement = overlap(ours(prompt, "fast-kvzip", int(TOKENS * KEEP), recent=int(0.02 * TOKENS)), theirs["fast-kvzip"])
-    report("fast-kvzip", agreement, "same gates, same newest tokens")
-    assert agreement > 0.995
+    share = agreement(recordings / "fast-kvzip.kvlab", "fast-kvzip", recent=int(0.02 * TOKENS))
+    report("fast-kvzip", share, "same gates, same newest tokens")
+    assert share > 0.995
 
 
-def test_lukv(prompt: torch.Tensor, theirs: dict, tmp_path: Path) -> None:
+def test_lukv(recordings: Path, tmp_path: Path) -> None:
     """With the same curves. kvpress rounds counts by layer, and lets a head keep less than its sinks; kvlab not."""
-    keep = int(TOKENS * KEEP)
-    found = ours(prompt, "compose", keep, score="lukv", allocate="curves", sinks=0, recent=1)
-    most = max(abs(a - b) for a, b in zip(lengths(found), lengths(theirs["lukv"]), strict=True))
-    pairs = [pair for layers in zip(found, theirs["lukv"], strict=True) for pair in zip(*layers, strict=True)]
+    recording = recordings / "lukv.kvlab"
+    table = held_against(recording, "compose", score="lukv", allocate="curves", sinks=0, recent=1)
+    most = (table["kvlab_slots"] - table["recorded_slots"]).abs().max()
     # of a head with one slot kvpress keeps the first token, kvlab the newest
-    large = [([[own]], [[other]]) for own, other in pairs if len(other) > 5]
-    agreement = sum(overlap(*pair) for pair in large) / len(large)
-    default = overlap(ours(prompt, "lukv", keep), theirs["lukv"])
+    large = table[table["recorded_slots"] > 5]
+    share = large["agreement"].mean()
+    default = agreement(recording, "lukv")
     note = f"without sinks, in the {len(large)} heads of more than 5; counts differ by {most}; as it is: {default:.2%}"
-    report("lukv", agreement, note)
-    assert most <= 1 and agreement > 0.95
+    report("lukv", share, note)
+    assert most <= 1 and share > 0.95
     lab, rates = load_model("mini"), whole_rates()
     write_profile(tmp_path / "whole", [KEEP], rates[:1] / rates[0].sum(), lab.model, {})
-    alike = ours(prompt, "lukv", keep, curves=str(tmp_path / "whole"))
-    assert lengths(alike) == lengths(theirs["lukv-whole"]), "nothing to round, and more than the sinks"
-    agreement = overlap(alike, theirs["lukv-whole"])
-    report("lukv", agreement, "at counts that need no rounding, which are the same ones")
-    assert agreement > 0.9
+    alike = held_against(recordings / "lukv-whole.kvlab", "lukv", curves=str(tmp_path / "whole"))
+    assert alike["kvlab_slots"].equals(alike["recorded_slots"]), "nothing to round, and more than the sinks"
+    report("lukv", alike["agreement"].mean(), "at counts that need no rounding, which are the same ones")
+    assert alike["agreement"].mean() > 0.9
 
 
-def lengths(layers: list[list[list[int]]]) -> list[int]:
-    """Number of positions kept by each head."""
-    return [len(head) for layer in layers for head in layer]
-
-
-def test_simlayerkv(prompt: torch.Tensor, theirs: dict) -> None:
+def test_simlayerkv(recordings: Path) -> None:
     """At a threshold that some of the layers exceed; kvpress leaves out what the newest query gives to itself."""
-    mine = ours(prompt, "simlayerkv", 1, threshold=0.5, recent=64)
-    lazy = [[len(layer[0]) < TOKENS for layer in side] for side in (mine, theirs["simlayerkv"])]
-    report("simlayerkv", overlap(mine, theirs["simlayerkv"]), f"lazy layers {lazy[0]} here, {lazy[1]} there")
-    for own, other, both in zip(mine, theirs["simlayerkv"], zip(*lazy, strict=True), strict=True):
-        assert own == other if both[0] == both[1] else both[0], "more attention counts here, so more layers are lazy"
-    assert any(lazy[1]) and not all(lazy[0])
+    table = held_against(recordings / "simlayerkv.kvlab", "simlayerkv", 1, threshold=0.5, recent=64)
+    layers = table.groupby("layer").agg({"kvlab_slots": "first", "recorded_slots": "first", "agreement": "mean"})
+    here, there = layers["kvlab_slots"] < TOKENS, layers["recorded_slots"] < TOKENS
+    report("simlayerkv", table["agreement"].mean(), f"lazy layers {here.tolist()} here, {there.tolist()} there")
+    assert (layers.loc[here == there, "agreement"] == 1).all()
+    assert here[here != there].all(), "more attention counts here, so more layers are lazy"
+    assert there.any() and not there.all()
 
 
-def test_think(prompt: torch.Tensor, theirs: dict) -> None:
+def test_think(prompt: torch.Tensor, recordings: Path) -> None:
     lab = load_model("mini")
     cache = make_cache(lab, make_method("packed", store="think/pruned=40"), 1.0)
     with torch.inference_mode():
         lab.model(prompt, past_key_values=cache)
-    mine = [layer.tables[0].learned["keys"]["channels"][0].tolist() for layer in cache.compressed_layers()]
-    agreement = overlap(mine, theirs["think"])
-    report("think", agreement, "of the channels; kvpress prunes the newest 32 keys too, and chooses with them")
-    assert agreement > 0.9
+    theirs = json.loads((recordings / "think.json").read_text())
+    shares = [
+        len(set(own) & set(other)) / max(len(own), len(other))
+        for layer, heads in zip(cache.compressed_layers(), theirs, strict=True)
+        for own, other in zip(layer.tables[0].learned["keys"]["channels"][0].tolist(), heads, strict=True)
+    ]
+    share = sum(shares) / len(shares)
+    report("think", share, "of the channels; kvpress prunes the newest 32 keys too, and chooses with them")
+    assert share > 0.9

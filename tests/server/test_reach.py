@@ -25,7 +25,7 @@ from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.models.info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.planning.choices import local_models, model_field_help
-from kvlab.requests.compare import CompareRequest, RestoreRequest
+from kvlab.requests.compare import CompareRequest, ImportRequest, RestoreRequest
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder
 
@@ -144,6 +144,7 @@ def test_a_request_names_nothing_by_its_path(server: Path, tmp_path: Path) -> No
         BenchJob(name="it", requests=(BenchRequest(mode="decode", model=str(tmp_path / "elsewhere"), choices=(H2O,)),)),
         BenchJob(name="it", preset="small", changes={"model": str(tmp_path / "elsewhere")}),
         RestoreRequest(run_id="of-somebody-else"),
+        ImportRequest(file=f"{'0' * 12}/it.kvlab", model=str(tmp_path / "elsewhere")),
     ]
     for request in refused:
         said = sentence(lambda request=request: jobs.submit(server, request))

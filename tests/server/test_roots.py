@@ -13,7 +13,7 @@ from kvlab.evaluation.request import EvalJob
 from kvlab.jobs.batch import load_batch
 from kvlab.library import archive
 from kvlab.library import recycle_bin as rubbish
-from kvlab.requests.compare import RestoreRequest
+from kvlab.requests.compare import ImportRequest, RestoreRequest
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import RunRecord, check_id
 from kvlab.trace.stories import story_path
@@ -32,6 +32,8 @@ USES: dict[str, Callable[[Path, str], object]] = {
     "brought back": lambda root, name: rubbish.restore_deleted(root, name),
     "exported": lambda root, name: archive.pack(root, "evaluation", [name], "", root / "out.zip"),
     "searched": lambda root, name: RestoreRequest(run_id=name),
+    "imported": lambda root, name: ImportRequest(file=f"{name}.kvlab"),
+    "imported from": lambda root, name: ImportRequest(file=f"{'0' * 12}/{name}/x.kvlab"),
     "evaluated": lambda root, name: EvalJob.model_validate({"name": name, "request": {}}),
 }
 

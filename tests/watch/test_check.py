@@ -18,7 +18,8 @@ from kvlab.core.errors import UserError
 from kvlab.trace import open_run
 from kvlab.watch.check import check
 from kvlab.watch.recorder import watch
-from kvlab.watch.run_folder import import_recording
+from kvlab.watch.recording import read_recording
+from kvlab.watch.run_folder import import_recording, load_recorded_model
 
 MINI = str(asset_path("mini"))
 BUDGET = 60
@@ -85,6 +86,48 @@ def test_a_fault_is_found_and_named(
     assert named in result.sentences[-1] and "explains all of it" in result.sentences[-1]
 
 
+def ends(path: Path, foreign: Any, ids: torch.Tensor, copies: int = 1) -> Path:
+    """The first 40 and the last 20 tokens, which is not what a paper with 4 sinks says; each head `copies` times.
+
+    The second of two holds tokens 1 to 40 in place of the first 40.
+    """
+    kept = torch.cat([torch.arange(40), torch.arange(ids.shape[1] - 20, ids.shape[1])])
+    moved = torch.cat([kept[:40] + 1, kept[40:]])
+    with watch(foreign, title="ends", path=str(path)), torch.no_grad():
+        cache = DynamicCache()
+        foreign(ids, past_key_values=cache)
+        for layer in cache.layers:
+            for name in ("keys", "values"):
+                part = getattr(layer, name)
+                each = [part[:, :, kept], part[:, :, moved]][:copies]
+                setattr(layer, name, torch.stack(each, 2).flatten(1, 2))
+    return path
+
+
+def test_how_many_first_tokens_are_held_is_found_in_the_recording(
+    tmp_path: Path, foreign_model: Any, model: Any
+) -> None:
+    result = check(ends(tmp_path / "a.kvlab", foreign_model, text_ids(model)), "streaming-llm", BUDGET, model)
+    assert "sinks=40" in result.sentences[-1] and "explains all of it" in result.sentences[-1], result.sentences
+
+
+def test_query_heads_that_choose_for_themselves_are_said(tmp_path: Path, foreign_model: Any, model: Any) -> None:
+    recording = ends(tmp_path / "a.kvlab", foreign_model, text_ids(model), copies=2)
+    heads = 2 * model.model.config.num_key_value_heads
+    result = check(recording, "streaming-llm:sinks=40", BUDGET, model)
+    after = result.table[result.table["step"] == 0]
+    assert sorted(after["head"].unique()) == list(range(heads))
+    assert (after.loc[after["head"] % 2 == 0, "agreement"] == 1).all(), "the first copy of each"
+    assert (after.loc[after["head"] % 2 == 1, "common"] == BUDGET - 1).all(), "the second lacks the first token"
+    assert result.query_heads == 2 and "the 2 query heads of a KV head hold tokens of their own" in result.sentences[-1]
+    _, own = import_recording(recording, tmp_path / "runs", model)
+    run = open_run(own)
+    assert sorted(run.steps["head"].unique()) == list(range(heads // 2))
+    assert "holds keys and values of every query head, 2 for each KV head" in " ".join(run.record.notes)
+    gone = run.events[(run.events["layer"] == 0) & (run.events["head"] == 0)]
+    assert sorted(gone["source"]) == list(range(40, text_ids(model).shape[1] - 20)), "the first copy is drawn"
+
+
 def test_a_recording_becomes_a_run_with_the_slots_that_were_held(
     tmp_path: Path, foreign_model: Any, model: Any
 ) -> None:
@@ -106,6 +149,15 @@ def test_a_recording_becomes_a_run_with_the_slots_that_were_held(
     expected = true[-3].gather(0, text_ids(model)[0, -2:-1])
     assert forced["logprob_full"].iloc[0] == pytest.approx(float(expected), abs=1e-3)
     assert (forced["kl"] >= 0).all()
+
+
+def test_the_model_is_loaded_in_the_type_that_was_recorded(tmp_path: Path) -> None:
+    foreign = AutoModelForCausalLM.from_pretrained(MINI, dtype=torch.bfloat16).eval()
+    with watch(foreign, path=str(tmp_path / "a.kvlab")), torch.no_grad():
+        foreign(torch.arange(3, 60)[None], past_key_values=DynamicCache())
+    recording = read_recording(tmp_path / "a.kvlab")
+    assert load_recorded_model(recording, MINI).model.dtype is torch.bfloat16
+    assert check(tmp_path / "a.kvlab", "full", 1.0, MINI).agrees
 
 
 def test_the_commands(tmp_path: Path, foreign_model: Any, model: Any) -> None:

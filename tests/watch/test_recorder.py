@@ -81,6 +81,28 @@ def test_kept_slots_are_named_in_every_layer_row_and_head(tmp_path: Path, family
     assert recording.counts()["unknown"] == 0 and recording.counts()["merged"] == 0
 
 
+class Storing(DynamicCache):
+    """Stores the very tensors of the prompt, as caches of older transformers do."""
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        held = super().update(keys, values, layer_idx, *rest, **more)
+        if held[0].shape == keys.shape:
+            self.layers[layer_idx].keys, self.layers[layer_idx].values = held = keys, values
+        return held
+
+
+def test_what_is_written_into_a_slot_in_place_is_no_tokens_own(tmp_path: Path) -> None:
+    def fold(cache: Any) -> None:
+        for layer in cache.layers:
+            layer.values[:, :, 6] += 0.25 * layer.values[:, :, 5]
+            layer.keys, layer.values = layer.keys[:, :, 6:], layer.values[:, :, 6:]
+
+    held = record(tmp_path / "a.kvlab", model_of(), fold, cache=Storing()).passes[0].layers[1]
+    assert held.counts["merged"] == 2 and held.counts["kept"] == 2 * (TOKENS - 4 - 7)
+    parents = {int(row[3]): row[5] for row in held.merges if row[1] == 0}
+    assert parents == pytest.approx({5: 0.25, 6: 1.0}, abs=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_merged_slots_are_taken_apart_with_their_weights(tmp_path: Path, dtype: torch.dtype) -> None:
     pairs = torch.randperm(TOKENS - 4, generator=torch.Generator().manual_seed(3))[:20].view(2, 10)
@@ -139,18 +161,38 @@ def test_a_cache_that_gets_only_chosen_tokens_is_recognised_by_rotated_keys(
     assert held.positions[0].tolist() == [expected] * 4
 
 
-def test_rotated_keys_are_moved_and_noise_is_unknown(tmp_path: Path) -> None:
+def test_rotated_keys_are_moved_values_written_over_are_changed_and_noise_is_unknown(tmp_path: Path) -> None:
     def rotate_and_spoil(cache: Any) -> None:
         for layer in cache.layers:
             layer.keys = layer.keys[:, :, 10:].clone()
             layer.values = layer.values[:, :, 10:].clone()
             layer.keys[:, :, :5] = -layer.keys[:, :, :5]
-            layer.values[:, :, 7] = torch.randn(layer.values[:, :, 7].shape, generator=torch.Generator().manual_seed(4))
+            noise = torch.randn(layer.values[:, :, 7:9].shape, generator=torch.Generator().manual_seed(4))
+            layer.values[:, :, 7:9] = noise
+            layer.keys[:, :, 7] = noise[:, :, 1]
 
     recording = record(tmp_path / "a.kvlab", model_of(), rotate_and_spoil)
-    held = recording.passes[0].layers[1]
-    assert held.counts["moved"] == 2 * 5 and held.counts["unknown"] == 2
-    assert held.positions[0, 0, :8].tolist() == [10, 11, 12, 13, 14, 15, 16, -1]
+    for held in (recording.passes[0].layers[1], recording.passes[-1].layers[1]):
+        assert held.counts["moved"] == 2 * 5 and held.counts["unknown"] == held.counts["changed"] == 2
+        assert held.positions[0, 0, :9].tolist() == [10, 11, 12, 13, 14, 15, 16, -1, 18]
+
+
+def test_slots_of_one_bit_a_number_are_told_by_the_nearest_token(tmp_path: Path) -> None:
+    def quantise(cache: Any) -> None:
+        for layer in cache.layers:
+            for name in ("keys", "values"):
+                rows = getattr(layer, name)
+                rows = rows.sign() * rows.abs().mean(-1, keepdim=True)
+                rows[:, :, 5] = rows[:, :, 9]  # is not the token of its place
+                setattr(layer, f"_quantized_{name}", rows)
+                setattr(layer, name, torch.empty(0))
+            layer._dequantize = lambda rows: rows
+
+    for held in record(tmp_path / "a.kvlab", model_of(), quantise, steps=0).passes[0].layers.values():
+        # With 16 numbers a row a sign can come nearest to another token's: then the slot is not named.
+        assert held.counts["quantised"] >= 0.95 * 2 * TOKENS and held.counts["kept"] == 0
+        for slots in held.positions[0].tolist():
+            assert slots[5] == -1 and all(token in (place, -1) for place, token in enumerate(slots))
 
 
 def test_static_caches_padding_and_masks(tmp_path: Path) -> None:
@@ -178,6 +220,16 @@ def test_generate_is_recorded_and_each_call_is_a_sequence(tmp_path: Path) -> Non
     assert {one.sequence for one in read.passes} == {0, 1}
     assert sum(one.tokens for one in read.passes) == 2 * (TOKENS + 4)
     assert read.passes[0].logits is not None and read.passes[0].logits.shape == (1, 97)
+
+
+def test_passes_may_be_in_and_out_of_inference_mode(tmp_path: Path) -> None:
+    model, ids, cache = model_of(), ids_of(), DynamicCache()
+    with watch(model, path=str(tmp_path / "a.kvlab")) as recording:
+        with torch.inference_mode():
+            model(ids[:, :40], past_key_values=cache)
+        with torch.no_grad():
+            model(ids[:, 40:], past_key_values=cache)
+    assert "100 % kept" in recording.summary
 
 
 def test_nothing_of_the_model_is_changed(tmp_path: Path) -> None:
