@@ -33,6 +33,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "lagkv": {"sinks": 1, "lag": 3, "buffer": 2},
     "expected-attention": {"sinks": 1, "n_future": 8, "buffer": 2},
     "criticalkv": {"window": 3, "kernel": 3, "buffer": 2},
+    "defensivekv": {"window": 3, "kernel": 3, "buffer": 2},
+    "layer-defensivekv": {"window": 3, "kernel": 3, "buffer": 2},
     "chunkkv": {"window": 3, "length": 4, "buffer": 2},
     # Random weights ask much alike, and a small ridge then makes much of rounding: by up to 1 / (4 ridge^2).
     "grkv": {"window": 3, "kernel": 3, "rows": 4, "buffer": 2, "ridge": 1.0},

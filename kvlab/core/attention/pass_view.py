@@ -31,11 +31,8 @@ class PassView(LayerPass):
         if self.num_new == 1 and row_weight is None:
             return self.last_mass()
         first = self._first_row(rows)
-        weight = None if row_weight is None else row_weight.reshape(-1, row_weight.shape[-1])[:, first - self.num_new :]
-        real = self._real_rows(first)
-        if real is not None:
-            weight = real if weight is None else weight * real
-        elif (together := self._expected_sums(first, weight)) is not None:
+        weight = self._row_weights(first, row_weight)
+        if self.row_valid is None and (together := self._expected_sums(first, weight)) is not None:
             return together
         return self._once(
             ("column_mass", first), lambda: self._statistics().column_sums(first, weight, self._normalizers), weight
@@ -54,15 +51,18 @@ class PassView(LayerPass):
         sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
         return sums[place]
 
-    def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+    def column_max(self, rows: int | None = None, slots: int | None = None, row_weight: Tensor | None = None) -> Tensor:
         """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries (default all).
 
-        With `slots`, only for the first ones; the rest is undefined.
+        Each query's is multiplied by its `row_weight` ([B,] rows) first. With `slots`, only for the first ones; the
+        rest is undefined.
         """
         first = self._first_row(rows)
-        real = self._real_rows(first)
+        weight = self._row_weights(first, row_weight)
         return self._once(
-            ("column_max", first, slots), lambda: self._statistics().column_max(first, real, self._normalizers, slots)
+            ("column_max", first, slots),
+            lambda: self._statistics().column_max(first, weight, self._normalizers, slots),
+            weight,
         )
 
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
@@ -82,6 +82,12 @@ class PassView(LayerPass):
 
     def _first_row(self, rows: int | None) -> int:
         return self.num_new - min(rows or self.num_new, self.num_new)
+
+    def _row_weights(self, first: int, given: Tensor | None) -> Tensor | None:
+        """Weights (B or 1, q - first) of the queries from row `first` on, 0 for padding; None if all count alike."""
+        weight = None if given is None else given.reshape(-1, given.shape[-1])[:, first - self.num_new :]
+        real = self._real_rows(first)
+        return weight if real is None else real if weight is None else weight * real
 
     def _real_rows(self, first: int) -> Tensor | None:
         """(B, q - first) float32: 1 for real queries; None if all are."""
