@@ -56,7 +56,8 @@ class Covering:
         place = torch.arange(score.shape[-1], device=score.device)
         first = (order.values.cumsum(-1) < share) & (place < most[:, None, None])
         covering = torch.zeros_like(first).scatter(-1, order.indices, first)
-        return torch.where(covering, score.amax((1, 2), keepdim=True), score)
+        # By less than .1 %, so that of those that another layer's slots displace, it is not the later heads' that go.
+        return torch.where(covering, score.amax((1, 2), keepdim=True) * (1 + attention / 1024), score)
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,10 @@ class CoveringModel(ModelWide):
         """Scores and mean attention (B, 2, H, S)."""
         return torch.stack([slots.score, self.covering.mean_attention(slots, layer_pass)], 1)
 
-    def head_budgets(self, view: View) -> Tensor | None:
-        if COUNTS not in view.statistics:  # layers are compared once, by the first that decides
-            both = {layer: noted.to(view.budget.device) for layer, noted in view.statistics.items()}
-            raised = {layer: self.covering.raised(noted[:, 0], noted[:, 1], view) for layer, noted in both.items()}
-            view.statistics.update(raised)
-        return super().head_budgets(view)
+    def _counts(self, view: View) -> Tensor:
+        both = {layer: noted.to(view.budget.device) for layer, noted in view.statistics.items()}
+        raised = {layer: self.covering.raised(noted[:, 0], noted[:, 1], view) for layer, noted in both.items()}
+        return super()._counts(replace(view, statistics=raised))
 
 
 @dataclass(frozen=True)
