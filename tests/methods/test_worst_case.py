@@ -141,7 +141,7 @@ def test_defensivekv_covers_the_mean_first_and_then_the_worst(covering: float, b
     for seed, module in enumerate((Attention(), Attention(60))):
         states_of_layer = query.roll(seed, 2), key, value.roll(seed, 1)
         for both in layers.values():
-            feed_layer(both[seed], module, *states_of_layer)
+            feed(both[seed], module, draw(5, 1, TOKENS, HIDDEN), *states_of_layer)  # type: ignore[arg-type]
         rows, norms = rows_of(*states_of_layer[:2]), relative(projected(module, states_of_layer[2]))
         groups = [rows[head * GROUP : (head + 1) * GROUP] for head in range(HEADS)]
         means = [group.mean((0, 1)).tolist() for group in groups]
@@ -162,11 +162,11 @@ def test_defensivekv_covers_the_mean_first_and_then_the_worst(covering: float, b
             for layer in pool:
                 for head in range(HEADS):
                     own = found[layer][head]
-                    stays = set(both[layer].positions(head))
+                    stays = set(kept(both[layer])[head])
                     assert stays >= set(range(CONTEXT, TOKENS))
                     assert stays >= {t for t in range(CONTEXT) if own[t] > least * (1 + 1e-3)}
                     assert not stays & {t for t in range(CONTEXT) if own[t] < least * (1 - 1e-3)}
-            assert sum(len(both[layer].positions(head)) for layer in pool for head in range(HEADS)) == (
+            assert sum(len(kept(both[layer])[head]) for layer in pool for head in range(HEADS)) == (
                 budget * HEADS * len(pool)
             )
 
@@ -177,18 +177,11 @@ class One(HandLayer):
     def __init__(self, settings: LayerSettings, index: int) -> None:
         self.layer = CompressedLayer(index, settings)
 
-    def positions(self, head: int) -> list[int]:
-        return kept(self)[head]
-
 
 def pair(name: str, covering: float, budget: int) -> list[One]:
     options = {"window": WINDOW, "kernel": KERNEL, "covering": covering}
     settings = LayerSettings(make_method(name, **options).pipeline(), Budget(budget), num_layers=2)
     return [One(settings, index) for index in range(2)]
-
-
-def feed_layer(layer: One, module: Attention, query: Tensor, key: Tensor, value: Tensor) -> None:
-    feed(layer, module, draw(5, 1, TOKENS, HIDDEN), query, key, value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])

@@ -68,7 +68,7 @@ class PassView(LayerPass):
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
         """Root mean square (B, H, S) of the attention from the last `rows` real queries; `slots` as in `column_max`."""
         first = self._first_row(rows)
-        real = self._real_rows(first)
+        real = self._row_weights(first)
         squares = self._once(
             ("column_squares", first, slots),
             lambda: self._statistics().column_sums(first, real, self._normalizers, True, slots),
@@ -83,15 +83,13 @@ class PassView(LayerPass):
     def _first_row(self, rows: int | None) -> int:
         return self.num_new - min(rows or self.num_new, self.num_new)
 
-    def _row_weights(self, first: int, given: Tensor | None) -> Tensor | None:
-        """Weights (B or 1, q - first) of the queries from row `first` on, 0 for padding; None if all count alike."""
+    def _row_weights(self, first: int, given: Tensor | None = None) -> Tensor | None:
+        """Weights (B or 1, q - first) float32 of the queries from row `first` on, 0 for padding; None if all are 1."""
         weight = None if given is None else given.reshape(-1, given.shape[-1])[:, first - self.num_new :]
-        real = self._real_rows(first)
-        return weight if real is None else real if weight is None else weight * real
-
-    def _real_rows(self, first: int) -> Tensor | None:
-        """(B, q - first) float32: 1 for real queries; None if all are."""
-        return None if self.row_valid is None else self.row_valid[:, first:].float()
+        if self.row_valid is None:
+            return weight
+        real = self.row_valid[:, first:].float()
+        return real if weight is None else weight * real
 
     def last_logits(self, rows: int = 1) -> Tensor:
         """Logits (B, H, G, rows, S) of the last `rows` queries without log mass.
@@ -271,7 +269,7 @@ class PassView(LayerPass):
 
     def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
-        real = self._real_rows(self.num_new - rows)
+        real = self._row_weights(self.num_new - rows)
         real = torch.ones(1, rows, device=self.key.device) if real is None else real
         columns = torch.arange(self.key.shape[2], device=self.key.device)
         first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.parts import Allocator, Capabilities, Victims, Wrapper
+from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
@@ -137,6 +137,7 @@ class DefensiveKV(WindowEvicting):
     name: ClassVar[str] = "defensivekv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "DefensiveKV"
+    across_layers: ClassVar[bool] = False
 
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("average", description="pooling over neighbours")
@@ -178,11 +179,13 @@ class DefensiveKV(WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         covering = Covering(self.window, self.covering)
-        allocate = CoveringHeads(window=self.window, floor=0.0, covering=covering)
-        return self._competing(allocate, covering)
-
-    def _competing(self, allocate: Allocator, covering: Covering) -> Pipeline:
-        select = CoveringFirst(LowestScore(recent=self.window), covering)
+        inner = LowestScore(recent=self.window)
+        allocate = (
+            CoveringModel(select=inner, covering=covering)
+            if self.across_layers
+            else CoveringHeads(window=self.window, floor=0.0, covering=covering)
+        )
+        select = CoveringFirst(inner, covering)
         return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
 
 
@@ -196,7 +199,4 @@ class LayerDefensiveKV(DefensiveKV):
 
     name: ClassVar[str] = "layer-defensivekv"
     title: ClassVar[str] = "Layer-DefensiveKV"
-
-    def pipeline(self) -> Pipeline:
-        covering = Covering(self.window, self.covering)
-        return self._competing(CoveringModel(select=LowestScore(recent=self.window), covering=covering), covering)
+    across_layers: ClassVar[bool] = True
