@@ -179,13 +179,12 @@ class DefensiveKV(WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         covering = Covering(self.window, self.covering)
-        inner = LowestScore(recent=self.window)
+        select = CoveringFirst(LowestScore(recent=self.window), covering)
         allocate = (
-            CoveringModel(select=inner, covering=covering)
+            CoveringModel(select=select, covering=covering)
             if self.across_layers
             else CoveringHeads(window=self.window, floor=0.0, covering=covering)
         )
-        select = CoveringFirst(inner, covering)
         return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
 
 
