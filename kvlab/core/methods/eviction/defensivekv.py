@@ -137,6 +137,7 @@ class DefensiveKV(WindowEvicting):
     name: ClassVar[str] = "defensivekv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "DefensiveKV"
+    added: ClassVar[tuple[str, ...]] = ()
     across_layers: ClassVar[bool] = False
 
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the pooling over neighbours, odd")

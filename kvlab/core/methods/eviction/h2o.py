@@ -25,6 +25,7 @@ class H2O(Method):
     name: ClassVar[str] = "h2o"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "H2O"
+    added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
 
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for the most recent tokens")
     aggregate: Literal["mean", "max"] = Field("mean", description="sum over queries and mean over heads, or maximum")

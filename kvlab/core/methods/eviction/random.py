@@ -81,6 +81,7 @@ class Random(Method):
     name: ClassVar[str] = "random"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "Random"
+    added: ClassVar[tuple[str, ...]] = ("prompt", "draws", "buffer")
     paper: ClassVar[str] = ""
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")

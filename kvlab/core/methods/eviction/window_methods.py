@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -46,6 +46,8 @@ class WindowScored(Method):
 
 class WindowEvicting(WindowScored, GoesOn):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
+
+    added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
 
     edges: Edges = Field(
         "tokens", description="average pooling at the ends of the text: real tokens only, or zeros beyond them too"
