@@ -83,6 +83,15 @@ KVCache-Factory's classes (pyramidkv_utils.py, commit c97f9d7) on the states of 
 they count too: SnapKV, H2O and StreamingLLM keep the same positions (100 %), PyramidKV 99.2 % (its layer lengths differ
 by a slot; at equal lengths 100 %), key norm 99.4 %, SnapKV with max pooling 99.2 %.
 
+FFY0/DefensiveKV's classes (commit 9251b95; the norm of projected values in torch in place of their GPU kernel) on six
+prompts of mini, 480 and 960 tokens, at 10, 20 and 40 %: DefensiveKV keeps 72,571 of 72,576 positions alike.
+Layer-DefensiveKV agrees in 99.5 %: in all, but for two prompts at 48 slots, where a layer of theirs gives up a part of
+its own window, which stays here. On SmolLM2 (two prompts of 480 tokens, 20 %) 17,280 of 17,280 and 17,279 of 17,281
+agree. Of the slots beside the window their first stage, by mean attention, takes 79, 70 and
+53 %. The code differs from what its comments say in three places, followed here: the projected norm is relative to the
+token's other heads, not to the head's other tokens; the attention that counts towards the 90 % is that of the tokens
+before the window, not the window's; and the most slots of the first stage are a share of the prompt without the window.
+
 `exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/core/methods/merging/exactmerge2.md)).
 """
 

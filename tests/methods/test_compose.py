@@ -48,7 +48,8 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
         assert compose(method, method, method, method, **{name: other}).pipeline() == expected
 
 
-IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "fast-kvzip", "lukv", "cap")  # scores that ask for hidden states
+# Scores that ask for hidden states, or for the output projection.
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "fast-kvzip", "lukv", "cap", "defensivekv")
 
 
 @pytest.mark.parametrize(

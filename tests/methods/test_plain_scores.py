@@ -192,6 +192,32 @@ def test_random_keeps_a_uniform_sample_of_the_text() -> None:
     assert (times - expected).abs().max() < 4 * math.sqrt(expected * (1 - 9 / 19))
 
 
+@pytest.mark.parametrize(
+    ("budget", "recent", "buffer", "cuts"), [(12, 1, 2, 3), (16, 4, 4, 2), (9, 2, 1, 5), (30, 8, 8, 4)]
+)
+def test_fresh_draws_survive_by_their_closed_form(budget: int, recent: int, buffer: int, cuts: int) -> None:
+    """Of K drawn slots and W newer ones in a head an old token survives E cuts with (K / (K + W))^E."""
+    heads, prompted = 1500, 3
+    many = HandLayer("random", budget, prompt="keep", draws="anew", recent=recent, buffer=buffer)
+    many.feed(*(draw(seed, 1, heads, prompted, 1) for seed in range(3)))
+    kept_slots = budget - prompted - recent
+    first = next(cut for cut in range(1, 99) if prompted + cut * buffer > budget)  # the decision that has to evict
+    cut_down = prompted + first * buffer - budget  # that many only, then `buffer` at a time
+    for step in range((first + cuts) * buffer):
+        many.feed(*(draw(9 * step + seed, 1, heads, 1, 1) for seed in range(3, 6)))
+    slots = many.layer.slots
+    assert slots is not None
+    assert (slots.valid.sum(-1) == budget).all()
+    there = torch.zeros(heads, prompted + (first + cuts) * buffer)
+    there.scatter_add_(1, slots.position[0].long().masked_fill(~slots.valid[0], 0), slots.valid[0].float())
+    assert there[:, :prompted].all() and there[:, -recent:].all()
+    at_first = kept_slots / (kept_slots + cut_down)
+    expected = at_first * (kept_slots / (kept_slots + buffer)) ** cuts
+    first_faced = prompted + kept_slots + cut_down  # tokens before it faced every cut
+    share = there[:, prompted:first_faced].mean(0)
+    assert (share - expected).abs().max() < 4.5 * math.sqrt(expected * (1 - expected) / heads)
+
+
 def drawn(hand: HandLayer, head: int) -> list[tuple[int, float]]:
     """(position, number) of the tokens that are there."""
     slots = hand.layer.slots

@@ -28,6 +28,8 @@ REFERENCES = {
     "lagkv": "test_plain_scores.py::test_lagkv_partition_by_partition",
     "expected-attention": "test_expected_attention.py::test_keeps_what_the_closed_form_says",
     "criticalkv": "test_critical.py::test_half_by_score_and_the_rest_by_what_it_adds",
+    "defensivekv": "test_worst_case.py::test_defensivekv_covers_the_mean_first_and_then_the_worst",
+    "layer-defensivekv": "test_worst_case.py::test_defensivekv_covers_the_mean_first_and_then_the_worst",
     "rkv": "test_decode_buffer.py::test_rkv_slot_by_slot",
     "chunkkv": "test_chunkkv.py::test_the_best_chunks_stay_whole",
     "grkv": "test_grkv.py::test_survivors_are_refitted_slot_by_slot",

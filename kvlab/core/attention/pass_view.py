@@ -31,11 +31,8 @@ class PassView(LayerPass):
         if self.num_new == 1 and row_weight is None:
             return self.last_mass()
         first = self._first_row(rows)
-        weight = None if row_weight is None else row_weight.reshape(-1, row_weight.shape[-1])[:, first - self.num_new :]
-        real = self._real_rows(first)
-        if real is not None:
-            weight = real if weight is None else weight * real
-        elif (together := self._expected_sums(first, weight)) is not None:
+        weight = self._row_weights(first, row_weight)
+        if self.row_valid is None and (together := self._expected_sums(first, weight)) is not None:
             return together
         return self._once(
             ("column_mass", first), lambda: self._statistics().column_sums(first, weight, self._normalizers), weight
@@ -54,21 +51,24 @@ class PassView(LayerPass):
         sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
         return sums[place]
 
-    def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+    def column_max(self, rows: int | None = None, slots: int | None = None, row_weight: Tensor | None = None) -> Tensor:
         """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries (default all).
 
-        With `slots`, only for the first ones; the rest is undefined.
+        Each query's is multiplied by its `row_weight` ([B,] rows) first. With `slots`, only for the first ones; the
+        rest is undefined.
         """
         first = self._first_row(rows)
-        real = self._real_rows(first)
+        weight = self._row_weights(first, row_weight)
         return self._once(
-            ("column_max", first, slots), lambda: self._statistics().column_max(first, real, self._normalizers, slots)
+            ("column_max", first, slots),
+            lambda: self._statistics().column_max(first, weight, self._normalizers, slots),
+            weight,
         )
 
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
         """Root mean square (B, H, S) of the attention from the last `rows` real queries; `slots` as in `column_max`."""
         first = self._first_row(rows)
-        real = self._real_rows(first)
+        real = self._row_weights(first)
         squares = self._once(
             ("column_squares", first, slots),
             lambda: self._statistics().column_sums(first, real, self._normalizers, True, slots),
@@ -83,9 +83,13 @@ class PassView(LayerPass):
     def _first_row(self, rows: int | None) -> int:
         return self.num_new - min(rows or self.num_new, self.num_new)
 
-    def _real_rows(self, first: int) -> Tensor | None:
-        """(B, q - first) float32: 1 for real queries; None if all are."""
-        return None if self.row_valid is None else self.row_valid[:, first:].float()
+    def _row_weights(self, first: int, given: Tensor | None = None) -> Tensor | None:
+        """Weights (B or 1, q - first) float32 of the queries from row `first` on, 0 for padding; None if all are 1."""
+        weight = None if given is None else given.reshape(-1, given.shape[-1])[:, first - self.num_new :]
+        if self.row_valid is None:
+            return weight
+        real = self.row_valid[:, first:].float()
+        return real if weight is None else weight * real
 
     def last_logits(self, rows: int = 1) -> Tensor:
         """Logits (B, H, G, rows, S) of the last `rows` queries without log mass.
@@ -265,7 +269,7 @@ class PassView(LayerPass):
 
     def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
-        real = self._real_rows(self.num_new - rows)
+        real = self._row_weights(self.num_new - rows)
         real = torch.ones(1, rows, device=self.key.device) if real is None else real
         columns = torch.arange(self.key.shape[2], device=self.key.device)
         first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)

@@ -84,6 +84,8 @@ class Method(BaseModel, ABC):
     needs_budget: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
+    # Settings that older runs lack, which are saved only where they are not the default: rows of before still count.
+    added: ClassVar[tuple[str, ...]] = ()
 
     @field_validator("*")
     @classmethod
@@ -164,6 +166,7 @@ class Method(BaseModel, ABC):
             hidden.add("read")
         if self.read_share is None:
             hidden.add("read_share")
+        hidden |= {name for name in self.added if getattr(self, name) == type(self).model_fields[name].default}
         return {name: value for name, value in dump(self).items() if name not in hidden}
 
     @abstractmethod

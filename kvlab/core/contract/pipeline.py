@@ -81,8 +81,7 @@ class Pipeline:
 
         Parts that sum over all queries are updated after each chunk by `accumulate`.
         """
-        parts = (self.can.score, self.can.allocate, self.can.settle)
-        return min(tokens, max(part.prompt_rows(tokens) for part in parts))
+        return min(tokens, max(part.prompt_rows(tokens) for part in self.can.all))
 
     def scorer_rows(self, tokens: int) -> int:
         """Number of last queries of a prompt of `tokens` that the scorer uses."""

@@ -215,8 +215,8 @@ class AttentionPass(Protocol):
         """
         ...
 
-    def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
-        """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries.
+    def column_max(self, rows: int | None = None, slots: int | None = None, row_weight: Tensor | None = None) -> Tensor:
+        """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries, times its `row_weight`.
 
         With `slots`, only for the first ones.
         """

@@ -16,8 +16,8 @@ __all__ = ["Method", "make_method", "registered"]
 SHOWN = (
     "full", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv",
     "pyramidinfer", "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "fast_kvzip",
-    "duoattention", "attention_matching", "expected_attention", "criticalkv", "cap", "cur", "compactor", "qfilter",
-    "simlayerkv", "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv",
+    "duoattention", "attention_matching", "expected_attention", "criticalkv", "defensivekv", "cap", "cur", "compactor",
+    "qfilter", "simlayerkv", "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv",
     "headkv", "lukv", "nacl", "finch", "scissorhands", "zsmerge", "kvmerger", "pyramid_pool",
     "cam", "d2o", "less", "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge",
     "exactmerge2",

@@ -30,7 +30,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
         "rehearsal": "kvzip",
     },
     "allocate": {
-        "uniform": "h2o",
+        "uniform": "window",
         "pyramid": "pyramidkv",
         "linear": "pyramid-pool",
         "variance": "d2o",
@@ -38,7 +38,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
         "profile": "duoattention",
         "curves": "lukv",
     },
-    "settle": {"evict": "h2o", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
+    "settle": {"evict": "window", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
 }
 SELECTORS: dict[str, Callable[..., Selector]] = {"topk": LowestScore, "oldest": Oldest}
 SELECTOR_PARAMETERS = {"topk": ("sinks", "recent"), "oldest": ("sinks",)}

@@ -12,10 +12,10 @@ from kvlab.core.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import (
-    POOLED_EDGES,
     PROMPT_ONLY,
     RKV_BUFFER,
     SHARED_HEADS,
+    WINDOW_REASONS,
     WindowEvicting,
 )
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -88,7 +88,7 @@ class AdaKV(WindowEvicting):
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "floor": "the paper's tables; 0.5 is the code's own default",
         "floor_rule": "keeps the requested total; the code's rounding misses it by up to a slot per head",
         "normalize": "an option of the code, off there and not in the paper",

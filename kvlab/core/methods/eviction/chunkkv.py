@@ -12,7 +12,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, PROMPT_ONLY, RKV_BUFFER, Odd, WindowEvicting
+from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, WINDOW_REASONS, Odd, WindowEvicting
 from kvlab.core.methods.selectors.chunks import Chunks, GatedChunks
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
@@ -59,7 +59,7 @@ class ChunkKV(WindowEvicting):
         "window": "SnapKV's, whose score it takes here",
         "kernel": "chunks replace pooling; SnapKV pools over 7",
         "pooling": "SnapKV's; no effect with a kernel of 1",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "decode": PROMPT_ONLY,
         "buffer": RKV_BUFFER,
     }
@@ -100,7 +100,7 @@ class EntropyGatedChunkKV(ChunkKV):
         "window": "SnapKV's, whose score it takes here",
         "kernel": "chunks replace pooling; SnapKV pools over 7",
         "pooling": "SnapKV's; no effect with a kernel of 1",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "buffer": RKV_BUFFER,
     }
 

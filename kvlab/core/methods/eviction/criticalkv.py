@@ -19,10 +19,10 @@ from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import (
-    POOLED_EDGES,
     PROMPT_ONLY,
     RKV_BUFFER,
     SHARED_HEADS,
+    WINDOW_REASONS,
     WindowEvicting,
 )
 from kvlab.core.methods.scorers.value_norm import output_norms
@@ -110,7 +110,7 @@ class CriticalKV(WindowEvicting):
         "window": "SnapKV's, whose score it takes here",
         "kernel": "SnapKV's",
         "pooling": "SnapKV's",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "decode": PROMPT_ONLY,
         "buffer": RKV_BUFFER,
     }

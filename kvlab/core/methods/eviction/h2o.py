@@ -1,7 +1,7 @@
 """H2O: heavy hitters by accumulated attention."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,8 +25,13 @@ class H2O(Method):
     name: ClassVar[str] = "h2o"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "H2O"
+    added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
 
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for the most recent tokens")
+    aggregate: Literal["mean", "max"] = Field("mean", description="sum over queries and mean over heads, or maximum")
+    decay: float = Field(
+        1.0, ge=0, le=1, description="weight of a query relative to the next one; 0: only the newest counts"
+    )
 
     paper: ClassVar[str] = "https://arxiv.org/abs/2306.14048"
     presets: ClassVar[Mapping[str, Preset]] = {
@@ -70,7 +75,10 @@ class H2O(Method):
     }
     reasons: ClassVar[Mapping[str, str]] = {
         "recent": "the paper's; the streaming programs keep almost no heavy hitters",
+        "aggregate": "the paper's sum; the maximum of all queries is SnapKV's and DefensiveKV's question asked of H2O",
+        "decay": "the paper's sum; InertiaKV (arXiv 2609.03515) compares one step, all steps and a decay of .8",
     }
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(AccumulatedAttention(), Uniform(), LowestScore(recent=self.recent), Evict())
+        score = AccumulatedAttention(self.decay, aggregate=self.aggregate)
+        return Pipeline(score, Uniform(), LowestScore(recent=self.recent), Evict())

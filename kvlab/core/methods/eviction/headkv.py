@@ -9,7 +9,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.profile import HeadProfile
-from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, RKV_BUFFER, SHARED_HEADS, WindowEvicting
+from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS, WINDOW_REASONS, WindowEvicting
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 
@@ -51,7 +51,7 @@ class HeadKV(WindowEvicting):
         ),
         "kernel": "SnapKV's here",
         "even": "AdaKV's floor: a head that the profile starves on other texts keeps a few tokens",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "buffer": RKV_BUFFER,
     }
 

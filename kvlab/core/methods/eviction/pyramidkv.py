@@ -10,10 +10,10 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.eviction.window_methods import (
-    POOLED_EDGES,
     PROMPT_ONLY,
     RKV_BUFFER,
     SHARED_HEADS,
+    WINDOW_REASONS,
     WindowEvicting,
 )
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -80,7 +80,7 @@ class PyramidKV(WindowEvicting):
         "window": "the runner's, which made the paper's tables; 64 is the class's default",
         "kernel": "the runner's; 5 is the class's default",
         "pooling": "the runner's; the class's default averages",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "decode": PROMPT_ONLY,
         "buffer": RKV_BUFFER,
     }

@@ -17,7 +17,7 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
-from kvlab.core.methods.scorers.time_stamps import group_mass
+from kvlab.core.methods.scorers.window import query_mass
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
@@ -47,7 +47,7 @@ class Persistence(PromptScorer):
         rows = min(self.window, layer_pass.num_new)
         newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2))  # (B,)
         time = newest[:, None] - torch.arange(rows - 1, -1, -1, device=newest.device)
-        return {"score": _score(slots, group_mass(slots, layer_pass, rows), time)}
+        return {"score": _score(slots, query_mass(slots, layer_pass, rows).mean(2), time)}
 
     def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the newest queries."""

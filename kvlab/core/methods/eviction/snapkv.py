@@ -8,10 +8,10 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import (
-    POOLED_EDGES,
     PROMPT_ONLY,
     RKV_BUFFER,
     SHARED_HEADS,
+    WINDOW_REASONS,
     WindowEvicting,
 )
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -102,7 +102,7 @@ class SnapKV(WindowEvicting):
         "window": "the paper's LongBench tables; 16 is for its needle test, 64 for Command-R and the class's default",
         "kernel": "the paper's LongBench tables; 5 is for its needle test and the code's own default, 13 for Command-R",
         "pooling": "the paper's tables; the code's own default averages, and section 5.2 sees no clear difference",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "decode": PROMPT_ONLY,
         "buffer": RKV_BUFFER,
     }

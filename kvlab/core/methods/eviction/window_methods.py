@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from kvlab.core.contract.method import GoesOn, Method
-from kvlab.core.methods.scorers.window import Edges, WindowAttention
+from kvlab.core.methods.scorers.window import Aggregate, Edges, WindowAttention
 
 SHARED_HEADS = (
     "Query heads that share a KV head vote together and keep the same slots here; in the original each chooses its "
     "own, and keys are stored once per query head."
 )
-POOLED_EDGES = "zeros beyond the ends would reduce the sink by up to 2/5; no effect with max pooling, the default"
+WINDOW_REASONS = {
+    "edges": "zeros beyond the ends would reduce the sink by up to 2/5; no effect with max pooling, the default",
+    "aggregate": "as published; the others are DefensiveKV's and the maximum it begins with",
+    "decay": "as published: all queries of the window count alike",
+}
 PROMPT_ONLY = "it compresses the prompt only, as published; `budget` is for long generations"
 RKV_BUFFER = "R-KV's value in its comparison with SnapKV; only used with `decode=budget`"
 
@@ -43,13 +47,21 @@ class WindowScored(Method):
 class WindowEvicting(WindowScored, GoesOn):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
 
+    added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
+
     edges: Edges = Field(
         "tokens", description="average pooling at the ends of the text: real tokens only, or zeros beyond them too"
+    )
+    aggregate: Aggregate = Field(
+        "mean", description="over queries and the group's heads: mean, maximum, or DefensiveKV's worst case"
+    )
+    decay: float = Field(
+        1.0, ge=0, le=1, description="weight of a query relative to the next one; 0: only the newest counts"
     )
 
     def window_attention(self) -> WindowAttention:
         """The scorer described by these hyper-parameters."""
-        return replace(super().window_attention(), edges=self.edges)
+        return replace(super().window_attention(), edges=self.edges, aggregate=self.aggregate, decay=self.decay)
 
     @property
     def own_window(self) -> int:

@@ -9,7 +9,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, PROMPT_ONLY, RKV_BUFFER, WindowEvicting
+from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, WINDOW_REASONS, WindowEvicting
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.global_ridge import GlobalRidge
 
@@ -48,7 +48,7 @@ class GRKV(WindowEvicting):
         "window": "SnapKV's, whose score it takes here",
         "kernel": "SnapKV's",
         "pooling": "SnapKV's",
-        "edges": POOLED_EDGES,
+        **WINDOW_REASONS,
         "decode": PROMPT_ONLY,
         "buffer": RKV_BUFFER,
     }

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.slot_columns import log_total
 from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.methods.scorers.window import query_mass
 
 STAMP = "stamp"  # position of the last query that gave the slot attention; negative: none since it was read
 GAP = "gap"  # most positions between two such queries
@@ -60,7 +60,7 @@ class TimeStamps:
         """`score` (B, H, S) float32, stamps and gaps after this pass."""
         rows = min(self.window, layer_pass.num_new) if first else layer_pass.num_new
         newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2))  # (B,)
-        mass = layer_pass.last_mass()[:, :, None] if rows == 1 else group_mass(slots, layer_pass, rows)  # (B, H, r, S)
+        mass = layer_pass.last_mass()[:, :, None] if rows == 1 else query_mass(slots, layer_pass, rows).mean(2)
         age = torch.arange(rows - 1, -1, -1, device=newest.device)
         time = (newest[:, None] - age)[:, None, :, None]  # (B, 1, r, 1)
         known = slots.extra[STAMP]
@@ -86,9 +86,3 @@ class TimeStamps:
         if self.prompt != "keep":
             return score
         return torch.where(changed.get(OF_PROMPT, slots.extra[OF_PROMPT]), 1 + newness, score)
-
-
-def group_mass(slots: Slots, layer_pass: AttentionPass, rows: int) -> Tensor:
-    """Attention (B, H, r, S) of the last `rows` queries, mean over the group; 0 for rows of padding."""
-    logits = layer_pass.last_logits(rows) + slots.log_mass_of_heads()[:, :, :, None]
-    return (logits - log_total(logits, layer_pass.sinks)).exp().nan_to_num(0.0).mean(2)

@@ -23,7 +23,7 @@ from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 
-TOGETHER = -1  # key of the worth of each slot to all layers, among their statistics
+TOGETHER = -2  # key of the worth of each slot to all layers, among their statistics; -1 is a model-wide allocator's
 
 
 @dataclass(frozen=True)
