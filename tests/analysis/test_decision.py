@@ -105,4 +105,4 @@ def test_a_head_that_keeps_the_whole_prompt_was_decided_about_after_the_prompt(l
     )  # fmt: skip
     assert decision.decision_step(keeps) == 0
     played = decision.replay(keeps, table_of([1.0] * 10, set(range(10))))
-    assert played.steps.tolist() == [0] and played.seen.tolist() == [10] and played.tokens == 10
+    assert played.steps.tolist() == [0] and played.tokens_seen.tolist() == [10] and played.tokens == 10
