@@ -248,8 +248,10 @@ def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
     plan = plan_ahead(request)
     if plan is None:  # the tokenizer comes with the model
         return
-    written = [prompt for prompt in plan.prompts if prompt.identity.content]
-    without = sum(prompt.make().metric == UNSCORED for prompt in written) if criterion.by in ("answer", "score") else 0
+    user_prompts = [prompt for prompt in plan.prompts if prompt.identity.content]
+    without = (
+        sum(prompt.make().metric == UNSCORED for prompt in user_prompts) if criterion.by in ("answer", "score") else 0
+    )
     if without == len(plan.prompts):
         raise UserError(lacking(criterion.by))
     methods = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}

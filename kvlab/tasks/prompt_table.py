@@ -190,7 +190,7 @@ class PromptRow:
     @property
     def name(self) -> str:
         return next(
-            (self.texts[column] for one in NAMES if (column := self.columns.get(one)) in self.texts and column), ""
+            (self.texts[heading] for one in NAMES if (heading := self.columns.get(one)) in self.texts and heading), ""
         )
 
     def not_read(self, column: str = "") -> tuple[str, ...]:
@@ -204,9 +204,9 @@ class PromptRow:
             read = (*read, *self.choices.columns)
         others = [name for name in self.values if name not in read and name.casefold() not in SETTINGS]
         others = [name for name in others if name != answers]
-        spare = [name for name in ANSWERS if (column := self.columns.get(name)) and column not in (answers, *read)]
+        spare = [name for name in ANSWERS if (heading := self.columns.get(name)) and heading not in (answers, *read)]
         names = [name for name in others if _is_text(self.values[name])]
-        names += [column for one in spare if _is_text(self.values[column := self.columns[one]])]
+        names += [heading for one in spare if _is_text(self.values[heading := self.columns[one]])]
         notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
             notes += dropped_parts(_messages(self.values[self.chat]) or [])

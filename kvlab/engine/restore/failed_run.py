@@ -288,7 +288,7 @@ class Evidence:
 def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     """Generate two texts and decode two forced ones. Raises UserError if there is nothing to restore."""
     expected = wanted_of([run], labels)
-    whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
+    whole, compressed = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
     texts = prompt.texts(whole)
     wanted = Wanted(None)
     if expected is not None:

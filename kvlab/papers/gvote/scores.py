@@ -281,9 +281,9 @@ def budget_claim(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
     )
     low, high = (f"{line['task']} ({percent(line['kept'])})" for line in (least, most))
     within = used.groupby("task", sort=False)["kept"].std().mean()
-    times = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
+    factor = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
     finding = (
-        f"Of the tokens GVote keeps least in {low}, most in {high}: {times} times as much; prompts of one kind differ "
+        f"Of the tokens GVote keeps least in {low}, most in {high}: {factor} times as much; prompts of one kind differ "
         f"by {percent(within)} (standard deviation)."
     )
     return judge(FOLLOWS, ratio, DIFFERENT, Basis(ratio.n), finding)

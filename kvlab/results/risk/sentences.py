@@ -164,10 +164,10 @@ def _split(found: SafeBudgets) -> list[str]:
     if found.families == 1:
         return [how, least]
     groups = len({*found.groups, *found.too_few})
-    sequences = f"{found.families // groups} methods" + (f" and {groups} groups" if groups > 1 else "")
+    among = f"{found.families // groups} methods" + (f" and {groups} groups" if groups > 1 else "")
     return [
-        f"{how} Each of the {found.families} sequences ({sequences}) has {share(1 - found.alpha)} confidence (Bonferroni), so "
-        f"that all statements hold together with {share(found.criterion.confidence)}.",
+        f"{how} Each of the {found.families} sequences ({among}) has {share(1 - found.alpha)} confidence (Bonferroni), "
+        f"so that all statements hold together with {share(found.criterion.confidence)}.",
         least,
     ]
 
