@@ -104,7 +104,7 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
-    def with_runs(self, names: Mapping[str, str]) -> Board:
+    def select(self, names: Mapping[str, str]) -> Board:
         """The board of some of its runs, given as the label of each run id."""
         return replace(self, table=rename_runs(self.table, names), frame=rename_runs(self.frame, names))
 

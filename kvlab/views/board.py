@@ -211,10 +211,10 @@ def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: 
     layer = int(reader["layer"])
     head = int(reader["head"])
     here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
-    shares = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
+    in_reader = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
     return (
         f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache it gets "
-        f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {shares} of the fact. {everywhere}"
+        f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {in_reader} of the fact. {everywhere}"
     )
 
 

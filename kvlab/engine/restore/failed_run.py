@@ -264,7 +264,7 @@ class Evidence:
     unread: np.ndarray
 
     def tokens(self, most: int, attention: np.ndarray | None = None) -> list[int]:
-        """Prompt tokens with attention `attention` (default: lost), summed over heads, most first."""
+        """Prompt tokens by `attention` (default: lost), summed over heads, most first."""
         lost = (self.lost if attention is None else attention).sum((0, 1))
         order = np.argsort(-lost, kind="stable")[:most]
         return [int(token) for token in order if lost[token] > 0]
@@ -272,7 +272,7 @@ class Evidence:
     def heads(
         self, layers: tuple[int, ...], tokens: tuple[int, ...] | None = None, attention: np.ndarray | None = None
     ) -> list[Head]:
-        """All (layer, KV head) by attention `attention` (default: lost) to `tokens` (default all), most first."""
+        """All (layer, KV head) by `attention` (default: lost) to `tokens` (default all), most first."""
         attention = self.lost if attention is None else attention
         lost = attention.sum(2) if tokens is None else attention[:, :, list(tokens)].sum(2)
         order = np.argsort(-lost, axis=None, kind="stable")
