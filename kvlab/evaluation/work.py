@@ -155,8 +155,8 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
 
 
 def _left(found: Survival | None) -> dict[str, float | None]:
-    names = ("own", "merged", "unreachable", "consensus")
-    return {name: getattr(found, name) if found else None for name in names}
+    fields = {"own": "own_slots", "merged": "merged", "unreachable": "unreachable", "consensus": "consensus"}
+    return {key: getattr(found, field) if found else None for key, field in fields.items()}
 
 
 NO_COUNTER = NoCounter("no counter was asked for")
