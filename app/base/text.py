@@ -92,8 +92,8 @@ def terms_in(text: str) -> str | None:
     used = [term for term, pattern in _PATTERNS.items() if pattern.search(text)]
     longer = {term: [other for other in used if other != term and term in other.split()] for term in used}
     alone = [term for term in used if _PATTERNS[term].search(_without(text, longer[term]))]
-    told = [f"**{term}**: {TERMS[term]}" for term in alone]
-    return "\n\n".join([*told, f"[{WITH_PICTURES}](glossary)"]) if told else None
+    explanations = [f"**{term}**: {TERMS[term]}" for term in alone]
+    return "\n\n".join([*explanations, f"[{WITH_PICTURES}](glossary)"]) if explanations else None
 
 
 def _without(text: str, terms: list[str]) -> str:

@@ -104,7 +104,7 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
-    def of(self, names: Mapping[str, str]) -> Board:
+    def select(self, names: Mapping[str, str]) -> Board:
         """The board of some of its runs, given as the label of each run id."""
         return replace(self, table=rename_runs(self.table, names), frame=rename_runs(self.frame, names))
 
@@ -136,8 +136,8 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         ids = set(failed_runs(board.table)["run_id"])
         failed = [run for run in runs if run.record.run_id in ids]
     results = restore.results_of((run.record.comparison_id, run.record.run_id) for run in failed)
-    told = {run_id: short_words(result) for run_id, result in results.items()}
-    frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
+    restored_by = {run_id: short_words(result) for run_id, result in results.items()}
+    frame = board.frame.assign(restored=board.frame["run_id"].map(restored_by).fillna(""))
     view = find_view("board")
     shown = view.draw_frame(frame, runs, page_theme())
     slide = view.draw_frame(frame, runs, page_theme(), slide=True).figure

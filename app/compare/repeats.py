@@ -57,11 +57,11 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
     `repeat` is the place of the record's prompt in the batch.
     """
     begun = len(batch.references)
-    of = f" of {repeat.of} requested" if begun < repeat.of else ""
+    out_of = f" of {repeat.of} requested" if begun < repeat.of else ""
     references = figures.caption_references(batch) if batch.is_asked else ""
     about = "each has its own needle in the same text." if repeat.planting else "each was run separately."
     failing = NO_REFERENCE in references
-    st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
+    st.markdown(f"**{prompts(begun).capitalize()}**{out_of}: {about} {'' if failing else plain(references)}")
     if failing:
         st.warning(plain(references), icon=":material/warning:")
     points = batch_points(batch)

@@ -191,15 +191,15 @@ def predicts(run: Run) -> bool:
 
 
 def how_it_is_computed(run: Run) -> None:
-    own = "the error of this method's predicted scores (`score_error`)"
+    predicted = "the error of this method's predicted scores (`score_error`)"
     other = "the error of predicting each slot's score of the step before, as this method predicts no scores"
     if words := prediction_note(run):
         st.caption(words)
     with st.expander("How the bound is computed"):
         st.markdown(
             "- The bound is 2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.\n"
-            f"- ε is {own if predicts(run) else other}: its mean over attention, while the theorem needs the largest "
-            "over all slots. So the line is optimistic, and a step above it need not contradict the theorem.\n"
+            f"- ε is {predicted if predicts(run) else other}: its mean over attention, while the theorem needs the "
+            "largest over all slots. So the line is optimistic, and a step above it need not contradict the theorem.\n"
             "- γ is the largest distance between the value of a merged token and any other value of the head. It is "
             "undefined without merges.\n"
             "- The bound is divided by the norm of the true output, as the recorded changes are relative.\n"

@@ -35,7 +35,7 @@ ATTENTION = (0.40, 0.15, 0.25, 0.08, 0.12)
 class Scene(NamedTuple):
     """What an animation says, for those who do not see it, and what draws it."""
 
-    told: str
+    alt_text: str
     draw: Callable[[Theme], str]
 
 
@@ -61,7 +61,7 @@ def svg(term: str, theme: Theme, plays: bool = True) -> str:
     scene = SCENES[term]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{html.escape(scene.told)}" class="scene {theme}{"" if plays else " still"}" '
+        f'role="img" aria-label="{html.escape(scene.alt_text)}" class="scene {theme}{"" if plays else " still"}" '
         f'style="color:{INK[theme]};font-family:{html.escape(FONT)}"><style>{read_static("glossary.css")}</style>'
         f"{scene.draw(theme)}</svg>"
     )
@@ -91,8 +91,8 @@ def _words(x: float, y: float, words: str, look: str = "") -> str:
 
 
 def _by(properties: Mapping[str, float | str]) -> str:
-    told = ";".join(f"--{name}:{value}" for name, value in properties.items())
-    return f' style="{told}"' if told else ""
+    styles = ";".join(f"--{name}:{value}" for name, value in properties.items())
+    return f' style="{styles}"' if styles else ""
 
 
 def _percent(share: float) -> str:
@@ -355,5 +355,5 @@ def card(term: str, plays: bool) -> None:
     with st.container(border=True, key=f"glossary-{term.replace(' ', '-')}"):
         st.markdown(f"**{term}**")
         if term in SCENES:
-            st.image(svg(term, theme(), plays), width="stretch", alt=SCENES[term].told)
+            st.image(svg(term, theme(), plays), width="stretch", alt=SCENES[term].alt_text)
         st.markdown(TERMS[term])

@@ -46,8 +46,8 @@ def show_plan(plan: Plan) -> None:
     table = pd.DataFrame(
         {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why} for part in plan.parts
     )
-    of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-    offer = Offer("Memory of the comparison", lambda: table_of(table), f"{plan.verdict} {ON_TOP}", of)
+    subject = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+    offer = Offer("Memory of the comparison", lambda: table_of(table), f"{plan.verdict} {ON_TOP}", subject)
     show_title(offer, "plan-table")
     st.dataframe(table, hide_index=True, alt="One row per part and its size")
     st.caption(ON_TOP)

@@ -235,9 +235,9 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
     of_model = {model: sources.judging(model) for model in models_to_judge(sources)}
     judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
     cards_known = {one: card for one in exhibits if (card := known_card(one, sources)) is not None}
-    for model, own in of_model.items():
+    for model, model_sources in of_model.items():
         for exhibit in exhibits:
-            card = known_verdicts(exhibit, own)
+            card = known_verdicts(exhibit, model_sources)
             if card is not None:
                 judged[exhibit, model] = own_claims(card.judged, model)
             else:
@@ -286,12 +286,12 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
             judged[exhibit, here] = own_claims(card.judged, here)
         if exhibit in places:
             show_card(places[exhibit], card, here)
-    for model, own in of_model.items():
+    for model, model_sources in of_model.items():
         # Rows of a model that is not in view are judged now, which takes seconds; its recorded runs would take minutes.
-        if own is not sources and len(own.model_evaluations):
+        if model_sources is not sources and len(model_sources.model_evaluations):
             for exhibit in exhibits:
-                if not scorecard.is_slow(exhibit, own) and known_verdicts(exhibit, own) is None:
-                    judged[exhibit, model] = own_claims(drawn_card(exhibit, own).judged, model)
+                if not scorecard.is_slow(exhibit, model_sources) and known_verdicts(exhibit, model_sources) is None:
+                    judged[exhibit, model] = own_claims(drawn_card(exhibit, model_sources).judged, model)
     summarise(len(exhibits))
     shipped_cards = sum(card.is_shipped for card in drawn.values())
     counts.caption(

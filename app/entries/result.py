@@ -155,7 +155,7 @@ def compare_page() -> None:
         runs = runs_at(runs, budget)
         names = dict(zip((run.record.run_id for run in runs), compare.unique_labels(runs), strict=True))
         table = compare.rename_runs(table, names)
-        board = board and board.of(names)
+        board = board and board.select(names)
     drawn = first_screen(runs, board) if board is not None else False
     if shows_trade_off:
         drawn |= home_view(points, budget, all_runs)

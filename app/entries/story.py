@@ -238,8 +238,8 @@ def view_row(story: Story, at: int, why: str) -> None:
             st.markdown(f"**{at + 1}**" if view.slide else f"**{at + 1} · {plain(view.title)}**  \n:small[a page]")
             if not view.slide:
                 st.caption("This view has no slide: open it, and add its figures.")
-            of = view.slide.of if view.slide else ", ".join(f"{key} {value}" for key, value in view.query.items())
-            st.caption(plain(of))
+            subject = view.slide.of if view.slide else ", ".join(f"{key} {value}" for key, value in view.query.items())
+            st.caption(plain(subject))
         with texts:
             if view.slide:
                 title = st.text_input(

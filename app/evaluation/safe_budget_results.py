@@ -60,12 +60,12 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
     budgets = every.loc[every["arm"] == arm, "asked"].drop_duplicates().tolist()
     drop_stale_option("changed_at", budgets)
     at = right.selectbox("Budget", budgets, **in_url("changed_at"))
-    own = every[(every["arm"] == arm) & (every["asked"] == at)].head(MOST_PROMPTS)
-    shown = own.assign(index=own["index"] + 1, answer=own["answer"].where(own["answer"] != "[]"))
+    prompts = every[(every["arm"] == arm) & (every["asked"] == at)].head(MOST_PROMPTS)
+    shown = prompts.assign(index=prompts["index"] + 1, answer=prompts["answer"].where(prompts["answer"] != "[]"))
     # By KL every cache reads the full cache's text.
     names = {name: words for name, words in CHANGED.items() if found.criterion.by != "kl" or name != "prediction"}
     places = offered_table(f"Prompts that change: {arm} at {at}", shown, names, "changed-table", origin, picks=True)
-    row = own.iloc[places[0] if places and places[0] < len(own) else 0]
+    row = prompts.iloc[places[0] if places and places[0] < len(prompts) else 0]
     which = "the chosen prompt" if places else "the first prompt"
     try:
         recorded = _recorded(row)

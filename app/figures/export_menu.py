@@ -56,23 +56,23 @@ def menu(offer: Offer, key: str) -> None:
         name = slug(offer.title)
         query = view_query()
         theme = page_theme()
-        of = unseen(f"of {offer.title}")
+        label = unseen(f"of {offer.title}")
         with st.container(horizontal=True, gap="small", width="content"):
             if offer.has_picture:
-                _pictures(offer, name, key, query, theme, of)
+                _pictures(offer, name, key, query, theme, label)
 
             def page() -> bytes:
                 slide = slide_of(offer.title, offer.build(), offer.caption, offer.source, query, theme)
                 return deck(Story(name=offer.title, views=(View(page="", slide=slide),)))
 
-            st.download_button(f"HTML {of}", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
+            st.download_button(f"HTML {label}", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
             st.caption(f"GIF: {estimate_gif(offer.steps)}.")
         if st.button(f"Add to story {unseen(f'({offer.title})')}", key=f"{key}-slide", **STORY_BUTTON):
             add_slide(offer.title, offer.build(), offer.caption, offer.source)
 
 
-def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme, of: str) -> None:
+def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme, label: str) -> None:
     writer = image_writer()
     missing = browser() is None
     if missing:
@@ -93,7 +93,7 @@ def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: T
         kinds["gif"] = gif
     for kind, build in kinds.items():
         st.download_button(
-            f"{kind.upper()} {of}", build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
+            f"{kind.upper()} {label}", build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
         )
 
 

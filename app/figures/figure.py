@@ -157,13 +157,15 @@ def _downloads(
         figure = draw()
         return writer.image(figure, kind, caption, picture_source(source, query, figure), theme)
 
-    of = unseen(f"of {title}")
+    label = unseen(f"of {title}")
     # In one row, so that the menu of a figure at the bottom of the window is not cut.
     with st.container(horizontal=True, gap="small", width="content"):
-        _button(f"PNG {of}", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
-        _button(f"SVG {of}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
-        _button(f"CSV {of}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
-        _button(f"HTML {of}", lambda: export.page(draw(), caption, str(source), theme), f"{name}.html", f"{key}-html")
+        _button(f"PNG {label}", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
+        _button(f"SVG {label}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
+        _button(f"CSV {label}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
+        _button(
+            f"HTML {label}", lambda: export.page(draw(), caption, str(source), theme), f"{name}.html", f"{key}-html"
+        )
     if st.button(f"Add to story {unseen(f'({title})')}", key=f"{key}-slide", **STORY_BUTTON):
         figure = draw()
         add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)

@@ -89,8 +89,8 @@ def slide_words(
     query = _with_chosen(query, shown)
     text = str(source)
     axes = axes_of(shown)
-    of = subject_of(runs, query, axes) or text
-    return slide_title(title, runs, query, axes), of, "\n".join(filter(None, (text, provenance(runs))))
+    subject = subject_of(runs, query, axes) or text
+    return slide_title(title, runs, query, axes), subject, "\n".join(filter(None, (text, provenance(runs))))
 
 
 def picture_source(source: FigureSource, query: Mapping[str, str], shown: object = None) -> str:

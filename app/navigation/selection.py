@@ -61,14 +61,14 @@ def runs_words(runs: Sequence[Run]) -> str:
     methods, budgets = (
         ", ".join(dict.fromkeys(getattr(label, name) for label in with_budget)) for name in ("method", "budget")
     )
-    own = [
+    without_budget = [
         (label.method, run.record.run_id)
         for label, run in zip(labels, runs, strict=True)
         if not label.budget and label.method != "full"
     ]
-    ratios = headline(runs).set_index("run_id")["live_ratio"] if own else {}
+    ratios = headline(runs).set_index("run_id")["live_ratio"] if without_budget else {}
     words = [f"{len(with_budget)} at {budgets} ({methods})"] if with_budget else []
-    words += [f"{method} at its own{_share(ratios[run_id])}" for method, run_id in own]
+    words += [f"{method} at its own{_share(ratios[run_id])}" for method, run_id in without_budget]
     words += ["full cache"] if any(label.method == "full" for label in labels) else []
     return f"{len(runs)} runs: {', '.join(words)}" if len(runs) > 1 else f"one run: {words[0]}"
 

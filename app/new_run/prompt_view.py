@@ -41,12 +41,12 @@ STYLE = """<style>
 </style>"""
 
 
-def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> str:
+def tokens_as_html(text: str, spans: list[tuple[int, int]], prompt_span: tuple[int, int] | None = None) -> str:
     """The text with every other token shaded and underlined; text outside of tokens is plain.
 
-    `own` (start, stop) is the prompt's place in the text; the chat template's tokens around it are marked.
+    `prompt_span` (start, stop) is the prompt's place in the text; the chat template's tokens around it are marked.
     """
-    first, last = own or (0, len(text))
+    first, last = prompt_span or (0, len(text))
     parts = []
     end = 0
     for start, stop in spans:
@@ -57,9 +57,9 @@ def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
     return f'{STYLE}<div class="kv-prompt" data-testid="tokens">{tokens}</div>'
 
 
-def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> Text:
+def tokens_as_text(text: str, spans: list[tuple[int, int]], prompt_span: tuple[int, int] | None = None) -> Text:
     """The same for a slide; characters between two tokens belong to the first."""
-    first, last = own or (0, len(text))
+    first, last = prompt_span or (0, len(text))
     starts = [0, *(start for start, _ in spans[1:]), len(text)]
     codes = tuple(at % 2 if first <= start < last else 2 for at, (start, _) in enumerate(spans))
     return Text(texts=tuple(text[start:stop] for start, stop in pairwise(starts)), codes=codes or (0,), classes=TOKENS)
@@ -140,7 +140,7 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerat
     spans = uploads.token_spans(shown.text, how.model)
 
     def content() -> Passages | Text:
-        return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)
+        return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.prompt_span)
 
     with heading or st.container():
         offer = Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it")
@@ -149,7 +149,7 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerat
         if spans is None:
             st.text(prompt[:PREVIEW_CHARACTERS])
         else:
-            st.html(tokens_as_html(shown.text, spans, shown.own))
+            st.html(tokens_as_html(shown.text, spans, shown.prompt_span))
     if spans is None:
         st.caption("The model's tokenizer is not on this machine, so its tokens are unknown.")
     elif read.templated:

@@ -52,12 +52,12 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class _Entry(Generic[V]):
     value: V
-    seen: SourceState
+    drawn_from: SourceState
     size: int
     drawn: float
 
     def is_outdated(self, state: SourceState) -> bool:
-        return self.seen.stamp != state.stamp and self.seen.at < state.at
+        return self.drawn_from.stamp != state.stamp and self.drawn_from.at < state.at
 
 
 class FigureCache(Generic[V]):
@@ -107,7 +107,7 @@ class FigureCache(Generic[V]):
                 self._entries.move_to_end(key)
         if entry is None or not entry.is_outdated(state):
             return entry
-        return entry if entry.seen.names <= state.names and self._is_useful(entry.value) else None
+        return entry if entry.drawn_from.names <= state.names and self._is_useful(entry.value) else None
 
     def _draw(self, key: Hashable, state: SourceState, draw: Callable[[], V]) -> _Entry[V]:
         try:

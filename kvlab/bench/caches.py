@@ -138,8 +138,8 @@ def block_bytes(cache: CompressedCache, block: int) -> int:
     memory = {m.layer: m for m in cache.memory().layers}
     total = 0
     for layer in cache.compressed_layers():
-        own = memory[layer.layer_idx]
-        total += round(block * own.live_bytes / max(own.live_slots, 1e-9))
+        layer_memory = memory[layer.layer_idx]
+        total += round(block * layer_memory.live_bytes / max(layer_memory.live_slots, 1e-9))
     return total
 
 

@@ -266,9 +266,9 @@ class StaticContender(PlainContender):
 
 def baselines(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
     """The full caches: kvlab's, transformers', and on CUDA the compiled one."""
-    own: list[Contender] = [SlotContender(model, load, request, FULL), PlainContender(model, load, request)]
+    caches: list[Contender] = [SlotContender(model, load, request, FULL), PlainContender(model, load, request)]
     # The compiled one is first: it resets the compiler, which must not affect contenders that are already warm.
-    return [StaticContender(model, load, request), *own] if model.device.type == "cuda" else own
+    return [StaticContender(model, load, request), *caches] if model.device.type == "cuda" else caches
 
 
 def contenders(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:

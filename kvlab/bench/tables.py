@@ -76,11 +76,11 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
     tables = []
     for (mode, model, _), group in groupby(shown, key=lambda row: (row.mode, row.model, row.compress_every)):
         draw = memory_table if mode == "memory" else _measurements
-        own = list(group)
-        table = draw(own)
-        table.title = f"{mode}, {model}{reductions(own[0])}"
+        rows_of_mode = list(group)
+        table = draw(rows_of_mode)
+        table.title = f"{mode}, {model}{reductions(rows_of_mode[0])}"
         table.title_justify = "left"
-        table.caption = _caption(own, rows)
+        table.caption = _caption(rows_of_mode, rows)
         tables.append(table)
     return tables
 
@@ -192,9 +192,9 @@ def _readable(row: Row) -> dict[str, Any]:
     return values | {name: json.loads(values[name]) for name in ("versions", "hyper_parameters")}
 
 
-def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    row = own[0]
-    over = statistic_name(row.repeats for row in own)
+def _caption(shown: Sequence[Row], rows: Sequence[Row]) -> str:
+    row = shown[0]
+    over = statistic_name(row.repeats for row in shown)
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
     return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"

@@ -72,19 +72,21 @@ def newest_stays(method: Method, case: Case) -> str:
 def votes_sum_to_tokens(method: Method, case: Case) -> str:
     """Every token seen is in exactly one slot or dropped."""
     for found in observe_case(method, case).layers:
-        seen = found.tokens_seen[:, None].expand_as(found.votes).float()
-        if not torch.allclose(found.votes, seen):
-            off = float((found.votes - seen).abs().max())
+        token_counts = found.tokens_seen[:, None].expand_as(found.votes).float()
+        if not torch.allclose(found.votes, token_counts):
+            off = float((found.votes - token_counts).abs().max())
             return f"votes and dropped tokens differ by {off:g} from the tokens seen {found.place}"
     return ""
 
 
 def everything_is_finite(method: Method, case: Case) -> str:
     """No valid slot and no logit is infinite or NaN."""
-    seen = observe_case(method, case)
-    if not bool(torch.isfinite(seen.logits).all()):
+    observed = observe_case(method, case)
+    if not bool(torch.isfinite(observed.logits).all()):
         return "a logit is infinite or not a number"
-    return next((f"a slot is infinite or not a number {found.place}" for found in seen.layers if not found.finite), "")
+    return next(
+        (f"a slot is infinite or not a number {found.place}" for found in observed.layers if not found.finite), ""
+    )
 
 
 def memory_is_what_tensors_take(method: Method, case: Case) -> str:
@@ -166,14 +168,14 @@ def generate_works(method: Method, case: Case) -> str:
     text = model.generate(ids, past_key_values=case.cache(method), **options)[0, case.tokens :]
     cache = case.cache(method)
     new = ids
-    own = []
+    step_by_step = []
     with torch.inference_mode():
         for _ in range(4):
             logits = model(new, past_key_values=cache).logits[:, -1]
             logits[:, 2] = -torch.inf  # `min_new_tokens` forbids the end
             new = logits.argmax(-1, keepdim=True)
-            own.append(int(new))
-    return "" if text.tolist() == own else f"generate wrote {text.tolist()}, step by step it is {own}"
+            step_by_step.append(int(new))
+    return "" if text.tolist() == step_by_step else f"generate wrote {text.tolist()}, step by step it is {step_by_step}"
 
 
 def _needs_budget(method: Method) -> str:

@@ -179,8 +179,8 @@ class WatchedPart:
     @property
     def capabilities(self) -> Capabilities:
         """The part's own, whose functions get watched passes too."""
-        own = capabilities_of(self._part)
-        declared = {one.name: getattr(own, one.name) for one in fields(Capabilities)}
+        inner = capabilities_of(self._part)
+        declared = {one.name: getattr(inner, one.name) for one in fields(Capabilities)}
         return Capabilities(**declared | {name: self._with_watch(declared[name]) for name in ("recall", "note")})
 
     def _with_watch(self, function: Any) -> Any:
@@ -210,9 +210,9 @@ class WatchedPipeline(Pipeline):
     watch: Watch = field(default_factory=Watch, compare=False)
 
     @classmethod
-    def around(cls, own: Pipeline, watch: Watch) -> WatchedPipeline:
+    def around(cls, pipeline: Pipeline, watch: Watch) -> WatchedPipeline:
         """The same pipeline, watched."""
-        parts: dict[str, Any] = {one.name: getattr(own, one.name) for one in fields(Pipeline)}
+        parts: dict[str, Any] = {one.name: getattr(pipeline, one.name) for one in fields(Pipeline)}
         parts |= {name: WatchedPart(parts[name], watch) for name in ("score", "allocate")}
         return cls(**parts, watch=watch)
 
@@ -235,7 +235,7 @@ def full_states(loaded: LoadedModel, tokens: int) -> tuple[tuple[Tensor, Tensor]
     with torch.inference_mode():
         loaded.model(text_ids(loaded, tokens), past_key_values=cache)
     slots = [layer.slots for layer in cache.compressed_layers()]
-    return tuple((own.keys[0, :, :tokens], own.values[0, :, :tokens]) for own in slots if own is not None)
+    return tuple((table.keys[0, :, :tokens], table.values[0, :, :tokens]) for table in slots if table is not None)
 
 
 def kept_tokens(cache: CompressedCache, tokens: int) -> np.ndarray:
@@ -263,17 +263,19 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
         valid = slots.valid[0]
         position = slots.position[0].long()
         counts.append(slots.live()[0].cpu().numpy())
-        rows.append([frozenset(own[there].tolist()) for own, there in zip(position, valid, strict=True)])
+        rows.append([frozenset(places[there].tolist()) for places, there in zip(position, valid, strict=True)])
         mass |= bool((slots.log_mass_of_heads()[0].masked_fill(~valid[:, None], 0) != 0).any())
         prompt = valid & (position < tokens)
         place = position.clamp(0, tokens - 1)[..., None]
-        of_keys, of_values = (own.gather(1, place.expand(*place.shape[:2], own.shape[-1])) for own in (keys, values))
+        of_keys, of_values = (
+            states.gather(1, place.expand(*place.shape[:2], states.shape[-1])) for states in (keys, values)
+        )
         missing = _missing(position, valid, int(layer.tokens_seen[0]))
         rotary = cache.settings.rotary
         turned = of_keys
         if rotary is not None:
             turned = rotary.turn(of_keys, missing).to(of_keys.dtype)
-        stays, moves = (_equal(slots.keys[0], own, prompt) for own in (of_keys, turned))
+        stays, moves = (_equal(slots.keys[0], expected, prompt) for expected in (of_keys, turned))
         merged |= not (stays or moves)
         changed |= not _equal(slots.values[0], of_values, prompt)
         shift = missing.masked_fill(~valid, -1)
@@ -281,16 +283,16 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
             not (moves and rotary is not None) and bool(((shift != shift.amax(-1, keepdim=True)) & valid).any())
         )
     by_head, by_layer = held_counts(np.stack(counts))
-    apart = any(own != heads[0] for heads in rows for own in heads)
+    apart = any(kept != heads[0] for heads in rows for kept in heads)
     return Held(by_head, by_layer, apart, any(gaps), mass, merged, changed)
 
 
-def _missing(position: Tensor, valid: Tensor, seen: int) -> Tensor:
+def _missing(position: Tensor, valid: Tensor, tokens_seen: int) -> Tensor:
     """Tokens (H, S) that left between each slot and the next token."""
     order = position.masked_fill(~valid, torch.iinfo(position.dtype).max).argsort(-1).argsort(-1)
-    return torch.where(valid, seen - position - (valid.sum(-1, keepdim=True) - order), 0)
+    return torch.where(valid, tokens_seen - position - (valid.sum(-1, keepdim=True) - order), 0)
 
 
-def _equal(own: Tensor, other: Tensor, where: Tensor) -> bool:
-    apart = (own - other).float().norm(dim=-1)
+def _equal(held: Tensor, other: Tensor, where: Tensor) -> bool:
+    apart = (held - other).float().norm(dim=-1)
     return bool((apart <= SAME * other.float().norm(dim=-1))[where].all())

@@ -93,14 +93,14 @@ def doctor(
 
 
 def _versions() -> dict[str, str]:
-    def of(name: str) -> str:
+    def installed(name: str) -> str:
         try:
             return version(name)
         except PackageNotFoundError:
             return "not installed"
 
-    found = {name: of(name) + (f" (tested: {TESTED[name]})" if name in TESTED else "") for name in PACKAGES}
-    return {"kvlab": of("kvlab"), "python": platform.python_version()} | found
+    found = {name: installed(name) + (f" (tested: {TESTED[name]})" if name in TESTED else "") for name in PACKAGES}
+    return {"kvlab": installed("kvlab"), "python": platform.python_version()} | found
 
 
 def _machine() -> dict[str, str]:

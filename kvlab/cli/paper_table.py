@@ -85,10 +85,10 @@ def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
     """The table's choices, or those of the named methods with the options given there."""
     every = table.choices()
     named = [parse_spec(text) for text in split_list(methods)]
-    own = {choice.method for choice in every}
+    names = {choice.method for choice in every}
     for name, _ in named:
-        if name not in own:
-            raise UserError(f"{table.name} has no method {name!r}: choose among {', '.join(sorted(own))}.")
+        if name not in names:
+            raise UserError(f"{table.name} has no method {name!r}: choose among {', '.join(sorted(names))}.")
     if not named:
         return every
     return tuple(
@@ -102,8 +102,8 @@ def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
 def _request(
     table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], fields: dict[str, Any]
 ) -> EvalRequest:
-    own = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
-    fields = own | {key: value for key, value in fields.items() if value is not None}
+    defaults = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
+    fields = defaults | {key: value for key, value in fields.items() if value is not None}
     try:
         return EvalRequest(files=tuple(files), choices=choices, **fields)
     except ValidationError as error:

@@ -65,8 +65,8 @@ class OwnPrompts:
                     f"There is no file or folder {path}: give a text, a document, a table of prompts, or a folder of "
                     "these."
                 )
-        own = [f"prompts={path.absolute()}{option}" for path in paths]
-        return [*own, *(self.data or []), *_saved_file(self.runs, self.saved, option)]
+        tables = [f"prompts={path.absolute()}{option}" for path in paths]
+        return [*tables, *(self.data or []), *_saved_file(self.runs, self.saved, option)]
 
 
 def _saved_file(runs: Path, words: str, option: str) -> list[str]:
@@ -99,7 +99,7 @@ MARGIN = 2  # prompts of a task: this many times the fewest that any guarantee n
 @group_parameters
 def safe_budget(
     *,
-    own: OwnPrompts,
+    prompts: OwnPrompts,
     from_rows: Annotated[
         Path | None, typer.Option("--from", help="certify from the rows of this evaluation; nothing is measured")
     ] = None,
@@ -141,7 +141,7 @@ def safe_budget(
     if csv is not None and csv.suffix != ".csv":
         raise UserError(f"--csv takes a file that ends in .csv, not {csv}.")
     if from_rows is not None:
-        if own.is_given:
+        if prompts.is_given:
             raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
         rows = _existing(from_rows, loading.model, question_aware)
         notes = list[str]()
@@ -149,8 +149,8 @@ def safe_budget(
         chosen = split_list(methods)
     else:
         wanted, notes = _request(
-            tasks=own.tasks,
-            files=own.files(),
+            tasks=prompts.tasks,
+            files=prompts.files(),
             methods=methods or DEFAULT_METHODS,
             budgets=budgets,
             lengths=lengths,
@@ -160,7 +160,7 @@ def safe_budget(
             criterion=criterion,
             loading=loading,
         )
-        place = out or own.runs / "eval" / f"safe-{_name(wanted)}"
+        place = out or prompts.runs / "eval" / f"safe-{_name(wanted)}"
         rows, more = _evaluated(wanted, place, force, criterion)
         notes = [*notes, *more]
         chosen = []
@@ -248,8 +248,10 @@ def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
     plan = plan_ahead(request)
     if plan is None:  # the tokenizer comes with the model
         return
-    own = [prompt for prompt in plan.prompts if prompt.identity.content]
-    without = sum(prompt.make().metric == UNSCORED for prompt in own) if criterion.by in ("answer", "score") else 0
+    user_prompts = [prompt for prompt in plan.prompts if prompt.identity.content]
+    without = (
+        sum(prompt.make().metric == UNSCORED for prompt in user_prompts) if criterion.by in ("answer", "score") else 0
+    )
     if without == len(plan.prompts):
         raise UserError(lacking(criterion.by))
     methods = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}

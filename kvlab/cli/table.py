@@ -26,12 +26,13 @@ def table(
         ),
     ] = None,
     preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
-    of: Annotated[
+    contents: Annotated[
         str,
         typer.Option(
+            "--of",
             help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
             "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
-            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk)"
+            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk)",
         ),
     ] = "scores",
     beside: Annotated[
@@ -45,7 +46,7 @@ def table(
     from kvlab.papers.evaluations import origin_of
     from kvlab.views.base.view import find_view
 
-    kind = check_kind(of)
+    kind = check_kind(contents)
     known = paper_tables.paper_table(preset) if preset else None
     is_figure = known is not None and out is not None and out.suffix.lower() == ".html"
     is_drawn = bool(beside) and out is not None and out.suffix.lower() not in paper_tables.WRITERS

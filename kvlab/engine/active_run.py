@@ -62,7 +62,7 @@ class ActiveRun:
     cache: CompressedCache
     recorder: Recorder | None
     observers: ObserverGroup
-    own: OwnText
+    own_text: OwnText
     forced: list[Tensor] = field(default_factory=list)
     prompt_cache: CompressedCache | None = None
     measured: dict[str, Any] = field(default_factory=dict)  # fields of the record
@@ -98,11 +98,11 @@ class ActiveRun:
         tokenizer = self.prepared.loaded.tokenizer
         special = set(tokenizer.all_special_ids)
         missing = [None] * (len(ids) - 1)
-        own = missing if logprobs is None else logprobs.tolist()
+        scores = missing if logprobs is None else logprobs.tolist()
         full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
         self.prompt_texts = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
         shown: Any = {"text": self.prompt_texts, "special": [token in special for token in ids]}
-        self._append("prompt", 0, ids, **shown, logprob=[None, *own], logprob_full=[None, *full])
+        self._append("prompt", 0, ids, **shown, logprob=[None, *scores], logprob_full=[None, *full])
 
     def finish(self, reference: Reference) -> None:
         """Write the rest of the tables and end the run as complete."""
@@ -134,15 +134,15 @@ class ActiveRun:
     def _write_own(self) -> str:
         """Write the rows of the run's own text and return it."""
         loaded = self.prepared.loaded
-        ids = self.own.ids
+        ids = self.own_text.ids
         prompt_tokens = self.prepared.ids.shape[1]
-        own = continuation(loaded.tokenizer, ids, end_ids(loaded))
+        text = continuation(loaded.tokenizer, ids, end_ids(loaded))
         if self.prepared.request.level == "off":  # nothing was recorded, but the final memory costs nothing to read
-            cache = self.cache if self.own.branch is None else self.own.branch.cache
+            cache = self.cache if self.own_text.branch is None else self.own_text.branch.cache
             self.writer.append("memory", memory_columns(cache, max(len(ids) - 1, 0)))
-        logprob = torch.stack(self.own.logprobs).tolist() if ids else []
-        self._append("free", prompt_tokens, ids, text=own.shown, special=own.special, logprob=logprob)
-        return own.text
+        logprob = torch.stack(self.own_text.logprobs).tolist() if ids else []
+        self._append("free", prompt_tokens, ids, text=text.shown, special=text.special, logprob=logprob)
+        return text.text
 
     def _append(self, phase: str, first: int, ids: list[int], **columns: list[Any]) -> None:
         """Write rows of `tokens` from position `first` on."""

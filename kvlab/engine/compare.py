@@ -183,9 +183,9 @@ class ComparisonPasses:
         return make_probe(prepared.loaded, *tokens, first.writer, methods, request.record)
 
     def _timed(self, run: ActiveRun) -> TimedRun | None:
-        if run.prompt_cache is None or not run.own.ids:
+        if run.prompt_cache is None or not run.own_text.ids:
             return None
-        return TimedRun(run.writer.path, run.prompt_cache, run.own.ids[0], run.recording_seconds())
+        return TimedRun(run.writer.path, run.prompt_cache, run.own_text.ids[0], run.recording_seconds())
 
 
 def compare(

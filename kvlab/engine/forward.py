@@ -30,17 +30,17 @@ def read_on(
     model: PreTrainedModel,
     device: torch.device,
     caches: Sequence[CompressedCache],
-    seen: Sequence[int],
+    tokens_read: Sequence[int],
     ids: Sequence[list[int]],
 ) -> list[Tensor | Exception]:
     """For each cache the logits (V,) in float32 after its tokens, or the error that ended it.
 
-    Every cache has one row and has read `seen` tokens; `ids` are equally many tokens for each.
+    Every cache has one row and has read `tokens_read` tokens; `ids` are equally many tokens for each.
     """
     found: list[Tensor | Exception] = []
     for group in _groups(caches):
         given = torch.tensor([ids[number] for number in group], device=device)
-        starts = torch.tensor([seen[number] for number in group], device=device)[:, None]
+        starts = torch.tensor([tokens_read[number] for number in group], device=device)[:, None]
         positions = starts + torch.arange(given.shape[1], device=device)
         found += _pass(model, device, [caches[number] for number in group], given, positions)
     return found
@@ -217,8 +217,8 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
         return logits_processor
 
     generate: Any = loaded.model.generate
-    own = loaded.model.generation_config
-    without_stops = copy(own)
+    config = loaded.model.generation_config
+    without_stops = copy(config)
     without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
@@ -234,5 +234,5 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
             custom_generate=hand_over,
         )
     finally:
-        loaded.model.generation_config = own
+        loaded.model.generation_config = config
         logging.set_verbosity(before)

@@ -53,20 +53,20 @@ class _Writer:
 
     def update(self, reference: Sequence[int], measure: bool) -> LiveText:
         """The text so far; `measure`: read how much the cache holds, which waits for the device."""
-        own = self.run.own
-        if not own.ids:
+        own_text = self.run.own_text
+        if not own_text.ids:
             return self.shown
         if self.shown.left_at is None:
-            new = zip_longest(own.ids[self._compared :], reference[self._compared : len(own.ids)])
+            new = zip_longest(own_text.ids[self._compared :], reference[self._compared : len(own_text.ids)])
             first = next((at for at, (one, other) in enumerate(new, self._compared) if one != other), None)
-            self._compared = len(own.ids)
+            self._compared = len(own_text.ids)
             if first is not None:
-                span = len(self._text.extend(own.ids[:first])), len(self._text.extend(own.ids[: first + 1]))
+                span = len(self._text.extend(own_text.ids[:first])), len(self._text.extend(own_text.ids[: first + 1]))
                 self.shown = self.shown.model_copy(update={"left_at": span, "left_token": first + 1})
-        ids = own.ids[:-1] if own.ended and own.ids[-1] in self._ends else own.ids
+        ids = own_text.ids[:-1] if own_text.ended and own_text.ids[-1] in self._ends else own_text.ids
         changed: dict[str, object] = {
-            "state": "ended" if own.ended else "writing",
-            "text": self._text.extend(own.ids),
+            "state": "ended" if own_text.ended else "writing",
+            "text": self._text.extend(own_text.ids),
             "tokens": len(ids),
         }
         if measure or self.shown.held is None:
@@ -75,8 +75,8 @@ class _Writer:
         return self.shown
 
     def _held(self) -> float:
-        own = self.run.own
-        memory = (self.run.cache if own.branch is None else own.branch.cache).memory()
+        own_text = self.run.own_text
+        memory = (self.run.cache if own_text.branch is None else own_text.branch.cache).memory()
         return memory.live_slots / max(memory.logical_tokens, 1)
 
 

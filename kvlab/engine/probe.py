@@ -240,7 +240,7 @@ class Probe:
         self._write_states(layer_idx, slots, layer_pass, hidden)
         if layer_idx in self.history_layers:
             rows = history(layer_pass, self.history_rows + self.tokens - self.prompt_tokens)
-            self.writer.write_arrays("history", layer_idx, {name: of[:, self.heads] for name, of in rows.items()})
+            self.writer.write_arrays("history", layer_idx, {name: array[:, self.heads] for name, array in rows.items()})
 
     def _write_states(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
         if hidden.tokens_read < self.prompt_tokens or self.prompt_tokens <= self.samples.sinks + 2:

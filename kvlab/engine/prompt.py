@@ -43,10 +43,10 @@ def prompt_pieces(
     prompt = prompt if chat is None else chat.rendered(prompt)
     encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=special and chat is None)
     named = set(tokenizer.all_special_ids)
-    own = ids[len(ids) - len(encoded["offset_mapping"]) :]
+    prompt_ids = ids[len(ids) - len(encoded["offset_mapping"]) :]
     end = 0
-    pieces = [""] * (len(ids) - len(own))
-    for token, (start, stop) in zip(own, encoded["offset_mapping"], strict=True):
+    pieces = [""] * (len(ids) - len(prompt_ids))
+    for token, (start, stop) in zip(prompt_ids, encoded["offset_mapping"], strict=True):
         if token in named and start > end and pieces:
             pieces[-1] += prompt[end:start]  # as this token is shown by name
         # Tokens that share a character all claim it: it goes to the first one. What no token claims, such as a space

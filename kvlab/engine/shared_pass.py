@@ -52,9 +52,9 @@ class SharedPass:
         self.prepared, self.runs, self.reference, self.watch, self.probe = prepared, list(runs), reference, watch, probe
         self.errors: list[Exception] = []
         self._live = LiveComparison(prepared) if live is None else live
-        own = [run.cache for run in runs]
-        unrecorded = [] if leader is None or any(leader is cache for cache in own) else [leader]
-        self.fan_out = FanOutCache([*unrecorded, *own], loaded.device, timed=True)
+        caches = [run.cache for run in runs]
+        unrecorded = [] if leader is None or any(leader is cache for cache in caches) else [leader]
+        self.fan_out = FanOutCache([*unrecorded, *caches], loaded.device, timed=True)
         self.branch_of = {id(branch.cache): branch for branch in self.fan_out.branches}
         self.leader = None if leader is None else self.branch_of[id(leader)]
         if leader is not None and probe is not None:
@@ -136,34 +136,34 @@ class SharedPass:
             elif self.leader is not None and self.probe is not None and self.probe.waits_for(index):
                 tokens[self.leader] = [forced]
                 self.leader.cache.settings.observer = self.probe  # the step after the last is not recorded
-        writing = [run for run in self.runs if not run.own.ended]
+        writing = [run for run in self.runs if not run.own_text.ended]
         for run in writing:
-            own = run.own
-            row = (own.branch or self._branch(run)).rows.start + own.row
-            token = pick(row, own.choose)
-            own.ids.append(token)
-            own.logprobs.append(logprobs[row, token].clone())  # a view would keep all rows
-            own.ended = last or self.has_ended(own.ids)
+            text = run.own_text
+            row = (text.branch or self._branch(run)).rows.start + text.row
+            token = pick(row, text.choose)
+            text.ids.append(token)
+            text.logprobs.append(logprobs[row, token].clone())  # a view would keep all rows
+            text.ended = last or self.has_ended(text.ids)
         for run in writing:  # once every row has been read, as rows move
             self._arrange(run, forced)
-            if run.own.branch is not None and not run.own.ended:
-                tokens.setdefault(run.own.branch, []).append(run.own.ids[-1])
+            if run.own_text.branch is not None and not run.own_text.ended:
+                tokens.setdefault(run.own_text.branch, []).append(run.own_text.ids[-1])
         return tokens
 
     def _arrange(self, run: ActiveRun, forced: int | None) -> None:
         """Give the run's own text a row of its own if it leaves the forced text; end the row of a text that ended."""
-        own = run.own
+        text = run.own_text
         branch = self._branch(run)
-        if own.row and (own.ended or self.forced_ended):
-            self.fan_out.keep_text(branch, 0 if own.ended else own.row)
-            own.row = 0
-        if own.branch is None and not own.ended and own.ids[-1] != forced:
+        if text.row and (text.ended or self.forced_ended):
+            self.fan_out.keep_text(branch, 0 if text.ended else text.row)
+            text.row = 0
+        if text.branch is None and not text.ended and text.ids[-1] != forced:
             if run.recorder is not None and not self.forced_ended and self.fan_out.add_text(branch):
-                own.branch = branch
-                own.row = 1
+                text.branch = branch
+                text.row = 1
             else:
-                own.branch = self.fan_out.fork(branch)
-        if self.forced_ended and own.branch is branch:
+                text.branch = self.fan_out.fork(branch)
+        if self.forced_ended and text.branch is branch:
             branch.cache.settings.observer = None
 
     def _score(self, logprobs: Tensor, token: int, index: int) -> None:
@@ -172,10 +172,10 @@ class SharedPass:
             return
         leader = self.leader
         full = self.reference.logprobs[index].to(logprobs.device) if leader is None else logprobs[leader.rows.start]
-        own = logprobs[[self._branch(run).rows.start for run in self.runs]]
-        gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - own)).sum(-1)
-        agrees = own.argmax(-1) == full.argmax()
-        for run, scores in zip(self.runs, torch.stack([own[:, token], gap, agrees.to(gap)], -1), strict=True):
+        predicted = logprobs[[self._branch(run).rows.start for run in self.runs]]
+        gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - predicted)).sum(-1)
+        agrees = predicted.argmax(-1) == full.argmax()
+        for run, scores in zip(self.runs, torch.stack([predicted[:, token], gap, agrees.to(gap)], -1), strict=True):
             run.forced.append(scores)
 
     def _step(self, tokens: dict[Branch, list[int]]) -> Tensor:
@@ -202,7 +202,7 @@ class SharedPass:
             assert self.leader is not None and self.leader.error is not None
             raise self.leader.error
         for run in list(self.runs):
-            branches = [branch for branch in {self._branch(run), run.own.branch} if branch is not None]
+            branches = [branch for branch in {self._branch(run), run.own_text.branch} if branch is not None]
             error = next((branch.error for branch in branches if branch.error is not None), None)
             if error is not None:
                 run.writer.finish("failed", str(error) or type(error).__name__)

@@ -156,8 +156,8 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         aware = request.question_aware and not prompt.context_alone
         pairs = enumerate(zip(request.all_choices, settings, strict=True))
         keys = {
-            index: row_key(prompt.identity, choice, own, aware, *shared, chat_settings)
-            for index, (choice, own) in pairs
+            index: row_key(prompt.identity, choice, method_settings, aware, *shared, chat_settings)
+            for index, (choice, method_settings) in pairs
         }
         units.append(Unit(prompt, keys))
     config = loaded.model.generation_config

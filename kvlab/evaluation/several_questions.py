@@ -54,7 +54,7 @@ class _Asked:
     """A cache that answers: `cache` is what it reads the next tokens with, `error` ended it."""
 
     cache: CompressedCache
-    seen: int
+    tokens_read: int
     answers: list[list[int]] = field(default_factory=list)
     seconds: float = 0.0
     error: Exception | None = None
@@ -124,7 +124,7 @@ def _ask_all(
         alive = [one for one in alive if one.error is None]
         if not questions.keeps_answers:
             for one in alive:
-                one.cache, one.seen = _own_copy(compressed[one]), len(in_sight)
+                one.cache, one.tokens_read = _own_copy(compressed[one]), len(in_sight)
         _answer(loaded, questions, alive, _read(loaded, alive, [question] * len(alive)), check)
     return [one.error or _collect(loaded, questions, one, compressed[one], prompt_seconds[one]) for one in every]
 
@@ -176,12 +176,12 @@ def _read(loaded: Loaded, asked: Sequence[_Asked], ids: Sequence[list[int]]) -> 
         return {}
     begun = time.perf_counter()
     caches = [one.cache for one in asked]
-    seen = [one.seen for one in asked]
-    results = read_on(loaded.model, input_device(loaded.model), caches, seen, ids)
+    tokens_read = [one.tokens_read for one in asked]
+    results = read_on(loaded.model, input_device(loaded.model), caches, tokens_read, ids)
     seconds = (time.perf_counter() - begun) / len(asked)
     found: dict[_Asked, Tensor] = {}
     for one, given, result in zip(asked, ids, results, strict=True):
-        one.seen += len(given)
+        one.tokens_read += len(given)
         one.seconds += seconds
         if isinstance(result, Exception):
             one.error = result

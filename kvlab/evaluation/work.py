@@ -75,11 +75,11 @@ class Backoff(Generic[Prompt, Result]):
                 self.most = rows // 2
                 waiting.insert(0, (part, numbers))
                 continue
-            for number, own in zip(numbers, outcomes, strict=True):
-                if isinstance(own, Exception):
-                    errors[number] = own
+            for number, results in zip(numbers, outcomes, strict=True):
+                if isinstance(results, Exception):
+                    errors[number] = results
                 else:
-                    found |= {(number, row): (one, rows) for row, one in zip(part, own, strict=True)}
+                    found |= {(number, row): (one, rows) for row, one in zip(part, results, strict=True)}
         every = range(len(prompts))
         return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
 
@@ -155,8 +155,8 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
 
 
 def _left(found: Survival | None) -> dict[str, float | None]:
-    names = ("own", "merged", "unreachable", "consensus")
-    return {name: getattr(found, name) if found else None for name in names}
+    fields = {"own": "own_slots", "merged": "merged", "unreachable": "unreachable", "consensus": "consensus"}
+    return {key: getattr(found, field) if found else None for key, field in fields.items()}
 
 
 NO_COUNTER = NoCounter("no counter was asked for")
@@ -267,7 +267,7 @@ class RowMaker:
             "bits_per_byte": outcome.bits_per_byte,
             "kl": outcome.kl,
             "top1_agreement": outcome.top1_agreement,
-            "hidden_own": outcome.survival.own if outcome.survival else None,
+            "hidden_own": outcome.survival.own_slots if outcome.survival else None,
             "hidden_merged": outcome.survival.merged if outcome.survival else None,
             "unreachable": outcome.survival.unreachable if outcome.survival else None,
             "consensus": outcome.survival.consensus if outcome.survival else None,

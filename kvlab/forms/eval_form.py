@@ -116,8 +116,8 @@ def make_job(
             depths=numbers(depths, "Depths", float) or None,
             **compare_form.request_fields(options),
         )
-        of = ", ".join([*tasks, *(file.path.name for file in all_files)])
-        title = f"Evaluation {name.strip()}: {of}"
+        subject = ", ".join([*tasks, *(file.path.name for file in all_files)])
+        title = f"Evaluation {name.strip()}: {subject}"
         return EvalJob(name=name.strip(), request=request, title=title, private=private)
     except ValidationError as error:
         if any("name" in detail["loc"] for detail in error.errors()):

@@ -74,13 +74,15 @@ def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:
 
 def _methods(choices: Sequence[MethodChoice]) -> str:
     """`5 methods at 20 %`; methods that take no budget are named on their own."""
-    own = [choice.method for choice in choices if Budget(choice.budget).keeps_all]
-    budgeted = [choice for choice in choices if choice.method not in own]
+    unbudgeted = [choice.method for choice in choices if Budget(choice.budget).keeps_all]
+    budgeted = [choice for choice in choices if choice.method not in unbudgeted]
     words = list(dict.fromkeys(Budget(choice.budget).description for choice in budgeted))
     names = list(dict.fromkeys(choice.method for choice in budgeted))
     parts = [f"{_count(len(names))} at {join_words(words)}"] if names else []
-    if own:
-        parts.append(f"{join_words(list(dict.fromkeys(own)))} at {'its' if len(own) == 1 else 'their'} own budget")
+    if unbudgeted:
+        parts.append(
+            f"{join_words(list(dict.fromkeys(unbudgeted)))} at {'its' if len(unbudgeted) == 1 else 'their'} own budget"
+        )
     return " and ".join(parts)
 
 

@@ -60,9 +60,9 @@ def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
 
 def shorten_prompt(read: RenderedPrompt, most: int) -> RenderedPrompt:
     """The same with at most `most` characters of the prompt; a chat template around it is kept."""
-    start, stop = read.own
+    start, stop = read.prompt_span
     end = min(stop, start + most)
-    return replace(read, text=read.text[:end] + read.text[stop:], own=(start, end))
+    return replace(read, text=read.text[:end] + read.text[stop:], prompt_span=(start, end))
 
 
 def excess_tokens(prompt: str, how: ChatFormat, new_tokens: int) -> int:

@@ -78,12 +78,12 @@ def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareR
     Raises UserError as `kvlab.tasks.haystack.plant`.
     """
     prompt = _prompt_of(request, number) if request.prompts else _planted(request, number)
-    of = request.comparisons
+    count = request.comparisons
     planting = None if request.prompts else request.repeats[number - 1]
-    repeat = Repeat(batch=batch, number=number, of=of, planting=planting, name=prompt.name)
+    repeat = Repeat(batch=batch, number=number, of=count, planting=planting, name=prompt.name)
     named = request.title or prompt.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
     changed = {name: getattr(prompt, name) for name in OF_PROMPT}
-    changed |= {"title": f"{number} of {of}: {named}", "repeats": (), "prompts": (), "batch": None, "repeat": repeat}
+    changed |= {"title": f"{number} of {count}: {named}", "repeats": (), "prompts": (), "batch": None, "repeat": repeat}
     return request.model_copy(update=changed)
 
 

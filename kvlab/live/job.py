@@ -90,17 +90,17 @@ class SessionReporter:
         if lane.failure:
             return
         shares = lane.context_shares()
-        now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
+        now = (1000 * np.stack([shares.own_slots, shares.merged])).round().astype(int)
         before = self._held.get(number)
         self._held[number] = now
-        own, merged = now
+        own_slots, merged = now
         if before is None:
-            self.tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
+            self.tell({"kind": "held", "lane": number, "per_mille": own_slots.tolist()})
             if merged.any():
                 owners = lane.merges.most_common_owners().tolist()
                 self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
         elif (changed := np.flatnonzero((now != before).any(0))).size:
-            changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
+            changes = {"per_mille": own_slots[changed].tolist(), "merged": merged[changed].tolist()}
             self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
 
 

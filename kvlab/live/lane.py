@@ -48,10 +48,10 @@ class ContextMerges:
         position = before.position[0].long().clamp(0, self.tokens - 1)
         heads = position.shape[0]
         source, target = (position.gather(1, end[0]) for end in (plan.edges.source, plan.edges.target))
-        own = torch.arange(self.tokens, device=position.device).expand(heads, -1)
+        tokens = torch.arange(self.tokens, device=position.device).expand(heads, -1)
         # Inactive edges write to a column that is cut off.
         source = torch.where(plan.edges.active[0], source, self.tokens)
-        moved = torch.cat([own, own[:, :1]], 1).scatter(1, source, target)[:, :-1]
+        moved = torch.cat([tokens, tokens[:, :1]], 1).scatter(1, source, target)[:, :-1]
         for _ in range(LONGEST_CHAIN.bit_length() - 1):
             moved = moved.gather(1, moved)
         before_this = self.owners.get(layer_idx)
@@ -75,7 +75,7 @@ class ContextMerges:
 class ContextShares:
     """Shares (tokens,) float64 of all layers and heads: `own` hold a token in its own slot, `merged` in another's."""
 
-    own: np.ndarray
+    own_slots: np.ndarray
     merged: np.ndarray
 
 
@@ -85,17 +85,17 @@ def context_shares(layers: list[CompressedLayer], tokens: int, merges: ContextMe
     A token that was merged when the context was compressed counts as long as the slot it was merged into is there;
     merges of later steps are not followed.
     """
-    own = np.zeros(tokens)
+    own_slots = np.zeros(tokens)
     merged = np.zeros(tokens)
     heads = 0
     for layer in layers:
         present = presence(layer, tokens)
         heads += present.shape[0]
-        own += present.sum(0).cpu().numpy()
+        own_slots += present.sum(0).cpu().numpy()
         owners = merges.owners.get(layer.layer_idx)
         if owners is not None:
             merged += (~present & present.gather(1, owners)).sum(0).cpu().numpy()
-    return ContextShares(own / max(heads, 1), merged / max(heads, 1))
+    return ContextShares(own_slots / max(heads, 1), merged / max(heads, 1))
 
 
 def presence(layer: CompressedLayer, tokens: int) -> Tensor:
@@ -250,9 +250,9 @@ def compress_context(
 def next_logits(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
     """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
     caches = [lane.cache for lane in lanes]
-    seen = [lane.tokens_seen for lane in lanes]
+    tokens_read = [lane.tokens_seen for lane in lanes]
     found: dict[Lane, Tensor] = {}
-    results = read_on(loaded.model, loaded.device, caches, seen, ids)
+    results = read_on(loaded.model, loaded.device, caches, tokens_read, ids)
     for lane, given, logits in zip(lanes, ids, results, strict=True):
         lane.tokens_seen += len(given)
         if isinstance(logits, Exception):

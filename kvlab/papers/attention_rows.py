@@ -32,7 +32,7 @@ class Rows:
     score: np.ndarray | None = None
 
     @property
-    def seen(self) -> np.ndarray:
+    def visible(self) -> np.ndarray:
         """(rows,) number of tokens visible to each query."""
         return self.prompt_tokens - self.first + np.arange(len(self.mass))
 
@@ -77,7 +77,7 @@ def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
     chosen = np.unique(np.linspace(rows.first, len(rows.mass) - 1, most_rows).round().astype(int))
     curves = []
     for row in chosen:
-        mass = np.sort(rows.mass[row, : rows.seen[row]])[::-1]
+        mass = np.sort(rows.mass[row, : rows.visible[row]])[::-1]
         held = np.concatenate([[0], np.cumsum(mass)]) / (mass.sum() or np.nan)
         curves.append(np.interp(SHARES * len(mass), np.arange(len(held)), held))
     return np.array(curves)
@@ -101,10 +101,10 @@ def concentration_of_heads(run: Run, heads: list[tuple[int, int]]) -> pd.DataFra
 
 def top_share(rows: Rows, row: int, share: float = TOP) -> np.ndarray:
     """(tokens,) bool: the `share` of the tokens with the most attention in this row."""
-    seen = rows.seen[row]
-    count = max(1, int(np.ceil(share * seen)))
+    visible = rows.visible[row]
+    count = max(1, int(np.ceil(share * visible)))
     top = np.zeros(rows.mass.shape[1], bool)
-    top[np.argpartition(-rows.mass[row, :seen], count - 1)[:count]] = True
+    top[np.argpartition(-rows.mass[row, :visible], count - 1)[:count]] = True
     return top
 
 
@@ -183,8 +183,8 @@ def returning_of_head(model: Run, method: Run | None, layer: int, head: int) -> 
     if method is not None:
         gone = evicted_by_step(method, layer, head)
         if gone.any():
-            own = read_rows(method, layer, head, with_history=False)
-            parts.append(returning(own, gone[:, : own.mass.shape[1]], OWN))
+            rows_of_method = read_rows(method, layer, head, with_history=False)
+            parts.append(returning(rows_of_method, gone[:, : rows_of_method.mass.shape[1]], OWN))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -267,13 +267,13 @@ def prediction_errors(rows: Rows, kind: str = "mass", alpha: float = ALPHA, wind
     parts = []
     for row in range(len(values)):
         real = values[row].astype(np.float64)
-        known = rows.seen[row] - 1
+        known = rows.visible[row] - 1
         whole = real.sum()
         if row > rows.first:
             for name, expected in running.predict().items():
                 error = np.abs(expected - real)[:known].sum() / whole if whole > 0 else np.nan
                 parts.append((row - rows.first, name, error))
-        running.add(real, rows.seen[row])
+        running.add(real, rows.visible[row])
     return pd.DataFrame(parts, columns=ERROR_COLUMNS)
 
 

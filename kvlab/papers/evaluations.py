@@ -124,7 +124,7 @@ class Experiment:
         return found if len(found) else self._under(rows, [dict(arm.options) for arm in self.arms])
 
     def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
-        parts = [rows_of_arm(rows, arm.method, own) for arm, own in zip(self.arms, options, strict=True)]
+        parts = [rows_of_arm(rows, arm.method, settings) for arm, settings in zip(self.arms, options, strict=True)]
         found = pd.concat([rows[rows["method"] == FULL.method], *parts]).sort_index(kind="stable")
         if self.only_budgets:
             found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL.method)]

@@ -141,15 +141,15 @@ def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd
         labels = {run.record.label for run in like}
         return found[found["label"].isin(labels)] if labels and len(found) else found
     frames: list[pd.DataFrame] = []
-    seen: set[str] = set()
+    prompts: set[str] = set()
     for runs in _by_prompt(sources, evidence, {run.record.label for run in like}):
         prompt = prompt_id(runs[0])
         parts = [rows for run in runs if len(rows := kept_rows(run, evidence))]
-        if prompt in seen or not parts:
+        if prompt in prompts or not parts:
             continue
-        seen.add(prompt)
+        prompts.add(prompt)
         frames += parts if evidence.methods else parts[:1]
-        if len(seen) == MOST_PROMPTS:
+        if len(prompts) == MOST_PROMPTS:
             break
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=NAMES)
 
@@ -203,16 +203,16 @@ def _checksum(run: Run) -> str:
 
 def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterator[list[Run]]:
     """Candidate runs, comparison by comparison: the current one, then the folder's, newest first."""
-    seen = list(dict.fromkeys(run for run in (*sources.runs, sources.run) if run is not None))
+    current = list(dict.fromkeys(run for run in (*sources.runs, sources.run) if run is not None))
     groups: dict[str, list[Run]] = {}
-    for run in seen:
+    for run in current:
         groups.setdefault(prompt_id(run), []).append(run)
     yield from filter(None, (_wanted(runs, evidence, labels) for runs in groups.values()))
-    if not seen:
+    if not current:
         return
-    here = {run.record.run_id for run in seen}
+    here = {run.record.run_id for run in current}
     for entry in sources.folder.comparisons:
-        if here & {run.run_id for run in entry.runs} or entry.runs[0].model != seen[0].record.model.name:
+        if here & {run.run_id for run in entry.runs} or entry.runs[0].model != current[0].record.model.name:
             continue
         runs = _wanted(_opened(sources, entry, evidence, labels), evidence, labels)
         if runs:

@@ -37,39 +37,39 @@ def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Them
 
 
 def with_shipped(
-    exhibit: Exhibit, own: tuple[Drawn, ...] | Needs, theirs: Shipped | None, sources: Sources, theme: Theme
+    exhibit: Exhibit, ours: tuple[Drawn, ...] | Needs, theirs: Shipped | None, sources: Sources, theme: Theme
 ) -> tuple[Drawn, ...] | Needs:
     """The user's data, completed by the shipped results if missing or less decisive.
 
     Shipped results of another model than that of `sources` are ignored.
     """
     if theirs is None or sources.measured_model != theirs.model or exhibit.source == "calculator":
-        return own
-    if isinstance(own, tuple):
+        return ours
+    if isinstance(ours, tuple):
         left = list(theirs.claims(exhibit.key, theme))
-        return tuple(replace(one, claim=_decided(one.claim, left, theirs)) for one in own)
+        return tuple(replace(one, claim=_decided(one.claim, left, theirs)) for one in ours)
     found = draw_shipped(theirs, exhibit, sources, theme)
     if isinstance(found, Needs):
-        return own
+        return ours
     return tuple(replace(one, origin=one.origin.at(theirs.description)) for one in found)
 
 
-def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
+def _decided(ours: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
     """The user's claim, or the shipped one beside it where that rests on more prompts, or decides what the user's does
     not count in prompts.
 
     An exception that the user found to a claim about every case stands. Of several shipped claims with the same text
     the first in `left` is used and removed.
     """
-    other = next((claim for claim in left if own and claim.paper == own.paper), None)
+    other = next((claim for claim in left if ours and claim.paper == ours.paper), None)
     if other is not None:
         left.remove(other)
-    if own is None or other is None or is_exception(own) or not _rests_on_more(other, own):
-        return own
-    mine = f"{OWN} ({own.basis.description}){' is' if own.verdict == OPEN else ':'} {own.verdict}"
-    if not own.basis.description:
+    if ours is None or other is None or is_exception(ours) or not _rests_on_more(other, ours):
+        return ours
+    mine = f"{OWN} ({ours.basis.description}){' is' if ours.verdict == OPEN else ':'} {ours.verdict}"
+    if not ours.basis.description:
         mine = f"{OWN} has no measurement of it"
-    return replace(other, finding=f"{mine}; judged on what is {ships.description}. {other.finding}", settle=own.settle)
+    return replace(other, finding=f"{mine}; judged on what is {ships.description}. {other.finding}", settle=ours.settle)
 
 
 def _rests_on_more(other: Claim, claim: Claim) -> bool:
@@ -227,23 +227,23 @@ def draw_recorded(
     Raises UserError if what it needs was not recorded.
     """
     here = sources.measured_model
-    own = exhibit.draw(sources, choice, theme)
-    if isinstance(own, tuple):
-        completed = with_shipped(exhibit, own, ships.get(here), sources, theme)
+    recorded = exhibit.draw(sources, choice, theme)
+    if isinstance(recorded, tuple):
+        completed = with_shipped(exhibit, recorded, ships.get(here), sources, theme)
         assert isinstance(completed, tuple)
         return tuple(_badged(one, sources, theme) for one in completed)
     if here == MINI or (here in ships and (exhibit.key, theme) in ships[here].cards):
-        return own
+        return recorded
     theirs = sources.of_model(MINI)
     try:  # mini may not have the layers and heads of the model in view
         drawn = exhibit.draw(theirs, Choice(numbers=choice.numbers), theme)
     except UserError:
-        return own
+        return recorded
     if isinstance(drawn, Needs):
-        return own
+        return recorded
     decided = with_shipped(exhibit, drawn, ships.get(MINI), theirs, theme)
     assert isinstance(decided, tuple)
-    return tuple(_badged(replace(one, wanted=own), sources, theme) for one in decided)
+    return tuple(_badged(replace(one, wanted=recorded), sources, theme) for one in decided)
 
 
 def _badged(drawn: Drawn, sources: Sources, theme: Theme) -> Drawn:

@@ -209,9 +209,9 @@ def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
         return []
     # Methods with their options, without the shared preset.
     read = [json.loads(text or "{}") for text in rows["hyper_parameters"]]
-    own = [{name: value for name, value in options.items() if name != PRESET} for options in read]
+    settings = [{name: value for name, value in options.items() if name != PRESET} for options in read]
     rows = rows.assign(
-        arm=[format_spec(*pair) for pair in zip(rows["method"], own, strict=True)],
+        arm=[format_spec(*pair) for pair in zip(rows["method"], settings, strict=True)],
         asked=_asked(rows, table.without_budget),
     )
     lines: list[dict[str, Any]] = []

@@ -52,11 +52,11 @@ def load_exhibits(
         drawing = score_exhibit(paper, slug, row).draw if slug in of_scores else drawings[slug]
         if "shows" not in fields:
             # What the table of a contest of two arms shows, by its row.
-            seen = "with its question in sight" if row.get("question_aware") else "before its question is read"
+            when = "with its question in sight" if row.get("question_aware") else "before its question is read"
             is_whole = row["arms"][0].startswith("sparse")
             held = "hold every token" if is_whole else f"at {100 * row['budgets'][0]:g} %"
             fields["shows"] = (
-                f"Both arms {held} and the full cache, a column per task; each prompt is compressed {seen}. Cells show "
+                f"Both arms {held} and the full cache, a column per task; each prompt is compressed {when}. Cells show "
                 "mean scores with intervals. The share kept exceeds the budget by what is read and written after the "
                 "compression."
             )

@@ -43,11 +43,11 @@ def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
     A claim shown by several exhibits of a paper counts once: at the exhibit made for it, else at the first.
     """
     found: Lines = {paper: {verdict: [] for verdict in VERDICTS} for paper in PAPERS}
-    seen: set[tuple[str, str]] = set()
+    counted: set[tuple[str, str]] = set()
     shown = [(exhibit, claim) for exhibit, claims in judged for claim in claims]
     for exhibit, claim in sorted(shown, key=lambda one: bool(one[1].judged_at)):
-        if (exhibit.paper, claim.paper) not in seen:
-            seen.add((exhibit.paper, claim.paper))
+        if (exhibit.paper, claim.paper) not in counted:
+            counted.add((exhibit.paper, claim.paper))
             found[exhibit.paper][claim.verdict].append((exhibit, claim))
     return found
 
@@ -173,8 +173,8 @@ def matching(exhibits: Iterable[Exhibit], words: str, claims: Callable[[Exhibit]
 
 
 def _searched(exhibit: Exhibit, claims: Callable[[Exhibit], Iterable[Claim]]) -> str:
-    own = (PAPERS[exhibit.paper], exhibit.number, exhibit.title, exhibit.short, exhibit.shows, exhibit.look_for)
-    return " ".join([*own, *(claim.paper for claim in claims(exhibit))]).casefold()
+    texts = (PAPERS[exhibit.paper], exhibit.number, exhibit.title, exhibit.short, exhibit.shows, exhibit.look_for)
+    return " ".join([*texts, *(claim.paper for claim in claims(exhibit))]).casefold()
 
 
 def claims_of(exhibit: Exhibit, drawn: tuple[Drawn, ...] | Needs) -> tuple[Judged, ...]:
@@ -216,12 +216,12 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     """The card, from the first recorded layer and head; from disk if it was drawn from the same data before."""
     if (kept := find_card(exhibit, sources, theme)) is not None:
         return kept
-    seen = exhibit.source_state(sources)
+    state = exhibit.source_state(sources)
     card = _draw_card(exhibit, sources, theme)
     judged = [{"model": one.model, "claim": claim_values(one.claim)} for one in card.judged]
     _card_store(sources).write_text(
-        (exhibit.key, theme, *seen.place),
-        _card_state(seen),
+        (exhibit.key, theme, *state.place),
+        _card_state(state),
         json.dumps(
             vars(card) | {"judged": judged, "measurement": card.measurement and measurement_values(card.measurement)}
         ),
@@ -231,8 +231,8 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
 
 def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
     """The card on disk; None if it was not drawn from this data yet."""
-    seen = exhibit.source_state(sources)
-    text = _card_store(sources).read_text((exhibit.key, theme, *seen.place), _card_state(seen))
+    state = exhibit.source_state(sources)
+    text = _card_store(sources).read_text((exhibit.key, theme, *state.place), _card_state(state))
     try:
         return None if text is None else _parse_card(json.loads(text))
     except (KeyError, TypeError, ValueError):  # written by another version
@@ -324,10 +324,10 @@ def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     first = drawn[0]
     badge = badge_of(drawn[0].figure)
     picture = thumbnail(first.figure, theme)
-    own = claims_of(exhibit, drawn)
-    known = {(one.model, one.claim.paper) for one in own}
+    claims = claims_of(exhibit, drawn)
+    known = {(one.model, one.claim.paper) for one in claims}
     judged = (
-        *own,
+        *claims,
         *(one for one in shipped_claims(exhibit, sources.measured_model) if (one.model, one.claim.paper) not in known),
     )
     return Card(

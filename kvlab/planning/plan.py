@@ -204,8 +204,8 @@ def make_plan(
     all_tokens = held == "all" and tokens * model.vocabulary <= MOST_PROMPT_LOGITS
     read = min(tokens, request.prefill_chunk or tokens) if all_tokens else 1
     written = request.max_new_tokens if held == "all" else 0
-    of = f"float32, of {read:,} prompt tokens and {written:,} new ones over the vocabulary"
-    logits = Part("logits", rows * (read + written) * model.vocabulary * FLOAT, of)
+    description = f"float32, of {read:,} prompt tokens and {written:,} new ones over the vocabulary"
+    logits = Part("logits", rows * (read + written) * model.vocabulary * FLOAT, description)
     parts = [weights, *caches, logits]
     if model.file_bytes:
         tensor = FLOAT * model.vocabulary * model.hidden
@@ -239,7 +239,7 @@ class Text:
     number: int
 
     @property
-    def seen(self) -> int:
+    def total_tokens(self) -> int:
         """Tokens in the end: the last new one is not fed back to the model."""
         return self.tokens + self.new_tokens - 1
 
@@ -253,13 +253,13 @@ class Text:
     def slots(self, holds: Footprint, budget: Amount) -> int:
         """Slots per KV head in the end, mean over layers and heads."""
         if not holds.compresses or not holds.needs_budget:
-            return self.seen  # unknown without a budget: at most everything
+            return self.total_tokens  # unknown without a budget: at most everything
         kept = Budget(budget).slots(self.tokens, self.sizes(holds))
-        if kept >= min(UNLIMITED, self.seen):
-            return self.seen
+        if kept >= min(UNLIMITED, self.total_tokens):
+            return self.total_tokens
         if not holds.decode:
             return min(kept, self.tokens) + self.new_tokens - 1
-        return min(self.seen, kept + min(holds.buffer, self.new_tokens - 1))
+        return min(self.total_tokens, kept + min(holds.buffer, self.new_tokens - 1))
 
     def sizes(self, holds: Footprint) -> Sizes:
         """Bytes of the slots of one KV head."""
@@ -267,7 +267,7 @@ class Text:
         token = 2 * model.head_dim * self.number
         heads = model.full_layers * model.key_value_heads
         length = FLOAT if holds.seeks and token >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
-        slot = token + length + holds.metadata_bytes(model.group, self.seen)
+        slot = token + length + holds.metadata_bytes(model.group, self.total_tokens)
         if holds.packed is None:
             return Sizes(token, slot, slot, heads=heads)
         return holds.packed.sizes(token, slot, model.head_dim, heads)
@@ -283,5 +283,5 @@ class Text:
     def window_bytes(self) -> int:
         """Keys and values of the sliding-window layers."""
         model = self.model
-        held = min(model.window, self.seen)
+        held = min(model.window, self.total_tokens)
         return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number

@@ -171,9 +171,9 @@ class Servability:
         """(property, value) pairs for a terminal."""
         held = self.held
         freed = [
-            f"page {page}: {100 * own.layer:.0f} % where a layer has a page table, {100 * own.model:.0f} % where all "
-            f"layers share one, {100 * own.head:.0f} % where each head has its own"
-            for page, own in self.freed.items()
+            f"page {page}: {100 * part.layer:.0f} % where a layer has a page table, {100 * part.model:.0f} % where all "
+            f"layers share one, {100 * part.head:.0f} % where each head has its own"
+            for page, part in self.freed.items()
         ]
         empty = [
             f"page {page}: {100 * first:.0f} % of the slots hold nothing, after decoding {100 * last:.0f} %"

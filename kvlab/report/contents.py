@@ -169,7 +169,7 @@ class Report:
     texts: tuple[tuple[str, tuple[Segment, ...]], ...]
     distrust: tuple[str, ...]
     origin: str
-    of: str
+    subject: str
     provenance: str
 
 
@@ -199,7 +199,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         texts=tuple(_texts(runs)),
         distrust=tuple(_distrust(runs, asked, table)),
         origin=origin,
-        of=subject_of(runs, {}),
+        subject=subject_of(runs, {}),
         provenance=f"{origin}\n{provenance(runs)}",
     )
 
@@ -241,8 +241,10 @@ def _figures(
     if worst is not None and len(worst.steps):
         lost = regret.regret_over_steps_frame(worst.steps, worst.tokens)
     if worst is not None and len(lost) and lost["mean"].notna().any():  # level light records no regret
-        of = f"{worst.record.label}, the run furthest from the full cache."
-        yield Section(regret.regret_over_steps(lost, theme), f"{of} {regret.caption_regret_over_steps(lost)}", origin)
+        sentence = f"{worst.record.label}, the run furthest from the full cache."
+        yield Section(
+            regret.regret_over_steps(lost, theme), f"{sentence} {regret.caption_regret_over_steps(lost)}", origin
+        )
 
 
 def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:

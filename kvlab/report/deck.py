@@ -42,10 +42,10 @@ def deck(story: Story) -> bytes:
     slides = "".join(
         _slide(view, one, at, len(story.views)) for at, (view, one) in enumerate(zip(story.views, shown, strict=True))
     )
-    own = (STATIC / "deck.css").read_text(encoding="utf-8")
+    layout = (STATIC / "deck.css").read_text(encoding="utf-8")
     parts = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(story.name)}</title>',
-        f"<style>{_colours()}{styles(kinds)}{own}</style>",
+        f"<style>{_colours()}{styles(kinds)}{layout}</style>",
         f"<main>{slides}</main>",
         f"<script>{get_plotlyjs()}</script>" if any(isinstance(one, go.Figure) for one in shown) else "",
         f"<script>{script(kinds)}</script>",
@@ -117,11 +117,11 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
     if shown is None:
         inside = f'<p class="nothing">{words(missing_picture_text(view))}</p>'
     long = " long" if isinstance(shown, (Table, Passages)) else ""  # may take more than a page on paper
-    of, source = (words(slide.of), words(slide.source)) if slide else ("", "")
+    subject, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (
         f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
         f'<div class="figure" id="figure-{at}">{inside}</div>{_words(slide_text(view))}'
-        f'<footer><span>{of}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
+        f'<footer><span>{subject}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
         "</section>"
     )
 

@@ -69,8 +69,8 @@ def render_report(contents: Report, kind: str, writer: ImageWriter | None = None
         return page(contents)
     if kind == "pdf":
         return print_pdf(page(contents))
-    with _writer(writer) as own:
-        return slides(contents, partial(_picture, own))
+    with _writer(writer) as renderer:
+        return slides(contents, partial(_picture, renderer))
 
 
 def export_talk(story: Story, kind: str, writer: ImageWriter | None = None) -> bytes:
@@ -80,8 +80,8 @@ def export_talk(story: Story, kind: str, writer: ImageWriter | None = None) -> b
         return made
     if kind == "pdf":
         return print_pdf(made)
-    with _writer(writer) as own:
-        return story_slides(story, partial(_picture, own))
+    with _writer(writer) as renderer:
+        return story_slides(story, partial(_picture, renderer))
 
 
 def export_gif(root: Path, name: str, layer: int | None, head: int | None, say: Callable[[str], None]) -> bytes:
@@ -106,19 +106,19 @@ def export_gif(root: Path, name: str, layer: int | None, head: int | None, say: 
     lineage = fold(run.select("events", layer, head), steps)
     history = history_of(lineage, token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1]))
     say(f"{run.record.label}, layer {layer}, head {head}: {estimate_gif(len(history.steps))}")
-    with _writer(None) as own:
-        return animation(history, own)
+    with _writer(None) as renderer:
+        return animation(history, renderer)
 
 
 @contextmanager
 def _writer(writer: ImageWriter | None) -> Iterator[ImageWriter]:
     """The given writer, or a temporary one."""
-    own = writer or ImageWriter()
+    renderer = writer or ImageWriter()
     try:
-        yield own
+        yield renderer
     finally:
         if writer is None:
-            own.close()
+            renderer.close()
 
 
 def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Picture:
@@ -149,8 +149,8 @@ def print_pdf(page: bytes) -> bytes:
         source = Path(folder) / "report.html"
         target = Path(folder) / "report.pdf"
         source.write_bytes(page)
-        own = f"--user-data-dir={folder}/own"
-        options = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", own)
+        profile = f"--user-data-dir={folder}/own"
+        options = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", profile)
         # Figures are drawn by scripts in the page: a virtual time budget makes printing wait for them.
         ahead = ("--virtual-time-budget=20000", "--run-all-compositor-stages-before-draw", f"--print-to-pdf={target}")
         try:

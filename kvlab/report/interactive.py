@@ -38,8 +38,8 @@ def markup(shown: Shown, theme: Theme) -> str:
         return f'<div class="scroll">{table(shown)}</div>'
     if isinstance(shown, Passages):
         return f'<div class="scroll passages">{"".join(passage(*one) for one in shown.passages)}</div>'
-    own = picture(shown, theme).decode()
-    return f'<div class="alive">{read_static(f"{PARTS[type(shown)]}.html")}</div><div class="paper">{own}</div>'
+    svg = picture(shown, theme).decode()
+    return f'<div class="alive">{read_static(f"{PARTS[type(shown)]}.html")}</div><div class="paper">{svg}</div>'
 
 
 def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:

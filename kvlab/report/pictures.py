@@ -204,11 +204,11 @@ def fit_text(
     most = max(1, int((room - 26) / (SIZES[-1] * LEADING)))
     here = lines - 1 if chosen is None else next((one.line for one in pieces if one.token >= chosen[0]), lines - 1)
     first = max(0, min(here - most // 2, lines - most))
-    seen = [
+    visible = [
         Piece(one.token, one.line - first, one.column, one.text) for one in pieces if first <= one.line < first + most
     ]
-    said = f"Tokens {seen[0].token:,} to {seen[-1].token:,} of {len(texts):,}; the HTML file has all."
-    return SIZES[-1], seen, said
+    said = f"Tokens {visible[0].token:,} to {visible[-1].token:,} of {len(texts):,}; the HTML file has all."
+    return SIZES[-1], visible, said
 
 
 def laid_out(texts: Sequence[str], across: int) -> list[Piece]:

@@ -152,7 +152,7 @@ def _caption_points(simple: str, exact: str) -> tuple[int, int]:
 
 
 def add_table(
-    deck: Any, title: str, table: Table, notes: str, caption: str = "", of: str = "", theme: Theme = "light"
+    deck: Any, title: str, table: Table, notes: str, caption: str = "", subject: str = "", theme: Theme = "light"
 ) -> None:
     """Add a slide with an editable table in the largest font that fits."""
     slide = add_slide(deck, title, notes, theme)
@@ -161,7 +161,7 @@ def add_table(
         return
     rows = len(table.rows) + 1
     widths = _column_widths(table)
-    room = HEIGHT - TITLE_HEIGHT - 0.5 - (CAPTION_HEIGHT + OF_HEIGHT + 0.2 if caption or of else EDGE)
+    room = HEIGHT - TITLE_HEIGHT - 0.5 - (CAPTION_HEIGHT + OF_HEIGHT + 0.2 if caption or subject else EDGE)
     points = next((size for size in range(16, 7, -1) if _table_height(table, widths, size) <= room), 7)
     size = inches(EDGE, TITLE_HEIGHT + 0.4, sum(widths), 0.3 * rows)
     grid = slide.shapes.add_table(rows, len(table.columns), *size).table
@@ -174,8 +174,8 @@ def add_table(
             cell.margin_top = cell.margin_bottom = inches(0.03)[0]
             cell.text = clean(text)
             _sized(cell.text_frame, points, bold=not row, plain=True)
-    if caption or of:
-        add_caption(slide, caption, of, theme)
+    if caption or subject:
+        add_caption(slide, caption, subject, theme)
 
 
 def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
@@ -201,7 +201,7 @@ def add_passages(
     title: str,
     passages: Sequence[tuple[str, Sequence[Segment]]],
     caption: str,
-    of: str,
+    subject: str,
     notes: str,
     theme: Theme = "light",
 ) -> None:
@@ -214,7 +214,7 @@ def add_passages(
         box = slide.shapes.add_textbox(*inches(EDGE + place * wide, top, wide, high))
         box.text_frame.word_wrap = True
         _passage(box.text_frame, label, segments, wide - 0.3, high - 0.2, theme)
-    add_caption(slide, caption or MARKED, of, theme)
+    add_caption(slide, caption or MARKED, subject, theme)
 
 
 def _passage(frame: Any, label: str, segments: Sequence[Segment], width: float, height: float, theme: Theme) -> None:
@@ -328,12 +328,12 @@ def slides(report: Report, draw: Draw) -> bytes:
         add_table(deck, "Runs", table_of(rows), notes)
     for section in report.figures:
         title = str(section.figure.layout.title.text or "Figure")
-        add_figure(deck, title, section.figure, section.caption, report.of, f"{section.source}\n{notes}", draw)
+        add_figure(deck, title, section.figure, section.caption, report.subject, f"{section.source}\n{notes}", draw)
     if len(report.settings):
         for rows in _chunks(report.settings.reset_index(), MOST_ROWS):
             add_table(deck, "Different settings", table_of(rows), notes)
     for label, segments in report.texts:
-        add_passages(deck, f"Text of {label}", [("", segments)], "", report.of, notes)
+        add_passages(deck, f"Text of {label}", [("", segments)], "", report.subject, notes)
     for lines in _chunks(report.distrust, LINES_A_SLIDE):
         add_lines(deck, "Caveats", lines, notes)
     return saved_deck(deck)
@@ -348,19 +348,19 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         if shown is None or view.slide is None:
             add_lines(deck, view.title, [line for line in (words, missing_picture_text(view)) if line], "")
             continue
-        of = view.slide.of
+        subject = view.slide.of
         notes = view.slide.source
         theme = view.slide.theme
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
                 note = as_caption(words).within(before=more)
-                add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, note, of, theme)
+                add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, note, subject, theme)
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):
-                add_passages(deck, view.title, some, words, of, notes, theme)
+                add_passages(deck, view.title, some, words, subject, notes, theme)
         else:
-            add_figure(deck, view.title, shown, words, of, notes, draw, theme)
+            add_figure(deck, view.title, shown, words, subject, notes, draw, theme)
     return saved_deck(deck)
 
 
@@ -379,7 +379,7 @@ def add_figure(
     title: str,
     shown: go.Figure | Shown,
     caption: str,
-    of: str,
+    subject: str,
     notes: str,
     draw: Draw,
     theme: Theme = "light",
@@ -390,4 +390,4 @@ def add_figure(
     room = HEIGHT - top - CAPTION_HEIGHT - OF_HEIGHT - 0.2
     drawn = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
     add_picture(slide, drawn, top, room, caption)
-    add_caption(slide, caption, of, theme)
+    add_caption(slide, caption, subject, theme)

@@ -79,8 +79,10 @@ class History(Shown):
         known = {name: np.where(vector < 0, NEVER, vector) for name, vector in vectors.items()}
         steps = np.array(self.steps, np.int64)
         parent = np.array(self.parent, np.int64)
-        seen = np.array([(known["birth"] <= step).sum() for step in self.steps])
-        return Lineage(steps=steps, seen=seen, kind=np.zeros(len(parent), np.uint8), parent=parent, **known)
+        tokens_seen = np.array([(known["birth"] <= step).sum() for step in self.steps])
+        return Lineage(
+            steps=steps, tokens_seen=tokens_seen, kind=np.zeros(len(parent), np.uint8), parent=parent, **known
+        )
 
 
 class Passages(Shown):
@@ -94,7 +96,7 @@ KINDS: dict[Kind, type[Shown]] = {"table": Table, "text": Text, "history": Histo
 
 def kind_of(shown: Shown) -> Kind:
     """Name under which a slide stores it."""
-    return next(kind for kind, own in KINDS.items() if type(shown) is own)
+    return next(kind for kind, model in KINDS.items() if type(shown) is model)
 
 
 def parse_shown(view: View) -> Shown:

@@ -76,6 +76,6 @@ def task_notes(
 
 def _cell_words(cell: Any, scores: pd.Series) -> str:
     """`right in 2 of 10 prompts of 1,024 tokens: 0.2 (0.06 to 0.51)`; scores between 0 and 1 count no right ones."""
-    of = f"{prompts(cell.prompts)} of {cell.length:,} tokens"
-    what = f"right in {scores.sum():.0f} of {of}" if scores.isin((0, 1)).all() else f"scored on {of}"
+    sample = f"{prompts(cell.prompts)} of {cell.length:,} tokens"
+    what = f"right in {scores.sum():.0f} of {sample}" if scores.isin((0, 1)).all() else f"scored on {sample}"
     return f"{what}: {range_words(cell.score, cell.score_low, cell.score_high, more='95 % interval')}"

@@ -95,8 +95,8 @@ def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     found: dict[tuple[str, str, str], list[float]] = {}
     for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
         given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
-        for answer, own, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
-            others = [pair for one in given if one is not own for pair in one.items() if pair[0] not in own]
+        for answer, rules, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
+            others = [pair for one in given if one is not rules for pair in one.items() if pair[0] not in rules]
             for kind, spec in others:
                 found.setdefault((str(task), str(difficulty), kind), []).append(score(RULES, answer, [spec], tags=tags))
     untold = 1 - rows.loc[(rows["method"] == FULL.method) & (rows["task"] == SECRET), "score"]

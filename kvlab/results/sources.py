@@ -105,8 +105,8 @@ class Sources:
     @property
     def model(self) -> str:
         """The current model; "" if neither a run nor a name says which."""
-        seen = self.run or next(iter(self.runs), None)
-        return seen.record.model.name if seen else self.named
+        run = self.run or next(iter(self.runs), None)
+        return run.record.model.name if run else self.named
 
     @property
     def measured_model(self) -> str:
@@ -141,8 +141,8 @@ class Sources:
         """Other finished comparisons of the current model, newest first."""
         here = {run.record.comparison_id for run in self.runs}
         ended = [entry for entry in self.folder.comparisons if entry.status != "running"]
-        own = [entry for entry in ended if not self.model or entry.runs[0].model == self.model]
-        yield from (entry for entry in own[:MOST_ELSEWHERE] if entry.comparison_id not in here)
+        of_model = [entry for entry in ended if not self.model or entry.runs[0].model == self.model]
+        yield from (entry for entry in of_model[:MOST_ELSEWHERE] if entry.comparison_id not in here)
 
     def with_in_view(self, entry: ComparisonEntry) -> Sources | None:
         """The same sources with `entry` as the current comparison; None if none of its runs can be read."""
@@ -225,14 +225,14 @@ class Sources:
 
 def _files(root: Path, folder: str) -> list[Path]:
     """The evaluation or benchmark files the current user may see; access is per folder name."""
-    seen: dict[str, bool] = {}
+    allowed: dict[str, bool] = {}
     found = []
     for file in (root / folder).glob("**/*.parquet"):
         place = file.relative_to(root / folder).parts
         name = file.stem if len(place) == 1 else place[0]
-        if name not in seen:
-            seen[name] = may_view(root, name, KINDS[folder])
-        found += [file] if seen[name] else []
+        if name not in allowed:
+            allowed[name] = may_view(root, name, KINDS[folder])
+        found += [file] if allowed[name] else []
     return sorted(found)
 
 

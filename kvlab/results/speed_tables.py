@@ -50,7 +50,7 @@ def speed_table(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
     """
     found = rows[rows["figure"] == figure]
     best = found.loc[found["is_full"].astype(bool), "method"]
-    own = found.loc[(found["method"] == REFERENCE) & (found["median"] > 0), "median"]
+    reference = found.loc[(found["method"] == REFERENCE) & (found["median"] > 0), "median"]
     full_bound = found.loc[found["is_full"].astype(bool), "bound"]
     limits_exist = figure.startswith("decode") and len(full_bound) > 0
     labels = [label(row) for _, row in found.iterrows()]
@@ -64,7 +64,8 @@ def speed_table(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
             "ratio": found["ratio_to_full"].to_numpy(float),
             "limit": found["bound"].to_numpy(float) / (float(full_bound.iloc[0]) if limits_exist else float("nan")),
             "reference": str(best.iloc[0]) if len(best) else "",
-            "own_ratio": found["median"].to_numpy(float) / (float(own.iloc[0]) if len(own) else float("nan")),
+            "own_ratio": found["median"].to_numpy(float)
+            / (float(reference.iloc[0]) if len(reference) else float("nan")),
             "is_full": found["is_full"].to_numpy(bool),
             "status": found["status"].to_numpy(str),
             "note": found["note"].fillna("").to_numpy(str),

@@ -189,7 +189,9 @@ class PromptRow:
 
     @property
     def name(self) -> str:
-        return next((self.texts[own] for one in NAMES if (own := self.columns.get(one)) in self.texts and own), "")
+        return next(
+            (self.texts[heading] for one in NAMES if (heading := self.columns.get(one)) in self.texts and heading), ""
+        )
 
     def not_read(self, column: str = "") -> tuple[str, ...]:
         """Sentences about columns that are not in the prompt."""
@@ -202,9 +204,9 @@ class PromptRow:
             read = (*read, *self.choices.columns)
         others = [name for name in self.values if name not in read and name.casefold() not in SETTINGS]
         others = [name for name in others if name != answers]
-        spare = [name for name in ANSWERS if (own := self.columns.get(name)) and own not in (answers, *read)]
+        spare = [name for name in ANSWERS if (heading := self.columns.get(name)) and heading not in (answers, *read)]
         names = [name for name in others if _is_text(self.values[name])]
-        names += [own for one in spare if _is_text(self.values[own := self.columns[one]])]
+        names += [heading for one in spare if _is_text(self.values[heading := self.columns[one]])]
         notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
             notes += dropped_parts(_messages(self.values[self.chat]) or [])

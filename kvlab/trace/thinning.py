@@ -67,7 +67,7 @@ def thin(root: Path, runs: Sequence[Thinnable]) -> int:
             continue  # damaged: leave it alone
         changes: dict[str, object] = {"thinned": f"{datetime.now(UTC):%Y-%m-%d}"}
         if sums := record.checksums:
-            changes["checksums"] = {name: own for name, own in sums.items() if not name.startswith(f"{ARRAYS}/")}
+            changes["checksums"] = {name: digest for name, digest in sums.items() if not name.startswith(f"{ARRAYS}/")}
         try:
             write_record(path, record.model_copy(update=changes))
             shutil.rmtree(path / ARRAYS)

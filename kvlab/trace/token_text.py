@@ -105,7 +105,7 @@ def restore_texts(tokens: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
         pieces = tokens.loc[rows, "text"].fillna("").tolist()
         restored, special = _restore(pieces, tokens.loc[rows, "id"].tolist(), text, record.model.name)
         texts = zip(pieces, restored, special, strict=True)
-        tokens.loc[rows, "text"] = [old if own else new for old, new, own in texts]
+        tokens.loc[rows, "text"] = [old if is_special else new for old, new, is_special in texts]
         tokens.loc[rows, "special"] = special
     return tokens
 

@@ -95,8 +95,8 @@ class RunWriter:
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
         kinds = {"f": np.float32, "b": np.uint8, "u": np.uint8} if name in EXACT_ARRAYS else {}
-        of = {key: kinds.get(array.dtype.kind, np.float16) for key, array in arrays.items()}
-        stored = {key: np.ascontiguousarray(array, dtype=of[key]) for key, array in arrays.items()}
+        dtypes = {key: kinds.get(array.dtype.kind, np.float16) for key, array in arrays.items()}
+        stored = {key: np.ascontiguousarray(array, dtype=dtypes[key]) for key, array in arrays.items()}
         file = f"{name}-layer-{layer:03d}.safetensors"
         self._write(f"arrays/{file}", lambda temporary: save_file(stored, temporary))
         self._block_sums[file] = block_sums(self.path / "arrays" / file)

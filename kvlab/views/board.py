@@ -120,19 +120,19 @@ def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
 
     A method without a budget gets its own row at the bottom, across all budgets.
     """
-    own = cells["column"] == OWN_BUDGET
-    rows = pd.concat([cells.loc[~own, "row"], cells.loc[own, "row"]]).drop_duplicates().tolist()
-    columns = budgets_in_order(cells[~own]) or [OWN_BUDGET]
-    spans = np.where(own, len(columns), 1)
+    without_budget = cells["column"] == OWN_BUDGET
+    rows = pd.concat([cells.loc[~without_budget, "row"], cells.loc[without_budget, "row"]]).drop_duplicates().tolist()
+    columns = budgets_in_order(cells[~without_budget]) or [OWN_BUDGET]
+    spans = np.where(without_budget, len(columns), 1)
     middle = (len(columns) - 1) / 2
-    x = [middle if alone else columns.index(name) for name, alone in zip(cells["column"], own, strict=True)]
+    x = [middle if alone else columns.index(name) for name, alone in zip(cells["column"], without_budget, strict=True)]
     return cells.assign(x=x, y=[rows.index(name) for name in cells["row"]], span=spans), rows, columns
 
 
 def row_names(cells: pd.DataFrame, rows: list[str]) -> list[str]:
     """Row labels; methods without a budget are marked as such."""
-    own = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
-    return ["<br>".join(textwrap.wrap(f"{row} ({OWN_BUDGET})" if row in own else row, 16)) for row in rows]
+    without_budget = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
+    return ["<br>".join(textwrap.wrap(f"{row} ({OWN_BUDGET})" if row in without_budget else row, 16)) for row in rows]
 
 
 def budgets_in_order(cells: pd.DataFrame) -> list[str]:
@@ -149,7 +149,7 @@ def caption_board(frame: pd.DataFrame) -> str:
     if cells.empty:
         return "There are no compressed runs yet."
     counts = cells["verdict"].value_counts()
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if kind in counts)
+    counted = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if kind in counts)
     strip = "The fate of the fact's tokens is unknown."
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
@@ -162,7 +162,7 @@ def caption_board(frame: pd.DataFrame) -> str:
             "mean over the fact's tokens)."
         )
     kl = "on the answer's tokens and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
-    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats per token {kl}. {caption_over_budget(cells)}{strip}"
+    return f"Of {plural(len(cells), 'run')}: {counted}. KL in nats per token {kl}. {caption_over_budget(cells)}{strip}"
 
 
 def _moment(frame: pd.DataFrame) -> str:
@@ -211,10 +211,10 @@ def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: 
     layer = int(reader["layer"])
     head = int(reader["head"])
     here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
-    told = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
+    in_reader = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
     return (
         f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache it gets "
-        f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {told} of the fact. {everywhere}"
+        f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {in_reader} of the fact. {everywhere}"
     )
 
 
@@ -234,7 +234,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 width=here["span"] - 1 + WIDTH,
                 showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
-                customdata=here[["run_id"]].assign(told=[hover_text(line) for line in here.itertuples()]).to_numpy(),
+                customdata=here[["run_id"]].assign(hover=[hover_text(line) for line in here.itertuples()]).to_numpy(),
                 hovertemplate="%{customdata[1]}<extra></extra>",
                 **no_fading(),
             )
@@ -295,15 +295,15 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         sign = VERDICTS[line.verdict][0]
         size = bytes_text(line, room)
         here = room - len("✓ ")
-        told = verdict_text(line, max(4, here - len(line.verdict) - 2))
+        verdict = verdict_text(line, max(4, here - len(line.verdict) - 2))
         # Symbol and colour already show the kind, so a narrow cell shows what was written.
-        shorter = (told, verdict_text(line, max(4, here)).split(": ", 1)[-1], line.verdict)
+        shorter = (verdict, verdict_text(line, max(4, here)).split(": ", 1)[-1], line.verdict)
         fitting = next((words for words in shorter if len(words) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size)  # the hover text has everything
-        told = closeness_text(line, columns)
+        distances = closeness_text(line, columns)
         beside = len(size) + 2 if columns <= ONE_LINE else 0
-        closeness.append(told if len(told) + beside <= room * 1.2 else "")
+        closeness.append(distances if len(distances) + beside <= room * 1.2 else "")
     half = cells["span"] / 2 - 0.06
     left = cells["x"] - half
     right = cells["x"] + half
@@ -332,8 +332,8 @@ def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[s
         pixels = SLIDE_PIXELS * (line.span - 0.45 + BESIDE.left) / columns
         sign = VERDICTS[line.verdict][0]
         here = int(pixels / 8.5) - len("✓ ")
-        told = verdict_text(line, max(4, here - len(line.verdict) - 2))
-        verdicts.append(f"<b>{sign} {html.escape(told if len(told) <= here else line.verdict, quote=False)}</b>")
+        verdict = verdict_text(line, max(4, here - len(line.verdict) - 2))
+        verdicts.append(f"<b>{sign} {html.escape(verdict if len(verdict) <= here else line.verdict, quote=False)}</b>")
         room = int(pixels / 6.8)
         shown = ""
         closeness = closeness_text(line, columns)

@@ -155,7 +155,7 @@ def replay(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Linea
     Step 0 is the full prompt. Tokens that left after the decision are still present.
     """
     step = decision_step(lineage)
-    tokens = int(lineage.seen[lineage.steps == step][0])
+    tokens = int(lineage.tokens_seen[lineage.steps == step][0])
     left = table.loc[~table["kept"]].sort_values("rank", ascending=False)["token"].to_numpy()
     portion = 1 + np.arange(len(left)) * frames // max(len(left), 1)
     leave = np.full(tokens, NEVER)

@@ -110,9 +110,9 @@ def draw_difference_kl(frame: pd.DataFrame, theme: Theme, runs: Sequence[Run]) -
         Line("b", f"B: {runs[1].record.label}", hues[1], "dash", "diamond"),
     ):
         if drawn[line.column].notna().any():
-            told = list(zip(words, frame[line.column], strict=True))
+            hover_data = list(zip(words, frame[line.column], strict=True))
             hover = "token %{x} %{customdata[0]}: KL %{customdata[1]:.3g} nats"
-            add_lines(figure, frame["token"], drawn, [line], theme, hover, size=5, width=1.6, customdata=told)
+            add_lines(figure, frame["token"], drawn, [line], theme, hover, size=5, width=1.6, customdata=hover_data)
     if not figure.data:
         figure.add_scatter(x=frame["token"], y=frame["a"], name="KL", mode="lines")
     title = "Distance from the full cache, both runs"
@@ -188,7 +188,7 @@ class Kept(NamedTuple):
     """(layers, heads, tokens) bool, whether the slot named by the token is alive; and how many tokens were read."""
 
     alive: np.ndarray
-    seen: int
+    tokens_seen: int
 
 
 def departure_steps(run: Run) -> DepartureSteps:
@@ -220,10 +220,10 @@ def kept_at(run: Run, step: int, gone: DepartureSteps | None = None) -> Kept:
         UserError: the run recorded no events.
     """
     gone = departure_steps(run) if gone is None else gone
-    seen = run.record.prompt_tokens + step
-    alive = np.ones((*gone.shape[:2], seen), bool)
-    alive[..., : gone.shape[2]] = gone[..., :seen] > step
-    return Kept(alive, seen)
+    tokens_seen = run.record.prompt_tokens + step
+    alive = np.ones((*gone.shape[:2], tokens_seen), bool)
+    alive[..., : gone.shape[2]] = gone[..., :tokens_seen] > step
+    return Kept(alive, tokens_seen)
 
 
 def tokens_read(run: Run) -> int:
@@ -233,18 +233,18 @@ def tokens_read(run: Run) -> int:
 
 def classes(a: Kept, b: Kept, layer: int, head: int, tokens: int) -> np.ndarray:
     """(tokens,) uint8 of one head: an index into `NAMES` for every token of the text."""
-    seen = min(a.seen, b.seen)
-    first = a.alive[layer, head, :seen]
-    second = b.alive[layer, head, :seen]
+    tokens_seen = min(a.tokens_seen, b.tokens_seen)
+    first = a.alive[layer, head, :tokens_seen]
+    second = b.alive[layer, head, :tokens_seen]
     found = np.full(tokens, UNREAD, np.uint8)
-    found[:seen] = np.select([first & second, first, second], [BOTH, ONLY_A, ONLY_B], NEITHER)
+    found[:tokens_seen] = np.select([first & second, first, second], [BOTH, ONLY_A, ONLY_B], NEITHER)
     return found
 
 
 def divergences(a: Run, b: Run) -> dict[str, int | None]:
     """First differing token (from 1) of the own continuations: `a` and `b` from the full cache, and `each_other`."""
-    own = [run.tokens.loc[run.tokens["phase"] == "free", "id"].to_numpy() for run in (a, b)]
-    common = min(map(len, own))
-    different = np.flatnonzero(own[0][:common] != own[1][:common])
-    between = int(different[0]) + 1 if len(different) else None if len(own[0]) == len(own[1]) else common + 1
+    written = [run.tokens.loc[run.tokens["phase"] == "free", "id"].to_numpy() for run in (a, b)]
+    common = min(map(len, written))
+    different = np.flatnonzero(written[0][:common] != written[1][:common])
+    between = int(different[0]) + 1 if len(different) else None if len(written[0]) == len(written[1]) else common + 1
     return {"a": first_divergence(a.tokens), "b": first_divergence(b.tokens), "each_other": between}

@@ -326,13 +326,13 @@ def _apply(
     # As in the lineage, of several targets follow the one with the largest weight.
     main = group.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
     joined = group[group["target"] >= 0]
-    own = np.ones(tokens)
-    np.subtract.at(own, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
+    remaining = np.ones(tokens)
+    np.subtract.at(remaining, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
     takes = np.zeros(tokens, bool)
     takes[joined["target"].to_numpy(np.int64)] = True
     source = main["source"].to_numpy(np.int64)
     target = main["target"].to_numpy(np.int64)
-    factor = own.clip(0, 1)
+    factor = remaining.clip(0, 1)
     goes = np.arange(tokens)
     factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
     goes[source] = target

@@ -203,7 +203,7 @@ def agreements(frame: pd.DataFrame) -> pd.DataFrame:
         boards = [name for name in table if cell.loc[cell["series"] == name, "is_board"].all()]
         others = [name for name in table if name not in boards]
         shared = table.dropna()
-        for first, second in [*combinations(boards, 2), *((own, other) for own in others for other in boards)]:
+        for first, second in [*combinations(boards, 2), *((ours, other) for ours in others for other in boards)]:
             is_ceiling = first in boards
             pairs = shared if is_ceiling and len(shared) >= LEAST_METHODS else table[[first, second]].dropna()
             found = None
@@ -285,7 +285,7 @@ def _looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
 
 
 def _add_marks(figure: go.Figure, cells: pd.DataFrame, series: str, mark: dict[str, object], column: int) -> None:
-    told = []
+    hover = []
     for line in cells.to_dict("records"):
         if line["is_board"]:
             score = f"{number(line['score'])} (n = {line['n']:,})"
@@ -293,7 +293,7 @@ def _add_marks(figure: go.Figure, cells: pd.DataFrame, series: str, mark: dict[s
             score = mean_words(line["score"], line["low"], line["high"], line["n"])
         held = f"asked {line['asked']:.1%}, held {line['kept']:.1%}"
         words = [line["arm"] or line["label"], score, held, f"question {AWARE[line['aware']]}", line["note"]]
-        told.append(["<br>".join(filter(None, words))])
+        hover.append(["<br>".join(filter(None, words))])
     # The board publishes means without intervals.
     bars = {"symmetric": False, "array": cells["high"] - cells["score"], "arrayminus": cells["score"] - cells["low"]}
     figure.add_scatter(
@@ -305,7 +305,7 @@ def _add_marks(figure: go.Figure, cells: pd.DataFrame, series: str, mark: dict[s
         mode="markers",
         marker=mark | {"symbol": [f"{mark['symbol']}-open" if note else mark["symbol"] for note in cells["note"]]},
         error_x={"type": "data", "thickness": 1.5, "width": 3, **bars} if cells["low"].notna().any() else None,
-        customdata=told,
+        customdata=hover,
         hovertemplate=f"{series}<br>%{{customdata[0]}}<extra></extra>",
         row=1,
         col=column,

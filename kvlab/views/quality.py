@@ -42,7 +42,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     y = [arm_text(arm) for arm in arms]
     low = float(frame["score"].min())
     high = float(frame["score"].max())
-    told = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
+    hover = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
         z=np.asarray(table["score"], np.float32),
         x=x,
@@ -53,7 +53,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         zmax=max(1.0, high),
         colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
         colorbar=colour_bar("score", theme),
-        customdata=told,
+        customdata=hover,
         hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )
     words = cell_text(heat, table["words"])

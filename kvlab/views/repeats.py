@@ -99,8 +99,8 @@ def caption_significance(batch: Batch, group: pd.DataFrame) -> str:
     better = "more often right than" if batch.is_asked else "closer to the full cache than"
     for apart, words in ((True, better), (False, "not significantly different from")):
         here = rivals[rivals["apart"] == apart]
-        told = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
-        parts += [f"{words} {told}"] if told else []
+        comparisons = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
+        parts += [f"{words} {comparisons}"] if comparisons else []
     counted = (
         "that only it gets right against those only the other does"
         if batch.is_asked
@@ -154,9 +154,9 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     low, high, share = (at(known[name].astype(float)) for name in ("share_low", "share_high", "share"))
     y = known["y"] + FOOT
     colour = SEQUENTIAL[theme][-2] if theme == "light" else pick(HUES["blue"], theme)
-    told = [[row.row, row.column, _told(row)] for row in known.itertuples()]
+    hover = [[row.row, row.column, _told(row)] for row in known.itertuples()]
     quiet = mix(QUIET[theme], SURFACES[theme], 0.6)
-    shared = {"showlegend": False, "customdata": told, "hovertemplate": "%{customdata[2]}<extra></extra>"}
+    shared = {"showlegend": False, "customdata": hover, "hovertemplate": "%{customdata[2]}<extra></extra>"}
     lines = [
         go.Bar(
             orientation="h",
@@ -187,7 +187,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         wide = whole * known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
-        told = [
+        hover = [
             [
                 row.row,
                 row.column,
@@ -204,7 +204,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 base=before,
                 width=STRIP,
                 name=name,
-                customdata=told,
+                customdata=hover,
                 hovertemplate="%{customdata[2]}<extra></extra>",
                 marker=look,
                 **no_fading(),

@@ -28,8 +28,8 @@ def risk_against_budget(
     figure = go.Figure()
     order = table.sort_values("budget").drop_duplicates("asked")["asked"].tolist()
     styles = run_styles(table[["arm", "method"]].itertuples(index=False, name=None), theme)
-    for arm, own in table.groupby("arm", sort=False):
-        _add_method(figure, own.sort_values("budget"), styles[str(arm)])
+    for arm, arm_rows in table.groupby("arm", sort=False):
+        _add_method(figure, arm_rows.sort_values("budget"), styles[str(arm)])
     figure.add_hline(y=tolerance, line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.5})
     figure.add_annotation(
         x=0,
@@ -50,7 +50,7 @@ def risk_against_budget(
 
 def _add_method(figure: go.Figure, rows: pd.DataFrame, style: Style) -> None:
     symbols = [style.marker if certified else f"{style.marker}-open" for certified in rows["certified"]]
-    told = [
+    hover = [
         [f"{line.changed:.3g} of {line.prompts:,}", _share(line.risk), _share(line.upper), _state(line)]
         for line in rows.itertuples()
     ]
@@ -58,7 +58,7 @@ def _add_method(figure: go.Figure, rows: pd.DataFrame, style: Style) -> None:
         x=rows["asked"],
         y=rows["risk"],
         name=str(rows["arm"].iloc[0]),
-        customdata=told,
+        customdata=hover,
         mode="lines+markers",
         line={"color": style.colour, "dash": style.dash, "width": 1.5},
         marker={"symbol": symbols, "color": style.colour, "size": 11},
@@ -90,8 +90,8 @@ def _share(value: float) -> str:
 def caption_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
     """What the marks are, and the smallest certified budget of each method."""
     safe = [
-        f"{arm} {own.loc[own['certified'], 'asked'].iloc[-1] if own['certified'].any() else 'none'}"
-        for arm, own in table.sort_values("budget", ascending=False).groupby("arm", sort=False)
+        f"{arm} {arm_rows.loc[arm_rows['certified'], 'asked'].iloc[-1] if arm_rows['certified'].any() else 'none'}"
+        for arm, arm_rows in table.sort_values("budget", ascending=False).groupby("arm", sort=False)
     ]
     return (
         f"A budget is safe (filled) while its bar, the upper bound of the risk, ends below the tolerance of "

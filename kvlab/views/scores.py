@@ -82,13 +82,13 @@ def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> st
                 f"the highest {line_text(best)}.{few}"
             )
     names = [f"{arm_text(str(row['arm']))} at {line_text(row)}" for _, row in means.iterrows()]
-    told = contrast(
+    sentence = contrast(
         means["score"].round(9).set_axis(names),
         "On average, the score is highest with {most}, and lowest with {least}.",
         f"On average, all score the same: {line_text(means.iloc[0])}.",
         "Only {only} was measured.",
     )
-    return f"{told}{few}"
+    return f"{sentence}{few}"
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -257,10 +257,10 @@ def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.F
 
 
 def _show_each_name_once(figure: go.Figure) -> None:
-    seen: set[str] = set()
+    named: set[str] = set()
     for trace in figure.data:
-        trace.showlegend = trace.name not in seen
-        seen.add(trace.name)
+        trace.showlegend = trace.name not in named
+        named.add(trace.name)
 
 
 def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:

@@ -73,12 +73,12 @@ def outlines(sets: pd.DataFrame, window: tuple[int, int], smallest: int = 1) -> 
         pivot_start=runs["slot"].map(home["start"]).fillna(runs["slot"]).astype(int),
         pivot_stop=runs["slot"].map(home["stop"]).fillna(runs["slot"] + 1).astype(int),
     )
-    own = table["start"] == table["pivot_start"]
+    on_diagonal = table["start"] == table["pivot_start"]
     meets = (table["stop"] > window[0]) & (table["start"] < window[1])
     meets &= (table["pivot_stop"] > window[0]) & (table["pivot_start"] < window[1])
     reach = table[["stop", "pivot_stop"]].max(axis=1) - table[["start", "pivot_start"]].min(axis=1)
     table = table.assign(reach=reach)
-    shown = table[meets & (reach >= smallest) & ~(own & (table["stop"] - table["start"] == 1))]
+    shown = table[meets & (reach >= smallest) & ~(on_diagonal & (table["stop"] - table["start"] == 1))]
     return shown.sort_values("votes", ascending=False, kind="stable").reset_index(drop=True)
 
 
@@ -525,9 +525,9 @@ def caption_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = 
     """
     which = f"those of layers {', '.join(map(str, layers))}" if layers is not None else ""
     shown = len(frame) if layers is None else int(frame["layer"].isin(layers).sum())
-    told = _neighbours(float(frame["near"].mean()), float(frame["far"].mean()))
+    sentence = _neighbours(float(frame["near"].mean()), float(frame["far"].mean()))
     sampled = f" {len(frame):,} of {every:,} heads were read." if every > len(frame) else ""
-    return f"{told}{sampled}{shown_of(shown, len(frame), 'head', which)}"
+    return f"{sentence}{sampled}{shown_of(shown, len(frame), 'head', which)}"
 
 
 @view("neighbours", title="Similarity around a token", needs="full", page="attention")

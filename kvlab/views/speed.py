@@ -198,13 +198,13 @@ def _ratio(line: Any, unit: str) -> str:
         return f"– ({doubt})"
     if pd.isna(line.ratio):
         return ""
-    own = (
+    ratio_to_kvlab = (
         f", {number(line.own_ratio)} x kvlab"
         if (bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE)
         else ""
     )
     limit = "" if pd.isna(line.limit) or line.is_full else f", at most {number(line.limit)} by bytes"
-    return f"{number(line.ratio)} x {_reference(line) or 'full'}{own}{limit}"
+    return f"{number(line.ratio)} x {_reference(line) or 'full'}{ratio_to_kvlab}{limit}"
 
 
 def _reference(line: Any) -> str:

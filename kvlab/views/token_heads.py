@@ -43,8 +43,8 @@ def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focu
 @with_simple(simple.heads_that_hold)
 def caption_heads_that_hold(table: pd.DataFrame) -> str:
     """Shares of heads by state."""
-    own, merged, gone = ((table["state"] == state).mean() for state in (OWN, MERGED, NO_SLOT))
-    parts = [f"{percent(own)} of {len(table)} heads hold it in a slot of its own"]
+    in_own_slot, merged, gone = ((table["state"] == state).mean() for state in (OWN, MERGED, NO_SLOT))
+    parts = [f"{percent(in_own_slot)} of {len(table)} heads hold it in a slot of its own"]
     if merged > 0:
         parts.append(f"{percent(merged)} in another token's slot")
     return f"{', '.join(parts)}, {percent(gone)} not at all."

@@ -117,7 +117,7 @@ def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, leg
 
 def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str, is_kl: bool) -> None:
     """The points of one method, joined by a line, with their intervals."""
-    told = [[line.label, _quality_words(line, is_kl)] for line in cells.itertuples()]
+    hover = [[line.label, _quality_words(line, is_kl)] for line in cells.itertuples()]
     symbols = [style.marker if chosen else f"{style.marker}-open" for chosen in cells["chosen"]]
     bars: dict[str, Any] = {}
     if cells["low"].notna().any():
@@ -135,7 +135,7 @@ def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str,
         x=cells["x"],
         y=cells["quality"],
         name=str(cells["row"].iloc[0]),
-        customdata=told,
+        customdata=hover,
         mode="lines+markers",
         line={"color": style.colour, "dash": style.dash, "width": 1.5},
         **bars,

@@ -80,11 +80,11 @@ def reading_map_frame(run: Run, lineage: Lineage, layer: int, head: int) -> pd.D
         step = int(lineage.steps[row])
         born = lineage.birth == step
         owner = np.where(born, np.arange(tokens), lineage.owners(step - 1))
-        own = lineage.alive(step - 1) | born
+        held = lineage.alive(step - 1) | born
         read_here = read[row, :tokens]
         true_here = true[row // run.attention_every, :tokens].astype(np.float64)
         missed = true_here * ((owner >= 0) & ~read_here[owner.clip(0)])
-        sums = {"held": own, "read": own & read_here, "true": true_here, "missed": missed}
+        sums = {"held": held, "read": held & read_here, "true": true_here, "missed": missed}
         table = {name: np.add.reduceat(values.astype(np.float64), edges[:-1]) for name, values in sums.items()}
         parts.append(pd.DataFrame({"step": step, "first": edges[:-1], "last": edges[1:] - 1, **table}))
     return pd.concat(parts, ignore_index=True)[COLUMNS] if parts else pd.DataFrame(columns=COLUMNS)

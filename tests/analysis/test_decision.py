@@ -99,10 +99,10 @@ def test_a_head_that_keeps_the_whole_prompt_was_decided_about_after_the_prompt(l
     """Its decision was counted after the first new token: one slot and one token more than the prompt has."""
     keeps = Lineage(
         **{
-            **vars(lineage), "seen": np.arange(10, 15), "leave": np.full(10, NEVER), "parent": np.full(10, -1),
+            **vars(lineage), "tokens_seen": np.arange(10, 15), "leave": np.full(10, NEVER), "parent": np.full(10, -1),
             "death": np.full(10, NEVER), "absorb": np.full(10, NEVER),
         }
     )  # fmt: skip
     assert decision.decision_step(keeps) == 0
     played = decision.replay(keeps, table_of([1.0] * 10, set(range(10))))
-    assert played.steps.tolist() == [0] and played.seen.tolist() == [10] and played.tokens == 10
+    assert played.steps.tolist() == [0] and played.tokens_seen.tolist() == [10] and played.tokens == 10

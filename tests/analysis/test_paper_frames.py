@@ -47,7 +47,7 @@ def head(merging: Run) -> Lineage:
 def test_regions_are_all_the_slots_there_are(head: Lineage):
     table = regions_over_steps(head)
     assert table["slots"].tolist() == head.live_slots().tolist()
-    assert table["tokens"].tolist() == head.seen.tolist()
+    assert table["tokens"].tolist() == head.tokens_seen.tolist()
     assert (table[list(REGIONS)] >= 0).all(axis=None)
 
 

@@ -36,7 +36,7 @@ def test_kept_tokens_are_the_slots_of_the_fold(runs: dict[str, Run]):
     for run in runs.values():
         kept = difference.kept_at(run, 6)
         lineage, _ = head(run)
-        assert (kept.alive[1, 0] == lineage.alive(6)[: kept.seen]).all()
+        assert (kept.alive[1, 0] == lineage.alive(6)[: kept.tokens_seen]).all()
 
 
 def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
@@ -50,8 +50,8 @@ def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
     codes = difference.classes(a, b, 1, 0, 92)
     row = there.query("layer == 1 and head == 0").iloc[0]
     counted = np.array([(codes == code).sum() for code in range(3)])
-    np.testing.assert_allclose(counted / a.seen, row[["both", "only_a", "only_b"]].astype(float))
-    assert (codes[a.seen :] == difference.UNREAD).all()
+    np.testing.assert_allclose(counted / a.tokens_seen, row[["both", "only_a", "only_b"]].astype(float))
+    assert (codes[a.tokens_seen :] == difference.UNREAD).all()
 
 
 def test_two_runs_that_write_the_same_never_part(runs: dict[str, Run]):

@@ -45,7 +45,7 @@ def head() -> Lineage:
     vectors["death"][[4, 1, 2, 5]] = 1, 3, 3, 3
     return Lineage(
         steps=np.arange(4),
-        seen=np.arange(7, 11),
+        tokens_seen=np.arange(7, 11),
         birth=np.array([0] * 7 + [1, 2, 3], np.int32),
         kind=np.array([0, 2, 2, 0, 1, 1, 0, 0, 0, 0]),
         parent=parent,

@@ -68,16 +68,16 @@ def test_shares_are_those_of_the_shadow(tiny: LoadedModel, method: str) -> None:
             own += [bool(slot < 140 and alive[slot] == 1) for slot in mine]
             merged += [bool(slot < 140 and alive[slot] > 1) for slot in mine]
             held.append(dict(zip(chosen, mine < 140, strict=True)))
-    assert found.own == pytest.approx(np.mean(own))
+    assert found.own_slots == pytest.approx(np.mean(own))
     assert found.merged == pytest.approx(np.mean(merged))
     for part, tokens in zip((found, *found.parts), (chosen, *parts), strict=True):
         holders = [sum(bool(head[token]) for head in held) for token in tokens]
         reached = [count / len(held) for count in holders if count]
-        assert part.own + part.merged == pytest.approx(sum(holders) / len(held) / len(tokens))
+        assert part.own_slots + part.merged == pytest.approx(sum(holders) / len(held) / len(tokens))
         assert part.unreachable == pytest.approx(holders.count(0) / len(tokens))
         assert part.consensus == (pytest.approx(np.mean(reached)) if reached else None)
     if method == "full":
-        assert found.own == 1 and found.unreachable == 0 and found.consensus == 1
+        assert found.own_slots == 1 and found.unreachable == 0 and found.consensus == 1
     if method in ("kvmerger", "keepkv", "zsmerge"):
         assert found.merged > 0
 
@@ -96,7 +96,7 @@ def test_rows_of_a_batch_are_followed_apart(tiny: LoadedModel) -> None:
         return followed.survival(cache)
 
     together, alone = survival([0, 1]), [survival([0])[0], survival([1])[0]]
-    assert [s.own for s in together] == pytest.approx([s.own for s in alone])
+    assert [s.own_slots for s in together] == pytest.approx([s.own_slots for s in alone])
     assert [s.merged for s in together] == pytest.approx([s.merged for s in alone])
     assert [s.parts for s in together] == [s.parts for s in alone]
 

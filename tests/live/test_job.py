@@ -78,10 +78,10 @@ def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path, monkeyp
     assert kinds[:first].count("token") <= 4, "two lanes, one or two tokens each"
     (held,) = jobs._held.values()
     for number, lane in enumerate(held.session.lanes):
-        shares = lane.context_shares().own
+        shares = lane.context_shares().own_slots
         assert np.allclose(told[number].held, shares, atol=6e-4), "changes add up to what is held"
     action(tmp_path, "lane", lane=1, choice={"method": "snapkv", "budget": 0.5})
-    shares = held.session.lanes[1].context_shares().own
+    shares = held.session.lanes[1].context_shares().own_slots
     changed = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes[1].held
     assert changed is not None
     assert abs(float(changed.mean()) - float(shares.mean())) < 0.05

@@ -61,7 +61,7 @@ def test_shares_are_counts_over_heads(lab, method: str):
                 owner = int(merges.owners[layer.layer_idx][head, token]) if merges.owners else token
                 own[token] += token in held
                 merged[token] += token not in held and owner in held
-    assert np.allclose(shares.own, own / heads)
+    assert np.allclose(shares.own_slots, own / heads)
     assert np.allclose(shares.merged, merged / heads)
     assert (merged.sum() == 0) == (method == "h2o")
 

@@ -244,17 +244,17 @@ def test_a_changed_lane_alone_answers_all_questions_again(
 
 def test_a_lane_keeps_and_drops_the_chosen_tokens(lab: LoadedModel) -> None:
     session = started(lab, CHOICES[2])
-    before = session.lanes[1].context_shares().own
+    before = session.lanes[1].context_shares().own_slots
     kept, dropped = int(before[20:].argmin()) + 20, int(before[:-20].argmax())
     assert before[kept] < 1 and before[dropped] > 0
     drop = Restore(kind="drop", tokens=(dropped,))
     list(session.change_lane(1, CHOICES[2].model_copy(update={"force_keep": (kept,), "returned": drop})))
-    after = session.lanes[1].context_shares().own
+    after = session.lanes[1].context_shares().own_slots
     assert (after[kept], after[dropped]) == (1, 0)
     assert abs(after.sum() - before.sum()) < 1e-9, "the budget stays"
     with pytest.raises(UserError, match="Token 9999 cannot be kept"):
         list(session.change_lane(1, CHOICES[2].model_copy(update={"force_keep": (9999,)})))
-    assert session.lanes[1].context_shares().own[kept] == 1, "the lane stays as it was"
+    assert session.lanes[1].context_shares().own_slots[kept] == 1, "the lane stays as it was"
 
 
 @pytest.mark.parametrize("change", ["keydiff", "gvote", "too large"])

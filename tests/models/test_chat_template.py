@@ -50,10 +50,10 @@ def is_what_a_run_encodes(asked: dict[str, Any], folder: Path) -> None:
 @pytest.mark.usefixtures("templates_here")
 def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> None:
     read = render_prompt(PROMPT, ChatFormat(str(folder), system="Be brief."))
-    start, stop = read.own
+    start, stop = read.prompt_span
     assert read.templated and read.text[start:stop] == PROMPT.strip()
     assert read.text.startswith("<bos><turn>system\nBe brief.<end><turn>user\n")
-    shown = tokens_as_html(read.text, token_spans(read.text, str(folder)) or [], read.own)
+    shown = tokens_as_html(read.text, token_spans(read.text, str(folder)) or [], read.prompt_span)
     around = len(read.text[:start].replace("<bos>", "b").replace("<turn>", "t").replace("<end>", "e"))
     around += len(read.text[stop:].replace("<turn>", "t").replace("<end>", "e"))  # one token a letter otherwise
     assert shown.count('class="around"') == around

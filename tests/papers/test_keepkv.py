@@ -190,7 +190,7 @@ def test_the_average_is_the_one_keepkv_keeps(recorded: Sources, one_head_each: L
         rows = attention_rows.read_rows(recorded.runs[0], layer, 1)
         running = attention_rows.Predictors(rows.mass.shape[1], max(rows.first + 1 - 32, 0))
         for row in range(rows.first + 1):
-            running.add(rows.mass[row].astype(float), rows.seen[row])
+            running.add(rows.mass[row].astype(float), rows.visible[row])
         tokens = rows.prompt_tokens
         own = slots.score[0, 1][slots.valid[0, 1]].exp().numpy()
         np.testing.assert_allclose(running.predict()[attention_rows.EMA][:tokens], own[:tokens], atol=2e-3)

@@ -82,7 +82,7 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
     for name, seconds in samples.items():
         yield complete_row(_row(bench, context, name, "s"), spread(seconds))
     for name, other in RATIOS:
-        ratios = [own / beside for own, beside in zip(samples[name], samples[other], strict=True)]
+        ratios = [numerator / denominator for numerator, denominator in zip(samples[name], samples[other], strict=True)]
         yield complete_row(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
 
 

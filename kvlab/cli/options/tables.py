@@ -148,13 +148,13 @@ def _phases(frame: pd.DataFrame) -> Table:
     table = Table(*columns, box=SIMPLE_HEAD)
     for (task, arm, asked), group in frame.groupby(["task", "arm", "asked"], sort=False):
         ends = [group.loc[index] for index in (group["score"].idxmin(), group["score"].idxmax())]
-        told = [f"{_mean_of_line(dict(line), 'score')} at {line['phase']}" for line in ends]
+        extremes = [f"{_mean_of_line(dict(line), 'score')} at {line['phase']}" for line in ends]
         counts = sorted(group["samples"])
         size = int(group["chunk"].iloc[0])
         n = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
         mean = (group["score"] * group["samples"]).sum() / group["samples"].sum()
         note = f"keeps or reads {size} tokens together" if group["chunked"].all() else "token by token"
-        table.add_row(str(task), str(arm), str(asked), str(size), str(sum(counts)), n, f"{mean:.2f}", *told, note)
+        table.add_row(str(task), str(arm), str(asked), str(size), str(sum(counts)), n, f"{mean:.2f}", *extremes, note)
     table.caption = (
         "share found by the needle's place modulo the chunk, with 95 % intervals; methods without chunks by the "
         "largest chunk of the others, for comparison; --out FILE.csv has every phase"

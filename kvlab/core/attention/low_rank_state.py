@@ -33,8 +33,8 @@ class LowRankState:
 
     def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> StateShare:
         """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
-        own, value = self.state.column(self.layer, self.noted, query)
-        both = torch.cat([logits, own[..., None]], -1)
+        state_logits, value = self.state.column(self.layer, self.noted, query)
+        both = torch.cat([logits, state_logits[..., None]], -1)
         if bias is None:
             mass = torch.softmax(both, -1)
         else:  # padding rows may see nothing

@@ -36,8 +36,8 @@ class SlotsRead:
     def share_read(self, slots: int) -> Tensor:
         """Share (B, H, S) of the group's query heads that read each slot of a table of `slots`."""
         batch, heads, sets = self.slots.shape[:3]
-        own = torch.zeros(batch, heads, sets, slots, device=self.slots.device)
-        return own.scatter_reduce_(3, self.slots, self.read.float(), "amax").mean(2)
+        was_read = torch.zeros(batch, heads, sets, slots, device=self.slots.device)
+        return was_read.scatter_reduce_(3, self.slots, self.read.float(), "amax").mean(2)
 
     def counts(self) -> Tensor:
         """Keys and values read (B, H); a slot that several query heads read by themselves counts as often."""
@@ -65,8 +65,8 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     bias, read = _bias_of(held, chosen)
     states = _whole_tensors(held, chosen, bias) if sinks is None else None
     fused = attention_over_chosen(query, *states, chosen.slots, bias, held.scaling) if states is not None else None
-    output, own = _gathered_attention(query, held, chosen, bias, sinks) if fused is None else fused
-    return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, own)
+    output, mass = _gathered_attention(query, held, chosen, bias, sinks) if fused is None else fused
+    return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, mass)
 
 
 def _whole_tensors(held: Held, chosen: Chosen, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -93,13 +93,13 @@ def _gathered_attention(
     logits = logits if bias is None else logits + bias
     every = logits if chosen.estimate is None else torch.cat([logits, chosen.estimate.logits], -1)
     mass = softmax_beside(every, None if sinks is None else sinks)
-    own = mass[..., : logits.shape[-1]]
-    masses = own.split(blocks[0].shape[3], 3)
+    slot_mass = mass[..., : logits.shape[-1]]
+    masses = slot_mass.split(blocks[0].shape[3], 3)
     mixed = [_mixed(part, _gathered(held.values, block)) for part, block in zip(masses, blocks, strict=True)]
     output = reduce(torch.add, mixed)
     if chosen.estimate is not None:
         output = output + mass[..., logits.shape[-1] :] @ chosen.estimate.values.float()
-    return output, own
+    return output, slot_mass
 
 
 def _block_size(held: Held, slots: Tensor) -> int:

@@ -151,12 +151,12 @@ def _block_mask(bias: Tensor | None, first: int, last: int, rows: int, columns: 
     if bias is None:
         return causal
     # A padding row sees nothing and would give NaN: let it see itself, since no other row attends to it.
-    own = torch.arange(columns, device=query.device)[None] == (
+    diagonal = torch.arange(columns, device=query.device)[None] == (
         torch.arange(first, last, device=query.device)[:, None] + (columns - rows)
     )
     visible = bias[:, :, None].masked_fill(~causal, NEVER)
     blind = torch.isneginf(visible).all(-1, keepdim=True)
-    return visible.masked_fill(own & blind, 0.0).to(query.dtype)
+    return visible.masked_fill(diagonal & blind, 0.0).to(query.dtype)
 
 
 HIDDEN = -2e3  # far below any log mass, and finite in every dtype once divided by the scaling
@@ -187,12 +187,12 @@ def channel_attention(
     """
     dim = value.shape[-1]
     wide = -(-(query.shape[-1] + PARTS) // ALIGN) * ALIGN
-    own = torch.cat([query, query.new_ones(*query.shape[:-1], PARTS)], -1)
-    other = torch.cat([key, _parts(bias.clamp_min(HIDDEN) / scaling, key.dtype)], -1)
+    extended_query = torch.cat([query, query.new_ones(*query.shape[:-1], PARTS)], -1)
+    extended_key = torch.cat([key, _parts(bias.clamp_min(HIDDEN) / scaling, key.dtype)], -1)
     # explicit scale, because the padded width no longer gives it
     output, normalizers = attention_and_normalizers(
-        pad(own, (0, wide - own.shape[-1])),
-        pad(other, (0, wide - other.shape[-1])),
+        pad(extended_query, (0, wide - extended_query.shape[-1])),
+        pad(extended_key, (0, wide - extended_key.shape[-1])),
         pad(value, (0, wide - dim)),
         scaling,
         causal=causal,

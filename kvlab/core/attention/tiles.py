@@ -166,9 +166,9 @@ class Tiles:
             logits += self.alibi.at(columns).rows(rows.start, rows.stop) * self.scaling
         if self.bias is not None:
             logits += self.bias[:, :, :, None, columns]
-        own = self.key.shape[2] - self.query.shape[2]
-        if columns.stop > own + rows.start + 1:  # on the diagonal
-            row = torch.arange(rows.start, rows.stop, device=logits.device)[:, None] + own
+        offset = self.key.shape[2] - self.query.shape[2]
+        if columns.stop > offset + rows.start + 1:  # on the diagonal
+            row = torch.arange(rows.start, rows.stop, device=logits.device)[:, None] + offset
             logits.masked_fill_(torch.arange(columns.start, columns.stop, device=logits.device) > row, NEVER)
         return logits
 

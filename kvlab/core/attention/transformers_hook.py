@@ -45,10 +45,10 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
         return RowMask(geometry)
     if local or geometry.get("use_vmap"):
-        own = sdpa_mask(**geometry)  # type: ignore[arg-type]  # transformers' own arguments, passed on
-        if isinstance(own, Tensor):
-            setattr(own, OF_MODEL, True)
-        return own
+        model_mask = sdpa_mask(**geometry)  # type: ignore[arg-type]  # transformers' own arguments, passed on
+        if isinstance(model_mask, Tensor):
+            setattr(model_mask, OF_MODEL, True)
+        return model_mask
     mask = geometry.get("attention_mask")
     wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
     # While tracing, where reading the mask would break the graph, assume that it has padding.
@@ -188,7 +188,7 @@ class RowMask:
             last = min(first + ROW_BLOCK, rows)
             low = max(behind + first - given["local_size"] + 1, 0)
             high = min(behind + last, columns)
-            own = {
+            block = {
                 "q_length": last - first,
                 "q_offset": given["q_offset"] + first,
                 "kv_length": high - low,
@@ -197,8 +197,8 @@ class RowMask:
                 "allow_is_causal_skip": False,
             }
             if isinstance(padding := given.get("attention_mask"), Tensor):
-                own["attention_mask"] = padding.to(device)
-            mask = sdpa_mask(**{**given, **own})
+                block["attention_mask"] = padding.to(device)
+            mask = sdpa_mask(**{**given, **block})
             assert mask is not None
             yield slice(first, last), slice(low, high), mask
 

@@ -46,9 +46,9 @@ def chosen_attention(
     None or (B, H, U, k) float32: log mass and log weight, -inf where nothing is read. Otherwise as `ragged_attention`.
     """
     batch, heads, sets, count = slots.shape
-    own = query.reshape(batch, heads * sets, -1, query.shape[-1])  # one row per set of slots
+    rows = query.reshape(batch, heads * sets, -1, query.shape[-1])  # one row per set of slots
     given = None if bias is None else bias.reshape(batch, heads * sets, count)
-    output, mass, _ = _attend(own, keys, values, slots.reshape(batch, heads * sets, count), given, scaling)
+    output, mass, _ = _attend(rows, keys, values, slots.reshape(batch, heads * sets, count), given, scaling)
     return output.view_as(query), mass.view(batch, heads, -1, count)
 
 

@@ -273,9 +273,9 @@ def nothing_to_compress(config: Any) -> str:
 
 def _other_layers_bytes(layer: Any) -> int:
     """Bytes of transformers' own layers: keys and values of a window, or a recurrent state."""
-    own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
+    window = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
-    return sum(state.nbytes for state in (*own, *states) if isinstance(state, Tensor))
+    return sum(state.nbytes for state in (*window, *states) if isinstance(state, Tensor))
 
 
 def _full_bytes(layer: CompressedLayer) -> int:
@@ -290,13 +290,13 @@ def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
     held = []
     allocated = []
     for bucket in layer.buckets:
-        own = bucket.table.live()
+        live_slots = bucket.table.live()
         saved = bucket.table.saved_bytes()
-        heads = own.numel()
+        heads = live_slots.numel()
         index = sum(part.nbytes for part in (bucket.index or {}).values())
         shared = (bucket.table.head_bytes() + index) / heads
-        live.append(own)
-        held.append((own * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared)
+        live.append(live_slots)
+        held.append((live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared)
         allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
     slots = layer.streams.join(live).double().mean(-1).tolist()
     bytes_held, bytes_allocated = (

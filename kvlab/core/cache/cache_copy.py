@@ -27,37 +27,38 @@ def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> Comp
 
 def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> CompressedCache:
     """The same with other settings, which all layers of the copy share."""
-    own = copy.copy(cache)
+    copied = copy.copy(cache)
     settings.held = settings.held.copy()
-    own.settings, own.layers = settings, [_copy_layer(layer, settings) for layer in cache.layers]
-    return own
+    copied.settings, copied.layers = settings, [_copy_layer(layer, settings) for layer in cache.layers]
+    return copied
 
 
 def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
     if not isinstance(layer, CompressedLayer):
         return copy.deepcopy(layer)
-    own = copy.copy(layer)
-    own.settings, own.rotary, own.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
+    copied = copy.copy(layer)
+    copied.settings, copied.rotary, copied.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
     if isinstance(layer, LinearAttentionLayer):
-        take_states(own, copy_states(layer))
+        take_states(copied, copy_states(layer))
     if not layer.is_initialized:
-        return own
-    own.tokens_seen, own.buckets = layer.tokens_seen.clone(), [_copy_bucket(bucket) for bucket in layer.buckets]
+        return copied
+    copied.tokens_seen, copied.buckets = layer.tokens_seen.clone(), [_copy_bucket(bucket) for bucket in layer.buckets]
     only = layer.buckets[0].head_budgets is layer.head_budgets
-    own.head_budgets = own.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
-    own.generator = torch.Generator(device=layer.device)
-    own.generator.set_state(layer.generator.get_state())
-    return own
+    copied.head_budgets = copied.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
+    copied.generator = torch.Generator(device=layer.device)
+    copied.generator.set_state(layer.generator.get_state())
+    return copied
 
 
 def _copy_bucket(bucket: Bucket) -> Bucket:
-    own = copy.copy(bucket)
-    own.head_budgets, own.table, own.last_work = copy.copy(bucket.head_budgets), copy.copy(bucket.table), ((), None)
-    own.table.map_rows(torch.Tensor.clone)
-    own.table.shares_states = False
-    own.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
-    own.evicted_votes, own.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
-    return own
+    copied = copy.copy(bucket)
+    copied.head_budgets, copied.table = copy.copy(bucket.head_budgets), copy.copy(bucket.table)
+    copied.last_work = (), None
+    copied.table.map_rows(torch.Tensor.clone)
+    copied.table.shares_states = False
+    copied.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
+    copied.evicted_votes, copied.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
+    return copied
 
 
 STATES = ("keys", "values")
@@ -82,26 +83,26 @@ def take_states(layer: Any, other: Any) -> None:
 
 def copy_states(layer: Any) -> LinearAttentionLayer:
     """A layer with a copy of another one's recurrent state."""
-    own = LinearAttentionLayer(layer.number_of_states)
-    for name in vars(own):
-        setattr(own, name, copy.deepcopy(getattr(layer, name)))
-    return own
+    copied = LinearAttentionLayer(layer.number_of_states)
+    for name in vars(copied):
+        setattr(copied, name, copy.deepcopy(getattr(layer, name)))
+    return copied
 
 
 def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
     """A copy of the first layer; each of its states is `change` of that state in all layers."""
-    own = copy.copy(layers[0])
+    joined = copy.copy(layers[0])
     for name in STATES:
-        if isinstance(getattr(own, name, None), Tensor):
-            setattr(own, name, change([getattr(layer, name) for layer in layers]))
+        if isinstance(getattr(joined, name, None), Tensor):
+            setattr(joined, name, change([getattr(layer, name) for layer in layers]))
     for name in RECURRENT:
-        if hasattr(own, name):
-            states = {number: [getattr(layer, name)[number] for layer in layers] for number in getattr(own, name)}
-            setattr(own, name, {n: None if parts[0] is None else change(parts) for n, parts in states.items()})
-    for name, flags in vars(own).items():
+        if hasattr(joined, name):
+            states = {number: [getattr(layer, name)[number] for layer in layers] for number in getattr(joined, name)}
+            setattr(joined, name, {n: None if parts[0] is None else change(parts) for n, parts in states.items()})
+    for name, flags in vars(joined).items():
         if isinstance(flags, dict) and name not in RECURRENT:
-            setattr(own, name, dict(flags))
-    return own
+            setattr(joined, name, dict(flags))
+    return joined
 
 
 def defer_decision(cache: CompressedCache) -> CompressedCache:

@@ -52,10 +52,10 @@ class FanOutCache(Cache):
         joined = cls(caches, device, timed)
         joined.is_split = True
         for index, layers in enumerate(others):
-            own = joined.layers[index]
-            if isinstance(own, FanOutHybridLayer):
-                take_states(own, join_layers(layers))
-            elif not isinstance(own, FanOutLayer):
+            layer = joined.layers[index]
+            if isinstance(layer, FanOutHybridLayer):
+                take_states(layer, join_layers(layers))
+            elif not isinstance(layer, FanOutLayer):
                 joined.layers[index] = join_layers(layers)
         joined._number_rows([_rows(cache) for cache in caches])
         return joined
@@ -107,12 +107,12 @@ class FanOutCache(Cache):
 
     def fork(self, branch: Branch) -> Branch:
         """A new branch, with the last rows of the batch, that continues from the state of `branch`, unobserved."""
-        own = Branch(copy_cache(branch.cache))
+        new_branch = Branch(copy_cache(branch.cache))
         every = list(range(self.num_rows))
         self._select_others(every + every[branch.rows])
-        self.branches.append(own)
+        self.branches.append(new_branch)
         self._number_rows([self._count(one) for one in self.branches[:-1]] + [self._count(branch)])
-        return own
+        return new_branch
 
     def add_text(self, branch: Branch) -> bool:
         """Let a second text continue the branch's only row in one more row of its cache, whose counts stay those of the
@@ -145,16 +145,16 @@ class FanOutCache(Cache):
     def _repeat(self, branch: Branch, rows: Sequence[int]) -> None:
         """Let a branch have the `rows` that are numbered within it; a row may repeat."""
         every = list(range(self.num_rows))
-        own = [every[branch.rows][row] for row in rows]
-        self._select_others([row for one in self.branches for row in (own if one is branch else every[one.rows])])
+        chosen = [every[branch.rows][row] for row in rows]
+        self._select_others([row for one in self.branches for row in (chosen if one is branch else every[one.rows])])
         branch.cache.keep_compressed_rows(rows)
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
 
     def take_over(self, again: Sequence[Branch], seconds: float) -> None:
         """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
-        own = {id(branch.cache): branch for branch in self.branches}
+        by_cache = {id(branch.cache): branch for branch in self.branches}
         for branch in again:
-            mine = own[id(branch.cache)]
+            mine = by_cache[id(branch.cache)]
             mine.error = branch.error
             mine.charged = mine.charged + branch.seconds
         self.second_pass_seconds += seconds

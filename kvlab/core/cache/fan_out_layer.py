@@ -125,8 +125,8 @@ class FanOutLayer(UnboundedLayer):
         branch.run(append, self.serving.now)
         first = next(iter(self._arrived), branch)
         if not self.serving.is_split and branch in self._arrived and first is not branch:
-            own, other = (self._layer(one).buckets[0].table for one in (branch, first))
-            own.share_states(other)
+            table, first_table = (self._layer(one).buckets[0].table for one in (branch, first))
+            table.share_states(first_table)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d). Raises the first error if every branch has failed."""

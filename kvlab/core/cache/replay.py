@@ -64,10 +64,10 @@ def _kind(layer: CompressedLayer) -> Hashable:
 def _kind_of_bucket(bucket: Bucket) -> Hashable:
     table = bucket.table
     places = (table.slots.keys, table.slots.values, bucket.evicted_votes, *table.slots.metadata().values())
-    own = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
+    addresses = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
     assert bucket.head_budgets is not None
     over = table.occupied + 1 > bucket.head_budgets.smallest
-    return own, table.width, table.occupied < table.width, table.weighted, bucket.started, over
+    return addresses, table.width, table.occupied < table.width, table.weighted, bucket.started, over
 
 
 def host_counts(cache: CompressedCache) -> HostCounts:

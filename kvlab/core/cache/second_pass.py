@@ -153,12 +153,12 @@ def _references_of_copy(
     held = cache.settings.held
     trial = copy_with_settings(cache, cache.settings)
     cache.settings.held.begin_step()
-    own = trial.compressed_layers()[layer.rank]
-    own.checkpoint = save_checkpoint(own, every)
+    trial_layer = trial.compressed_layers()[layer.rank]
+    trial_layer.checkpoint = save_checkpoint(trial_layer, every)
     read_ids(model, trial, *piece, before)
     held.peak = max(held.peak, held.total + cache.settings.held.peak)
     cache.settings.held = held
-    return own.references
+    return trial_layer.references
 
 
 def _read_again(

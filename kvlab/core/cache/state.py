@@ -124,8 +124,8 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
             setattr(cache.settings, name, build.decode(values["settings"][name]))
         if cache.settings.second_pass is not None:
             cache.settings.second_pass.done = values["read_again"]
-        for layer, own in zip(cache.layers, values["layers"], strict=True):
-            build.into(layer, {name: value for name, value in own.items() if name != "class"})
+        for layer, saved in zip(cache.layers, values["layers"], strict=True):
+            build.into(layer, {name: value for name, value in saved.items() if name != "class"})
         for layer in cache.compressed_layers():
             if layer.buckets:
                 cache.settings.held.record(layer.rank, layer.table_bytes(), layer.table_bytes())
@@ -168,8 +168,8 @@ class _Walk:
 
     def encode_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
         """All attributes of an object but those that are left out, by name."""
-        own = {name: one for name, one in vars(value).items() if name not in left_out}
-        return {name: self.encode(one, f"{place}.{name}") for name, one in own.items()}
+        attributes = {name: one for name, one in vars(value).items() if name not in left_out}
+        return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
 
     def _each(self, values: Iterable[Any], place: str) -> list[JsonValue]:
         return [self.encode(one, f"{place}.{index}") for index, one in enumerate(values)]
@@ -179,8 +179,8 @@ class _Walk:
         if CLASSES.get(kind.__name__) is not kind:
             raise TypeError(f"A cache with a {kind.__name__} ({place}) cannot be kept: name it in {__name__}.CLASSES.")
         self.known[id(value)] = place
-        own = self.encode_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
-        return {"object": kind.__name__, "place": place, "attributes": own}
+        attributes = self.encode_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
+        return {"object": kind.__name__, "place": place, "attributes": attributes}
 
     def _tensor(self, tensor: Tensor, place: str) -> JsonValue:
         if tensor.dim() and tensor.numel() and is_constant(tensor):
@@ -214,9 +214,9 @@ class _Build:
         """Set attributes of an object; one that holds settings keeps them and takes over the rest."""
         for saved_name, value in attributes.items():
             name = RENAMED.get(saved_name, saved_name)
-            own = vars(existing).get(name)
-            if isinstance(own, RotaryOfPasses):
-                self.into(own, value["attributes"])
+            current = vars(existing).get(name)
+            if isinstance(current, RotaryOfPasses):
+                self.into(current, value["attributes"])
             else:
                 setattr(existing, name, self.decode(value))
 

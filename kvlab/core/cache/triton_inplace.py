@@ -184,14 +184,14 @@ def _decide(
         share = tl.load(mass + mass_row + s.to(tl.int64), mask=there, other=0.0)
         if AVERAGED:
             if OWN_MASS:
-                own = tl.load(log_mass + at, mask=there, other=0.0)
+                log_mass_here = tl.load(log_mass + at, mask=there, other=0.0)
             else:
-                own = mass_of_votes * tl.log(tl.load(votes + at, mask=there, other=1).to(tl.float32))
+                log_mass_here = mass_of_votes * tl.log(tl.load(votes + at, mask=there, other=1).to(tl.float32))
             old = tl.load(average + at, mask=there, other=float("-inf")) + log_alpha
-            kept = _logaddexp(old, tl.log(share) - own + log_rest)
+            kept = _logaddexp(old, tl.log(share) - log_mass_here + log_rest)
             count = now - tl.maximum(place, began_at)
             tl.store(average + at, kept, mask=there)
-            rating = kept - tl.log(1.0 - tl.exp(count.to(tl.float32) * log_alpha)) + own
+            rating = kept - tl.log(1.0 - tl.exp(count.to(tl.float32) * log_alpha)) + log_mass_here
         else:
             rating = tl.load(score + at, mask=there, other=0.0) * decay + share
         if SCORED:
@@ -306,20 +306,20 @@ def _decide(
         if KIND == _NEAREST:
             merges = tl.where(nearest >= least, 1, 0) != 0
             if OWN_MASS:
-                own = tl.load(log_mass + here)
-                own_there = tl.load(log_mass + there)
+                log_mass_here = tl.load(log_mass + here)
+                log_mass_there = tl.load(log_mass + there)
             else:
-                own = mass_of_votes * tl.log(lost)
-                own_there = mass_of_votes * tl.log(both_votes - lost)
+                log_mass_here = mass_of_votes * tl.log(lost)
+                log_mass_there = mass_of_votes * tl.log(both_votes - lost)
             count = now - tl.maximum(tl.load(position + here).to(tl.int64), began_at)
             count_there = now - tl.maximum(tl.load(position + there).to(tl.int64), began_at)
             lacks = tl.log(1.0 - tl.exp(count.to(tl.float32) * log_alpha))
             lacks_there = tl.log(1.0 - tl.exp(count_there.to(tl.float32) * log_alpha))
             logit = _finite(tl.load(average + here) - lacks)
             logit_there = _finite(tl.load(average + there) - lacks_there)
-            total = _logaddexp(logit + own, logit_there + own_there)
-            share = tl.exp(logit + own - total)
-            mean = share * logit + tl.exp(logit_there + own_there - total) * logit_there
+            total = _logaddexp(logit + log_mass_here, logit_there + log_mass_there)
+            share = tl.exp(logit + log_mass_here - total)
+            mean = share * logit + tl.exp(logit_there + log_mass_there - total) * logit_there
             heavy = total - mean if BIAS else tl.log(both_votes)
             tl.store(average + there, total - heavy + lacks_there, mask=merges)
             if OWN_MASS:

@@ -65,11 +65,11 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _at_rest(model: nn.Module, name: str) -> torch.Tensor:
     """accelerate's stored copy of an offloaded parameter."""
-    owner, _, own = name.rpartition(".")
+    owner, _, parameter = name.rpartition(".")
     hook: Any = getattr(model.get_submodule(owner), "_hf_hook", None)
     parts = getattr(hook, "hooks", (hook,))
     kept = next(part.weights_map for part in parts if getattr(part, "weights_map", None) is not None)
-    return kept[own]
+    return kept[parameter]
 
 
 SIGNATURE = "signature"

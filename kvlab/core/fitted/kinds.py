@@ -257,14 +257,17 @@ def read_score_heads(
 
     Raises UserError for a missing or invalid file.
     """
-    kind, _, _, of = KINDS[networks]
-    return kind.read(path, lambda tensors, about: _by_layer(tensors, of))
+    kind, _, _, network_type = KINDS[networks]
+    return kind.read(path, lambda tensors, about: _by_layer(tensors, network_type))
 
 
-def _by_layer(tensors: dict[str, Tensor], of: type[ScoreHead] | type[SinkGate]) -> dict[int, ScoreNetwork]:
+def _by_layer(tensors: dict[str, Tensor], network_type: type[ScoreHead] | type[SinkGate]) -> dict[int, ScoreNetwork]:
     """The networks; raises an error of Python or torch if their shapes do not fit together."""
     layers = tensors.pop(LAYERS).long().tolist()
-    found = {layer: of(**{name: t[place].float() for name, t in tensors.items()}) for place, layer in enumerate(layers)}
+    found = {
+        layer: network_type(**{name: t[place].float() for name, t in tensors.items()})
+        for place, layer in enumerate(layers)
+    }
     for network in found.values():
         network.predict(torch.zeros(1, 1, network.width))
     return found

@@ -31,8 +31,8 @@ class Registry(Registrations[T], Mapping[str, T]):
     With `only_of_plugins_with`, plug-ins whose code does not match that regular expression are not loaded for it.
     """
 
-    def __init__(self, kind: str, own: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
-        super().__init__(kind, own)
+    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
+        super().__init__(kind, built_in)
         self._word = only_of_plugins_with
 
     def registering(self, name: str) -> Callable[[T], T]:

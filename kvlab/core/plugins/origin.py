@@ -18,9 +18,9 @@ class Registrations(Generic[T]):
 
     every: list[Registrations] = []  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
 
-    def __init__(self, kind: str, own: Mapping[str, T] | None = None) -> None:
+    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None) -> None:
         self.kind = kind
-        self._things: dict[str, T] = dict(own or {})
+        self._things: dict[str, T] = dict(built_in or {})
         self._origins: dict[str, Origin] = dict.fromkeys(self._things, KVLAB)
         Registrations.every.append(self)
 

@@ -109,12 +109,12 @@ class PackedStates:
         total = mass[..., coded:] @ native.float()
         if coded:
             groups, inner = self._groups(columns.start, cut)
-            own = mass[..., :coded]
+            coded_mass = mass[..., :coded]
             size = self.code.group
             if size > 1:
-                own = pad(own, (inner.start, -inner.stop % size))
+                coded_mass = pad(coded_mass, (inner.start, -inner.stop % size))
             assert self.turn is None, "only keys are turned"
-            total += self.code.weighted_sum(groups, own, self.shape[3])
+            total += self.code.weighted_sum(groups, coded_mass, self.shape[3])
             if self.mean is not None:
                 total += mass[..., :coded].sum(-1, keepdim=True) * self.mean.float()
         return total
@@ -175,8 +175,8 @@ def _rows_at(states: Tensor, index: Tensor) -> Tensor:
     batch, heads, (row, head, slot) = *states.shape[:2], states.stride()[:3]
     last = states[0, 0, 0]
     if not (slot and last.is_contiguous() and row % slot == 0 and head % slot == 0 and slot >= last.numel()):
-        own = index.view(*index.shape, *(1,) * last.dim()).expand(*index.shape, *last.shape)
-        return states.gather(2, own)
+        expanded = index.view(*index.shape, *(1,) * last.dim()).expand(*index.shape, *last.shape)
+        return states.gather(2, expanded)
     starts = torch.arange(batch, device=index.device)[:, None] * (row // slot)
     starts = starts + torch.arange(heads, device=index.device) * (head // slot)
     rows = (batch - 1) * (row // slot) + (heads - 1) * (head // slot) + states.shape[2]

@@ -42,8 +42,8 @@ class KeptChannels(Learning):
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """The kept channels (B, H, S, k)."""
-        own = self._own(states.shape[-1], states)
-        return {"codes": half(states.float().masked_fill(~valid[..., None], 0.0).gather(-1, own))}
+        channels = self._own(states.shape[-1], states)
+        return {"codes": half(states.float().masked_fill(~valid[..., None], 0.0).gather(-1, channels))}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
         codes = coded["codes"].float()
@@ -59,8 +59,8 @@ class KeptChannels(Learning):
     def _own(self, width: int, states: Tensor) -> Tensor:
         """The channels of each of the slots or queries `states` (B, H, S, ...): (B, H, S, k)."""
         first = torch.arange(self._kept(width), device=states.device).expand(*states.shape[:2], -1)
-        own = first if self.channels is None else self.channels.long()
-        return own[:, :, None].expand(-1, -1, states.shape[2], -1)
+        channels = first if self.channels is None else self.channels.long()
+        return channels[:, :, None].expand(-1, -1, states.shape[2], -1)
 
 
 @dataclass(frozen=True)
@@ -343,15 +343,15 @@ def keys_as_held(
         return keys
     place, there = store.coded(live, int(live.max()))
     index = order.gather(2, place)[..., None].expand(*place.shape, keys.shape[-1])
-    own = keys.gather(2, index)
+    states = keys.gather(2, index)
     at = position.gather(2, order.gather(2, place)) if position is not None else None
-    turned = own if at is None or turn is None or not store.unrotated else turn(own, -at)
-    mean = store.mean_key(own, there)
+    turned = states if at is None or turn is None or not store.unrotated else turn(states, -at)
+    mean = store.mean_key(states, there)
     encoded = turned if mean is None else turned - mean
     if isinstance(code, Learning):
         code = code.that_learned(encoded, there, query_squares)
     error = code.decode(code.encode(encoded, there), keys.shape[-1]) - encoded
-    if turned is not own and turn is not None and at is not None:
+    if turned is not states and turn is not None and at is not None:
         error = turn(error, at)
     return keys.scatter_add(2, index, torch.where(there[..., None], error, 0.0))
 
@@ -359,7 +359,7 @@ def keys_as_held(
 @lru_cache
 def store_bytes(store: Store, key_width: int, value_width: int) -> tuple[int, int]:
     """(bytes of a slot's own codes and scales, bytes shared by a lot of slots)."""
-    own = shared = 0
+    per_slot = shared = 0
     real = torch.ones(1, 1, store.lot, dtype=torch.bool)
     for code, width in ((store.keys, key_width), (store.values, value_width)):
         assert code is not None
@@ -367,11 +367,11 @@ def store_bytes(store: Store, key_width: int, value_width: int) -> tuple[int, in
             if name in code.shared:
                 shared += tensor.nbytes
             else:
-                own += tensor[0, 0, 0].nbytes
-    return own, shared
+                per_slot += tensor[0, 0, 0].nbytes
+    return per_slot, shared
 
 
 def bits_of(store: Store, width: int) -> float:
     """Bits per number of a key or value, including what slots share."""
-    own, shared = store_bytes(store, width, width)
-    return 8 * (own + shared / store.lot) / (2 * width)
+    per_slot, shared = store_bytes(store, width, width)
+    return 8 * (per_slot + shared / store.lot) / (2 * width)

@@ -66,12 +66,12 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
     # true mass by owning slot; the last column holds dropped tokens
     by_name = truth.mass.new_zeros(heads, shadow.capacity + 1).scatter_add_(1, owner, truth.mass)
     # Cloned because the columns are kept for many steps, and a view would keep the whole tensor.
-    own = by_name.gather(1, columns)
+    true_mass = by_name.gather(1, columns)
     dropped = by_name[:, shadow.capacity].clone()
     shared = slots.valid[0] & (slots.votes[0] > 1)
-    merged_true = (own * shared).sum(-1)
+    merged_true = (true_mass * shared).sum(-1)
     merged = (given.mass * shared).sum(-1)
-    kept = (own * (slots.valid[0] ^ shared)).sum(-1)
+    kept = (true_mass * (slots.valid[0] ^ shared)).sum(-1)
     if given.state_mass is not None:
         merged_true = merged_true + dropped
         merged = merged + given.state_mass

@@ -74,10 +74,10 @@ class PendingRows:
         self.counted.append(_counted(layers))
         settings = layers[0].settings
         peak = settings.held.peak // settings.texts
-        for layer, own in zip(layers, columns, strict=True):
+        for layer, layer_columns in zip(layers, columns, strict=True):
             assert layer.budget is not None
             host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, peak, self._tables(layer))
-            self.noted.append(_Noted(*host, layer.budget[0], own))
+            self.noted.append(_Noted(*host, layer.budget[0], layer_columns))
 
     def write(self) -> None:
         """Append everything queued; this is where the device is synchronised."""
@@ -123,13 +123,13 @@ class PendingRows:
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Columns of `steps`, (rows x H,) each, from `given` (rows, H)."""
         heads = given[LIVE].shape[1]
-        own = {
+        row_values = {
             "step": [row.step for row in group],
             "layer": [row.layer for row in group],
             "tokens_seen": [row.tokens_seen for row in group],
         }
         columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED, READ)}
-        columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
+        columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in row_values.items()}
         columns["head"] = np.tile(np.arange(heads), (len(group), 1))
         columns["evicted"] = given[LEFT] - given["merged"]
         columns[BUDGET] = np.minimum(given[BUDGET], columns["tokens_seen"])

@@ -263,18 +263,18 @@ class Evidence:
     lost: np.ndarray
     unread: np.ndarray
 
-    def tokens(self, most: int, of: np.ndarray | None = None) -> list[int]:
-        """Prompt tokens with attention `of` (default: lost), summed over heads, most first."""
-        lost = (self.lost if of is None else of).sum((0, 1))
+    def tokens(self, most: int, attention: np.ndarray | None = None) -> list[int]:
+        """Prompt tokens by `attention` (default: lost), summed over heads, most first."""
+        lost = (self.lost if attention is None else attention).sum((0, 1))
         order = np.argsort(-lost, kind="stable")[:most]
         return [int(token) for token in order if lost[token] > 0]
 
     def heads(
-        self, layers: tuple[int, ...], tokens: tuple[int, ...] | None = None, of: np.ndarray | None = None
+        self, layers: tuple[int, ...], tokens: tuple[int, ...] | None = None, attention: np.ndarray | None = None
     ) -> list[Head]:
-        """All (layer, KV head) by attention `of` (default: lost) to `tokens` (default all), most first."""
-        of = self.lost if of is None else of
-        lost = of.sum(2) if tokens is None else of[:, :, list(tokens)].sum(2)
+        """All (layer, KV head) by `attention` (default: lost) to `tokens` (default all), most first."""
+        attention = self.lost if attention is None else attention
+        lost = attention.sum(2) if tokens is None else attention[:, :, list(tokens)].sum(2)
         order = np.argsort(-lost, axis=None, kind="stable")
         return [(layers[rank], head) for rank, head in zip(*divmod(order, lost.shape[1]), strict=True)]
 
@@ -288,14 +288,14 @@ class Evidence:
 def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     """Generate two texts and decode two forced ones. Raises UserError if there is nothing to restore."""
     expected = wanted_of([run], labels)
-    whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
+    whole, compressed = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
     texts = prompt.texts(whole)
     wanted = Wanted(None)
     if expected is not None:
         tags = declared_tags(run.record.chat)
         wanted = Wanted(expected.answer, (), expected.others, ends_in_thinking(run), tags)
     if expected is None:
-        same = shared_prefix(own, whole)
+        same = shared_prefix(compressed, whole)
         if same == len(whole):
             raise UserError(f"{run.record.label} writes the same text as the full cache: there is nothing to restore.")
         wanted = Wanted(None, tuple(whole[: same + 1]))
@@ -304,14 +304,14 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
         raise UserError(
             f"The full cache does not give the answer either: it writes “{wrote}”, so restoring tokens cannot help."
         )
-    if wanted.is_there(own, prompt.texts(own)):
+    if wanted.is_there(compressed, prompt.texts(compressed)):
         raise UserError(f"{run.record.label} gives the right answer: there is nothing to restore.")
     rows = prompt.along(prompt.cache(EVERYTHING), whole)
     answer = wanted.rows(texts)
     full, before = (decode_forced(prompt, back, whole, rows, answer) for back in (EVERYTHING, None))
     look = full.look if answer[0] else (full.look + prompt_attention(prompt)) / 2
     fact = () if expected is None else tuple(fact_positions(run.tokens, run.record.prompt, expected.facts).tolist())
-    own_text = "".join(prompt.texts(own))
+    own_text = "".join(prompt.texts(compressed))
     lost = look * ~before.own_slots
     unread = look * before.own_slots * (1 - before.read)
     return Evidence(wanted, whole, rows, answer, own_text, fact, full, before, lost, unread)

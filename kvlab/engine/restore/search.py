@@ -212,10 +212,10 @@ def needed_budget(
     budget in bytes, and for a method that takes none.
     """
     choice = request.choices[0]
-    own = Budget(choice.budget)
-    if isinstance(own.amount, str) or not make_method(choice.method, **choice.hyper_parameters).needs_budget:
+    budget = Budget(choice.budget)
+    if isinstance(budget.amount, str) or not make_method(choice.method, **choice.hyper_parameters).needs_budget:
         return None
-    low = min(own.slots(prompt.tokens) / prompt.tokens, 0.99)
+    low = min(budget.slots(prompt.tokens) / prompt.tokens, 0.99)
     right = 100
     wrong = int(100 * low)
     of_head = None

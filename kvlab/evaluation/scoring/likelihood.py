@@ -68,10 +68,12 @@ def forced_together(
     `leader`, `continuation` is empty at first and receives the tokens that it chooses.
     """
     results: dict[int, Predicted | Exception] = {}
-    seen = len(prefix) if in_sight is None else in_sight
+    tokens_in_sight = len(prefix) if in_sight is None else in_sight
     groups = sharing_groups(caches)
     for group in sorted(groups, key=lambda numbers: leader is not None and leader.number not in numbers):
-        shared = SharedPrompt(loaded, [caches[number] for number in group], [prefix], seen, prefill_chunk, check)
+        shared = SharedPrompt(
+            loaded, [caches[number] for number in group], [prefix], tokens_in_sight, prefill_chunk, check
+        )
         branches = dict(zip(group, shared.branches, strict=True))
         rows: dict[int, list[Tensor]] = {number: [] for number in group}
         with failures_in_branches(shared.fan_out):

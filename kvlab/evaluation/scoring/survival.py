@@ -27,7 +27,7 @@ class Survival:
     token is reachable). The paper's consensus compares heads within a layer; here it is that of all heads.
     """
 
-    own: float  # in a slot of their own
+    own_slots: float  # in a slot of their own
     merged: float  # in a slot that stands for several tokens
     unreachable: float = 0.0
     consensus: float | None = None
@@ -80,17 +80,17 @@ class HiddenTokenTracker:
 
     def survival(self, cache: Any) -> list[Survival]:
         """One entry per row, for the cache's current state."""
-        own = torch.zeros(())
+        own_slots = torch.zeros(())
         merged = torch.zeros(())
         heads = 0
         for layer in cache.compressed_layers():
             owner = self._owner_of(layer.layer_idx, layer.slots.position.shape[1])
             place, exists = _find(layer.slots, owner)
             alone = layer.slots.votes.gather(2, place) <= 1
-            own = own + (exists & alone).float().sum(1).cpu()
+            own_slots = own_slots + (exists & alone).float().sum(1).cpu()
             merged = merged + (exists & ~alone).float().sum(1).cpu()
             heads += owner.shape[1]
-        rows = zip(self.start[:, 0].tolist(), (own / heads).tolist(), (merged / heads).tolist(), strict=True)
+        rows = zip(self.start[:, 0].tolist(), (own_slots / heads).tolist(), (merged / heads).tolist(), strict=True)
         shares: list[dict[int, Shares]] = [
             {token: pair for token, *pair in zip(*row, strict=True) if token != PADDING} for row in rows
         ]
@@ -111,11 +111,11 @@ def _of_row(shares: dict[int, Shares], parts: Sequence[set[int]]) -> Survival:
 
 
 def _mean(shares: Sequence[Shares]) -> Survival:
-    held = [own + merged for own, merged in shares]
+    held = [alone + merged for alone, merged in shares]
     reachable = [share for share in held if share > 0]
     count = max(len(shares), 1)
     return Survival(
-        own=sum(own for own, _ in shares) / count,
+        own_slots=sum(alone for alone, _ in shares) / count,
         merged=sum(merged for _, merged in shares) / count,
         unreachable=1 - len(reachable) / count if shares else 0.0,
         consensus=sum(reachable) / len(reachable) if reachable else None,

@@ -132,12 +132,12 @@ def compare_full_caches(comparison: Comparison, out: Path) -> FullCaches:
     ids = prepared_prompts(comparison.request, loaded)[0].context
     mode = MODES[0].as_data(comparison.kept)
     logits = loaded.model(torch.tensor([ids], device=loaded.device)).logits[0, :-1].float()
-    own = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:], device=loaded.device))
+    losses = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:], device=loaded.device))
     job = {"model": str(comparison.model_file), "threads": comparison.threads, "mode": mode}
     key = f"nll of {_digest(ids)}"
     asked = {"key": key, "ids": ids, "new_tokens": 1, "to_the_end": True, "scored": True}
     found = run_side(comparison.command, job, [asked], out / ROWS, out / LOG)[key]
-    return FullCaches(float(own), float(found["nll"]))
+    return FullCaches(float(losses), float(found["nll"]))
 
 
 def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFrame:
@@ -149,13 +149,13 @@ def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFr
     """
     loaded = held_model(comparison.request)
     prompts = prepared_prompts(comparison.request, loaded)[: comparison.timed]
-    own = [
+    ours = [
         (KVLAB, spec_of(one), {"spec": spec_of(one), "budget": one.budget}) for one in comparison.request.all_choices
     ]
     theirs = [(OPENVINO, mode.name, mode.as_data(comparison.kept)) for mode in comparison.modes]
     lines = []
     for number, prompt in enumerate(prompts, 1):
-        for engine, name, mode in [*own, *theirs]:
+        for engine, name, mode in [*ours, *theirs]:
             report(f"alone, prompt {number} of {len(prompts)}: {engine}, {name}")
             asked = {**_asked(prompt, comparison, mode, STEPS), "to_the_end": True}
             command = [sys.executable, "-m", "kvlab.extras.engines.kvlab_side"]

@@ -34,8 +34,8 @@ def score_lines(answers: Sequence[Answer], modes: Sequence[Mode]) -> pd.DataFram
         beside = frame[(frame["engine"] == KVLAB) & (frame["method"] == nearest.get(method))]
         less = None if engine == KVLAB or beside.empty else _difference(rows, beside)
         full = frame[(frame["engine"] == engine) & (frame["method"] == FULL.method)]
-        own = None if method == FULL.method else _difference(rows, full)
-        lines.append({"engine": engine, "method": method, **tasks, "own": own, "less": less})
+        from_full = None if method == FULL.method else _difference(rows, full)
+        lines.append({"engine": engine, "method": method, **tasks, "own": from_full, "less": less})
     return pd.DataFrame(lines)
 
 

@@ -81,7 +81,7 @@ class Trial:
     prompts: list[Prompt]
 
     @cached_property
-    def own(self) -> list[OwnRun]:
+    def own_runs(self) -> list[OwnRun]:
         """kvlab's own run of each prompt."""
         return [self.alone(prompt.ids, prompt.tokens) for prompt in self.prompts]
 
@@ -94,13 +94,13 @@ class Trial:
         """A session with this method, and settings of the backend that differ."""
         return Session(self.loaded, replace(self.choice, **changed), keep_finished=True)
 
-    def compared(self, situation: str, made: Sequence[Generated], own: Sequence[OwnRun] | None = None) -> Agreement:
+    def compared(self, situation: str, made: Sequence[Generated], runs: Sequence[OwnRun] | None = None) -> Agreement:
         """Compare what vLLM generated with kvlab's own runs."""
         slots = 0
         heads = list[float]()
         notes = Counter[str]()
-        own = self.own if own is None else own
-        for run, given in zip(own, made, strict=True):
+        runs = self.own_runs if runs is None else runs
+        for run, given in zip(runs, made, strict=True):
             request = given.request
             if request is None or request.cache is None:
                 notes[request.reason if request else "vLLM's own attention"] += 1
@@ -108,14 +108,14 @@ class Trial:
             like = compare_caches(run.cache, request.cache)
             slots = slots + like.equal
             heads = [*heads, like.heads]
-        equal = sum(run.tokens == given.tokens for run, given in zip(own, made, strict=True))
+        equal = sum(run.tokens == given.tokens for run, given in zip(runs, made, strict=True))
         reused = sum(given.reused > 0 for given in made)
         preempted = sum(given.request is not None and given.request.preemptions > 0 for given in made)
         notes_text = [f"{number}: {note}" for note, number in notes.items()]
         notes_text += [f"{reused} took pages from the prefix cache"] * (reused > 0)
         notes_text += [f"{preempted} were preempted"] * (preempted > 0)
         share = sum(heads) / len(heads) if heads else 0.0
-        return Agreement(self.loaded.name, self.name, situation, len(own), slots, equal, share, "; ".join(notes_text))
+        return Agreement(self.loaded.name, self.name, situation, len(runs), slots, equal, share, "; ".join(notes_text))
 
     def answered(self, engine: Engine, session: Session | None, *, reuse: bool = False) -> list[Generated]:
         """All prompts together."""
@@ -181,8 +181,8 @@ def next_turn(trial: Trial, engine: Engine, name: str) -> Agreement:
     first = trial.answered(engine, session)
     turns = [[*prompt.ids, *given.tokens, *prompt.question] for prompt, given in zip(trial.prompts, first, strict=True)]
     tokens = [prompt.tokens for prompt in trial.prompts]
-    own = [trial.alone(*turn) for turn in zip(turns, tokens, strict=True)]
-    found = trial.compared(name, engine.generate(turns, tokens, session, reuse=True), own)
+    expected = [trial.alone(*turn) for turn in zip(turns, tokens, strict=True)]
+    found = trial.compared(name, engine.generate(turns, tokens, session, reuse=True), expected)
     differing = found.prompts - found.slots
     return replace(found, note=f"{differing}: {STALE}; {found.note}") if differing else found
 
@@ -190,22 +190,22 @@ def next_turn(trial: Trial, engine: Engine, name: str) -> Agreement:
 def handed_prefix(trial: Trial, engine: Engine, name: str) -> Agreement:
     """The context as a `kvlab.Prefix` that kvlab compressed before; the question continues from its slots."""
     made = []
-    own = []
+    expected = []
     for prompt in trial.prompts:
         method = trial.choice.method
         given = method.model_dump(mode="json")
         prefix = Prefix.make(trial.loaded, prompt.text, method.name, trial.choice.budget, chat="no", **given)
         session = trial.session(prefix=prefix)
         made += engine.generate([prompt.ids], [prompt.tokens], session)
-        own.append(run_alone(trial.loaded, copy_cache(prefix.cache), prompt.question, prompt.tokens))
-    return trial.compared(name, made, own)
+        expected.append(run_alone(trial.loaded, copy_cache(prefix.cache), prompt.question, prompt.tokens))
+    return trial.compared(name, made, expected)
 
 
 def control(trial: Trial) -> Agreement:
     """kvlab against itself, with the text in two rows of a batch: what the rounding of float32 alone changes."""
     runs = [trial.alone(prompt.ids, prompt.tokens, rows=2) for prompt in trial.prompts]
-    likes = [compare_caches(one.cache, two.cache) for one, two in zip(trial.own, runs, strict=True)]
-    equal = sum(one.tokens == two.tokens for one, two in zip(trial.own, runs, strict=True))
+    likes = [compare_caches(one.cache, two.cache) for one, two in zip(trial.own_runs, runs, strict=True)]
+    equal = sum(one.tokens == two.tokens for one, two in zip(trial.own_runs, runs, strict=True))
     share = sum(like.heads for like in likes) / len(likes)
     slots = sum(like.equal for like in likes)
     return Agreement(trial.loaded.name, trial.name, CONTROL, len(runs), slots, equal, share)

@@ -32,11 +32,11 @@ def main(model: str = "mini", prompts: str = "10") -> None:
     """Print a table: of the prompts how many texts are equal, and mean tokens before the first that differs."""
     loaded = load_model(model, "cpu", "float32")
     asked = make_prompts(loaded, int(prompts), LENGTH, TOKENS)
-    own = {spec: of_kvlab(loaded, spec, asked) for spec in ("full", *SPECS)}
+    ours = {spec: of_kvlab(loaded, spec, asked) for spec in ("full", *SPECS)}
     with model_folder(loaded) as folder:
         theirs = {name: of_vllm(str(folder), name, asked) for name in (FULL, *TYPES)}
     print(f"| {model}: engine | cache | same text | tokens before the first that differs |\n|---|---|---|---|")
-    for engine, texts, full in (("kvlab", own, "full"), ("vLLM", theirs, FULL)):
+    for engine, texts, full in (("kvlab", ours, "full"), ("vLLM", theirs, FULL)):
         for name, written in texts.items():
             if name != full:
                 print(f"| {engine} | `{name}` | {_words(texts[full], written)} |")

@@ -39,15 +39,15 @@ class PageStates:
         """Keys and values (1, H, n, d) of `slots` (n,)."""
         return _batch_of_one(self.keys[slots]), _batch_of_one(self.values[slots])
 
-    def read_queries(self, slots: Tensor, own: Tensor) -> Tensor:
-        """Queries (1, Hq, n, d) of `slots` (n,), whose last tokens are those of this pass, `own` (m, Hq, d).
+    def read_queries(self, slots: Tensor, new_queries: Tensor) -> Tensor:
+        """Queries (1, Hq, n, d) of `slots` (n,), whose last tokens are those of this pass, `new_queries` (m, Hq, d).
 
         Queries that were not kept are zeros.
         """
         if self.queries is not None:
             return _batch_of_one(self.queries[slots])
-        before = own.new_zeros(len(slots) - len(own), *own.shape[1:])
-        return _batch_of_one(torch.cat([before, own]))
+        before = new_queries.new_zeros(len(slots) - len(new_queries), *new_queries.shape[1:])
+        return _batch_of_one(torch.cat([before, new_queries]))
 
 
 def _batch_of_one(states: Tensor) -> Tensor:

@@ -131,9 +131,9 @@ class Session:
             pages = metadata.block_table[place][: -(-end // page)].long()
             slots = (pages[:, None] * page + torch.arange(page)).flatten()[:end]
             self._check_queries(request, start, end)
-            seen = request.tokens_seen
+            tokens_seen = request.tokens_seen
             prompt = len(request.ids)
-            covered = request.cache is not None and (start >= seen if seen else end >= prompt)
+            covered = request.cache is not None and (start >= tokens_seen if tokens_seen else end >= prompt)
             yield Span(request, start, end, row, slots, covered)
 
     def attend(
@@ -159,11 +159,11 @@ class Session:
         assert isinstance(layer, CompressedLayer)
         module = self.loaded.model.get_decoder().layers[index].self_attn
         call = AttentionCall(scaling, softcap, module=module)
-        own = query[span.row : span.row + span.end - span.start]
+        span_queries = query[span.row : span.row + span.end - span.start]
         while (first := layer.get_seq_length()) < span.end and not (first == 0 and span.end < prompt):
             last = min(prompt, span.end) if first < prompt else first + 1
             slots = span.slots[first:last]
-            queries = pages.read_queries(slots, own[max(first - span.start, 0) : max(last - span.start, 0)])
+            queries = pages.read_queries(slots, span_queries[max(first - span.start, 0) : max(last - span.start, 0)])
             keys, values = request.cache.update(*pages.read(slots), index)
             take_offered_layer(keys)
             output = layer.attend(queries, keys, values, call)[0].transpose(0, 1)

@@ -119,12 +119,12 @@ def _watch(
 
 
 def _fit_layer(
-    seen: Sequence[Observation], projection: Tensor | None, request: FitRequest, layer: int, until: float
+    observations: Sequence[Observation], projection: Tensor | None, request: FitRequest, layer: int, until: float
 ) -> Fitted:
-    held = seen[::HELD_BACK]
-    fitting = [s for index, s in enumerate(seen) if index % HELD_BACK]
+    held = observations[::HELD_BACK]
+    fitting = [s for index, s in enumerate(observations) if index % HELD_BACK]
     random = Random(request.seed + layer)
-    first = seen[0]
+    first = observations[0]
     maps = _start(first, request, layer).map(lambda tensor: tensor.to(first.key.device).requires_grad_())
     parameters = list(maps.tensors().values())
     optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
@@ -145,10 +145,10 @@ def _fit_layer(
     return Fitted(maps, sum(observation.evicted_error for observation in held) / len(held), after)
 
 
-def _start(seen: Observation, request: FitRequest, layer: int) -> FeatureMaps:
-    heads, group, _, head_dim = seen.query.shape
+def _start(observation: Observation, request: FitRequest, layer: int) -> FeatureMaps:
+    heads, group, _, head_dim = observation.query.shape
     generator = torch.Generator().manual_seed(request.seed * 1_000_003 + layer)
-    sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (seen.query, seen.key)]
+    sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (observation.query, observation.key)]
     form: Any = request.form  # checked by the request
     return new_maps(form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
 

@@ -45,7 +45,7 @@ class RenderedPrompt:
     """
 
     text: str
-    own: tuple[int, int]
+    prompt_span: tuple[int, int]
     templated: bool = False
 
 

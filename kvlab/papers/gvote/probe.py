@@ -118,11 +118,11 @@ METHODS = ("gvote", "snapkv", "adakv")
 
 def probed_run(sources: Sources, name: str) -> Run | Needs:
     """The run that holds the probe's `hidden` or `sampled` arrays (the comparison's first)."""
-    seen = [run for run in (sources.run, *sources.runs) if run is not None]
-    found = next((run for run in seen if run.has_probe(name)), None)
+    candidates = [run for run in (sources.run, *sources.runs) if run is not None]
+    found = next((run for run in candidates if run.has_probe(name)), None)
     if found is not None:
         return found
-    why = "This comparison was recorded without the probe." if seen else "There are no recorded runs yet."
+    why = "This comparison was recorded without the probe." if candidates else "There are no recorded runs yet."
     return Needs(why, comparison(sources, METHODS))
 
 
@@ -219,10 +219,10 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     head = min(choice.head, run.record.model.num_key_value_heads - 1)
     frame = rows_of_head(run, layer, head)
     texts = token_texts(run.tokens, len(frame))
-    own = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
+    row = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
     place = f"layer {layer}, head {head}"
     where = of_run(run)
-    correlations = float(own["correlation"]), float(own["inner_correlation"])
+    correlations = float(row["correlation"]), float(row["inner_correlation"])
     return (
         Drawn(
             "attention",

@@ -281,9 +281,9 @@ def budget_claim(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
     )
     low, high = (f"{line['task']} ({percent(line['kept'])})" for line in (least, most))
     within = used.groupby("task", sort=False)["kept"].std().mean()
-    told = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
+    factor = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
     finding = (
-        f"Of the tokens GVote keeps least in {low}, most in {high}: {told} times as much; prompts of one kind differ "
+        f"Of the tokens GVote keeps least in {low}, most in {high}: {factor} times as much; prompts of one kind differ "
         f"by {percent(within)} (standard deviation)."
     )
     return judge(FOLLOWS, ratio, DIFFERENT, Basis(ratio.n), finding)
@@ -333,13 +333,13 @@ def against_usage(
         where = experiment.origin(sources)
         caption = caption_by_budget(rows, table, panel)
         used = usage_rows(rows)
-        own = own_rows(table)
+        usage = own_rows(table)
         saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
         if experiment is not BY_TASK:
             saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
         return (
             Drawn("scores", figure, shown, caption, where, saves),
-            Drawn("usage", usage_by_task(used, own, theme), used, caption_usage_by_task(own), where, follows),
+            Drawn("usage", usage_by_task(used, usage, theme), used, caption_usage_by_task(usage), where, follows),
         )
 
     return draw
@@ -398,9 +398,9 @@ def has_known_settings(options: pd.Series) -> pd.Series:
 
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per prompt under GVote: task, index, prompt_tokens, kept."""
-    own = rows[(rows["method"] == OURS) & has_known_settings(rows["hyper_parameters"])]
-    kept = own["slots"] / own["logical_tokens"]
-    return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
+    voted = rows[(rows["method"] == OURS) & has_known_settings(rows["hyper_parameters"])]
+    kept = voted["slots"] / voted["logical_tokens"]
+    return voted.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
 
 def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:

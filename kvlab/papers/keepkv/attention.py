@@ -146,13 +146,13 @@ LOOKS = (
 def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, theme: Theme = "light") -> go.Figure:
     """Attention held by the most attended tokens against their share of all, from `concentration_of_heads`."""
     spread = frame.groupby("share")["mass"].quantile([0.1, 0.5, 0.9]).unstack()
-    own = frame[(frame["layer"] == layer) & (frame["head"] == head)]
+    head_rows = frame[(frame["layer"] == layer) & (frame["head"] == head)]
     band = mix(pick(HUES["blue"], theme), SURFACES[theme], 0.75)
     figure = go.Figure()
     add_band(figure, spread.index, spread[0.1], spread[0.9], band, "8 in 10 heads")
     for x, y, name, (hue, dash, _) in (
         (spread.index, spread[0.5], "median head", LOOKS[0]),
-        (own["share"], own["mass"], f"layer {layer}, head {head}", LOOKS[1]),
+        (head_rows["share"], head_rows["mass"], f"layer {layer}, head {head}", LOOKS[1]),
         ([0, 1], [0, 1], "uniform", LOOKS[3]),
     ):
         hover = f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}"
@@ -441,11 +441,11 @@ def attention_run(sources: Sources) -> Run | Needs:
 
     The full cache's attention is the model's own; under another method later layers already see its errors.
     """
-    seen = [run for run in (sources.run_of("full"), sources.run, *sources.runs) if run is not None]
-    found = next((run for run in seen if heads_with_attention(run)), None)
+    candidates = [run for run in (sources.run_of("full"), sources.run, *sources.runs) if run is not None]
+    found = next((run for run in candidates if heads_with_attention(run)), None)
     if found is not None:
         return found
-    why = "No run of this comparison recorded its attention." if seen else "There are no recorded runs yet."
+    why = "No run of this comparison recorded its attention." if candidates else "There are no recorded runs yet."
     return Needs(why, comparison(sources, RULES))
 
 

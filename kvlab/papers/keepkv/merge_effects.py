@@ -114,12 +114,12 @@ def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
     """
     rows = read_rows(model, merge.layer, merge.head)
     options = run.record.hyper_parameters if run.record.method == "keepkv" else {}
-    alpha, window = (float(str(options.get(name, own))) for name, own in (("alpha", ALPHA), ("window", WINDOW)))
+    alpha, window = (float(str(options.get(name, default))) for name, default in (("alpha", ALPHA), ("window", WINDOW)))
     running = Predictors(rows.mass.shape[1], max(rows.first + 1 - int(window), 0), alpha, int(window))
     before = None
     for row in range(min(rows.first + merge.step + 1, len(rows.mass))):
         before = running.predict()[EMA] if running.rows else np.full(rows.mass.shape[1], np.nan)
-        running.add(rows.mass[row].astype(np.float64), rows.seen[row])
+        running.add(rows.mass[row].astype(np.float64), rows.visible[row])
     after = running.predict()[EMA]
     first = merge.events.iloc[0]
     texts = token_texts(run.tokens, rows.mass.shape[1])

@@ -114,12 +114,12 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         f"{row.label}<br>step {row.step}, slot {row.slot}, {number(row.votes)} votes" for row in frame.itertuples()
     ]
     colours = (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
-    own, absorbed, pivot = (pick(pair, theme) for pair in colours)
+    kept, absorbed, pivot = (pick(pair, theme) for pair in colours)
     whole = frame["own"] + frame["sources"]
     whole = whole.where(whole > 0)
     figure = go.Figure()
     for column, name, colour, pattern, group in (
-        ("own", "the slot before", own, "", "before"),
+        ("own", "the slot before", kept, "", "before"),
         ("sources", "what was merged into it", absorbed, "/", "before"),
         ("after", "the merged slot after", pivot, "", "after"),
     ):
@@ -417,7 +417,7 @@ def slot_sums(
     merges = events[events["target"] >= 0]
     last = np.full(lineage.tokens, np.iinfo(np.int64).max)
     mass = true_mass = off = 0.0
-    seen: set[int] = set()
+    slots: set[int] = set()
     by_step = {int(step): group["target"].to_numpy(np.int64) for step, group in merges.groupby("step")}
     for step in lineage.steps.tolist():
         row = step // every
@@ -431,8 +431,8 @@ def slot_sums(
             mass = mass + float(gets.sum())
             true_mass = true_mass + float(sums[merged].sum())
             off += float(np.abs(gets - sums[merged]).sum())
-            seen.update(merged.tolist())
-    return {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(seen)}
+            slots.update(merged.tolist())
+    return {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(slots)}
 
 
 INFLUENCE = Evidence("slot-influence", influence_rows, ("keepkv",))
@@ -534,8 +534,8 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
 
 def merging_runs(sources: Sources) -> list[Run]:
     """The comparison's runs with merges: KeepKV's first (the current one, then the one with the paper's settings)."""
-    seen = list(dict.fromkeys([*sources.runs, *([sources.run] if sources.run else [])]))
-    merged = [run for run in seen if run.record.level == "full" and run.steps["merged"].sum() > 0]
+    candidates = list(dict.fromkeys([*sources.runs, *([sources.run] if sources.run else [])]))
+    merged = [run for run in candidates if run.record.level == "full" and run.steps["merged"].sum() > 0]
     return sorted(
         merged, key=lambda run: (run.record.method != "keepkv", run is not sources.run, bool(run.record.departures))
     )

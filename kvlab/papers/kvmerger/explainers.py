@@ -159,9 +159,9 @@ def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
     slots = (size / size.max()).where(is_pivot, 0)
     lengths = (0 * attention, 0 * attention, attention, tokens["weight"], slots)[stage]
     words = [_bar_words(stage, *line) for line in zip(size, share, tokens["weight"], is_pivot, strict=True)]
-    own = pick(STATE_COLOURS["pivot"], theme)
+    pivot_colour = pick(STATE_COLOURS["pivot"], theme)
     other = pick(STATE_COLOURS["absorbed"], theme)
-    colours = [own if pivot and stage > 1 else other for pivot in is_pivot]
+    colours = [pivot_colour if pivot and stage > 1 else other for pivot in is_pivot]
     return {
         "type": "bar",
         "orientation": "h",
@@ -276,8 +276,8 @@ def pivot_leads(rows: pd.DataFrame) -> Claim:
         return Claim(LEADS, OPEN, "No head has two neighbouring keys that are alike.")
     sets, attended, heaviest = (int(rows[name].sum()) for name in ("sets", "attended", "heaviest"))
     basis = basis_of(rows)
-    told = plural(sets, "set")
-    finding = f"In {attended:,} of {told} the pivot is the most attended token, in {heaviest:,} it weighs most."
+    set_count = plural(sets, "set")
+    finding = f"In {attended:,} of {set_count} the pivot is the most attended token, in {heaviest:,} it weighs most."
     return Claim(LEADS, judge_universal(2 * sets - attended - heaviest, basis), finding, basis)
 
 

@@ -77,13 +77,13 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
     table = table.assign(layer=layer, head=head, distance=np.linalg.norm(keys[source] - keys[target], axis=1))
     sets = table.groupby("target")
     others = sets["source"].transform("size")
-    own = 1 - sets["key_weight"].transform("sum")
+    pivot_weight = 1 - sets["key_weight"].transform("sum")
     sigma = _sigma(table, others, run.record.hyper_parameters.get("sigma_mode", "mean_l2"))
     return table.assign(
         sigma=sigma,
         kernel=kernel(table["distance"].to_numpy(), sigma.to_numpy()),
         weight=table["key_weight"],
-        relative_weight=table["key_weight"] / own,
+        relative_weight=table["key_weight"] / pivot_weight,
         others=others,
     )[MEMBERS]
 
@@ -205,11 +205,11 @@ MOST_PROMPTS = 12
 
 def run_with_keys(sources: Sources) -> Run | Needs:
     """The current run, or else one of its comparison, that recorded its keys."""
-    seen = [run for run in (sources.run, *sources.runs) if run is not None]
-    keyed = [run for run in seen if run.record.level == "full" and run.has_arrays]
+    candidates = [run for run in (sources.run, *sources.runs) if run is not None]
+    keyed = [run for run in candidates if run.record.level == "full" and run.has_arrays]
     if keyed:
         return keyed[0]
-    why = "No run of this comparison recorded its keys." if seen else "There are no recorded runs yet."
+    why = "No run of this comparison recorded its keys." if candidates else "There are no recorded runs yet."
     return Needs(why, comparison(sources, METHODS, BUDGETS))
 
 

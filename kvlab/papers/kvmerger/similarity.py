@@ -173,8 +173,8 @@ def cosine_of_any_pair(unit: np.ndarray) -> float:
     tokens = len(unit)
     units = unit.astype(np.float32)
     total = units.sum(axis=0, dtype=np.float64)
-    own = float(np.einsum("td,td->", units, units))
-    return float((total @ total - own) / (tokens * (tokens - 1))) if tokens > 1 else float("nan")
+    diagonal = float(np.einsum("td,td->", units, units))
+    return float((total @ total - diagonal) / (tokens * (tokens - 1))) if tokens > 1 else float("nan")
 
 
 def locality_of_heads(run: Run, heads: Iterable[tuple[int, int]]) -> pd.DataFrame:
@@ -221,9 +221,9 @@ def locality_rows(run: Run) -> pd.DataFrame:
     rows = []
     for layer, head in readable_heads(run, spread_heads(run, tokens=MOST_TOKENS)):
         found = near_and_any(locality_of_states(head_states(run, layer, head, MOST_TOKENS), NEAR_OFFSETS))
-        own = {SHORT[str(kind)]: line["near"] for kind, line in found.iterrows()}
+        near = {SHORT[str(kind)]: line["near"] for kind, line in found.iterrows()}
         rises = {f"{SHORT[str(kind)]}_rise": line["rise"] for kind, line in found.iterrows()}
-        rows.append({"layer": layer, "head": head, **own, **rises})
+        rows.append({"layer": layer, "head": head, **near, **rises})
     return pd.DataFrame(rows)
 
 

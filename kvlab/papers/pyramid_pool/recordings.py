@@ -457,8 +457,8 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
 
 def _pooled(sources: Sources) -> Run | None:
     """A run that merges its windows, if `recorded` would choose one that keeps single tokens."""
-    seen = [run for run in (sources.run, *sources.runs) if run is not None and run.record.method in PYRAMIDS]
-    merging = [run for run in seen if run.record.hyper_parameters.get("pooling") not in KEEPS_ONE]
+    candidates = [run for run in (sources.run, *sources.runs) if run is not None and run.record.method in PYRAMIDS]
+    merging = [run for run in candidates if run.record.hyper_parameters.get("pooling") not in KEEPS_ONE]
     return next((run for run in merging if run.record.level == "full" and not run.steps.empty), None)
 
 

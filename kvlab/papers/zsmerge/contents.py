@@ -42,7 +42,7 @@ def region_codes(lineage: Lineage, step: int) -> np.ndarray:
 def region_counts(lineage: Lineage) -> pd.DataFrame:
     """One row per step: slots in each region, all slots, and tokens read."""
     rows = [np.bincount(codes[codes >= 0], minlength=3) for codes in (region_codes(lineage, s) for s in lineage.steps)]
-    table = pd.DataFrame(rows, columns=list(REGIONS)).assign(step=lineage.steps, tokens=lineage.seen)
+    table = pd.DataFrame(rows, columns=list(REGIONS)).assign(step=lineage.steps, tokens=lineage.tokens_seen)
     return table.assign(slots=table[list(REGIONS)].sum(axis=1))
 
 
@@ -68,7 +68,7 @@ def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28)
     table = pd.DataFrame(
         {
             "step": np.repeat(steps, len(shown)),
-            "tokens": np.repeat(lineage.seen[np.searchsorted(lineage.steps, steps)], len(shown)),
+            "tokens": np.repeat(lineage.tokens_seen[np.searchsorted(lineage.steps, steps)], len(shown)),
             "position": np.tile(shown, len(steps)),
             "code": codes[:, shown].ravel(),
             "votes": votes[:, shown].ravel(),
@@ -208,9 +208,9 @@ def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Fig
     first = next(iter(mosaics.values()))
     steps = first.columns[np.unique(np.linspace(0, len(first.columns) - 1, MOST_FRAMES).round().astype(int))]
     strips = [np.stack([mosaics[name][step].to_numpy(np.uint8) for name in names]) for step in steps]
-    seen = np.unique(np.concatenate([strip.ravel() for strip in strips]))
+    codes = np.unique(np.concatenate([strip.ravel() for strip in strips]))
     heats = [_strip(strip, names, first.index.to_numpy(), theme) for strip in strips]
-    figure = go.Figure([heats[-1], *state_legend(seen, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
+    figure = go.Figure([heats[-1], *state_legend(codes, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
     finish(
         figure,
         title="The same tokens under each method",
@@ -233,19 +233,19 @@ def caption_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.D
             for name, one in last.items()
         }
     )
-    told = contrast(
+    sentence = contrast(
         dropped,
         "The most text is dropped by {most}, the least by {least}.",
         "All drop equally much of the text.",
         "Only {only} is shown.",
     )
     if not mosaics:
-        return told
+        return sentence
     first = next(iter(mosaics.values()))
     tokens = int(next(iter(last.values()))[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
     steps = len(next(iter(counts.values())))
     drawn = shown_of(min(MOST_FRAMES, first.shape[1]), steps, "step", "evenly chosen")
-    return f"{told}{block_note(len(first), tokens)}{drawn}"
+    return f"{sentence}{block_note(len(first), tokens)}{drawn}"
 
 
 def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Theme) -> go.Heatmap:
@@ -303,12 +303,12 @@ def closer(rows: pd.DataFrame, evicting: str, merging: str) -> Claim:
         return Claim(CLOSER, OPEN, "These runs recorded no KL from the full cache.")
     pairs = pairs[[evicting, merging]].dropna()
     gap = interval_of((pairs[evicting] - pairs[merging]).tolist())
-    told = ", ".join(
+    means = ", ".join(
         f"{label} {mean_text(interval_of(pairs[label].tolist()), number)} "
         f"({percent(known.loc[known['label'] == label, 'bytes'].mean())} of the bytes)"
         for label in (evicting, merging)
     )
-    finding = f"KL from the full cache in nats per token: {told}; eviction minus merging {mean_text(gap, number)}."
+    finding = f"KL from the full cache in nats per token: {means}; eviction minus merging {mean_text(gap, number)}."
     return judge(CLOSER, gap, LESS_DRIFT, Basis(len(pairs)), finding)
 
 

@@ -137,17 +137,17 @@ def _loss(paired: pd.DataFrame, by: Measure, kl_above: float) -> tuple[np.ndarra
 
 def ladder(paired: pd.DataFrame, arm: str) -> list[str]:
     """The budgets of a method as text, the largest first. Raises UserError if their units cannot be compared."""
-    own = paired.loc[paired[ARM] == arm, ["budget", "budget_unit", ASKED]].drop_duplicates()
-    if own["budget_unit"].nunique() > 1:
-        units = join_words(sorted(own["budget_unit"].unique()))
+    budgets = paired.loc[paired[ARM] == arm, ["budget", "budget_unit", ASKED]].drop_duplicates()
+    if budgets["budget_unit"].nunique() > 1:
+        units = join_words(sorted(budgets["budget_unit"].unique()))
         raise UserError(f"{arm} has budgets in {units}, which have no common order: give budgets in one unit.")
-    return own.sort_values("budget", ascending=False)[ASKED].tolist()
+    return budgets.sort_values("budget", ascending=False)[ASKED].tolist()
 
 
 def loss_table(paired: pd.DataFrame, arm: str, budgets: Sequence[str]) -> np.ndarray:
     """The losses of a method as (prompts, budgets)."""
-    own = paired[paired[ARM] == arm].drop_duplicates(["prompt", ASKED])
-    return own.pivot(index="prompt", columns=ASKED, values="loss")[list(budgets)].to_numpy(float)
+    losses = paired[paired[ARM] == arm].drop_duplicates(["prompt", ASKED])
+    return losses.pivot(index="prompt", columns=ASKED, values="loss")[list(budgets)].to_numpy(float)
 
 
 COLUMNS = [ARM, "method", ASKED, "prompts", "worse", "better", "share_worse", "share_better"]

@@ -125,10 +125,10 @@ def find_safe_budgets(
     answers: list[dict[str, object]] = []
     tables: dict[tuple[str, str], np.ndarray] = {}
     for group in groups:
-        own = _of_group(paired, group)
+        group_rows = _of_group(paired, group)
         for arm in arms if show_too_few or group not in too_few else ():
-            tables[group, arm] = loss_table(own, arm, ladder(own, arm))
-            table, answer = _certified(own, arm, criterion, alpha, tables[group, arm])
+            tables[group, arm] = loss_table(group_rows, arm, ladder(group_rows, arm))
+            table, answer = _certified(group_rows, arm, criterion, alpha, tables[group, arm])
             lines.append(table.assign(group=group))
             answers.append({"group": group, **answer})
     table = pd.concat(lines, ignore_index=True)[TABLE]
@@ -172,18 +172,18 @@ def check_enough(criterion: Criterion, counts: Mapping[str, int], families: int)
 def _certified(
     paired: pd.DataFrame, arm: str, criterion: Criterion, alpha: float, table: np.ndarray
 ) -> tuple[pd.DataFrame, dict[str, object]]:
-    own = paired[paired[ARM] == arm]
+    arm_rows = paired[paired[ARM] == arm]
     budgets = ladder(paired, arm)
     steps = certify_ladder(table, criterion.tolerance, alpha, criterion.p_value)
     uppers = [bounds.upper_bound(criterion.p_value, step.total, len(table), alpha) for step in steps]
-    means = own.groupby(ASKED)[["kept", "bytes", "budget"]].mean().loc[budgets]
+    means = arm_rows.groupby(ASKED)[["kept", "bytes", "budget"]].mean().loc[budgets]
     frame = pd.DataFrame(
         {
             ARM: arm,
-            "method": own["method"].iloc[0],
+            "method": arm_rows["method"].iloc[0],
             ASKED: budgets,
             "budget": means["budget"].to_numpy(),
-            "budget_unit": own["budget_unit"].iloc[0],
+            "budget_unit": arm_rows["budget_unit"].iloc[0],
             "prompts": len(table),
             "changed": [step.total for step in steps],
             "risk": [step.risk for step in steps],

@@ -75,13 +75,13 @@ def _group_line(found: SafeBudgets, group: str) -> str:
     where = "" if group == ALL else f"{group}: "
     confidence = share(found.criterion.confidence)
     best = found.best(group)
-    own = found.answers[found.answers["group"] == group]
+    answers = found.answers[found.answers["group"] == group]
     if best is None:
         return (
             f"{where}No budget of this ladder is certified: it cannot be said with {confidence} confidence that "
             f"{promise(found.criterion)}."
         )
-    among = f" (the fewest bytes of {len(own)} methods)" if len(own) > 1 else ""
+    among = f" (the fewest bytes of {len(answers)} methods)" if len(answers) > 1 else ""
     return (
         f"{where}{best[ARM]} at {best['safe']} is safe{among}: with {confidence} confidence, "
         f"{promise(found.criterion)} ({observed_words(best, found.criterion)})."
@@ -118,13 +118,13 @@ def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
         return f"{start} That is the smallest budget of the ladder: a smaller one may be safe too."
     table = found.table
     at = (table["group"] == answer["group"]) & (table[ARM] == answer[ARM]) & (table[ASKED] == answer["next"])
-    seen = observed_words(table[at].iloc[0], found.criterion)
+    observed = observed_words(table[at].iloc[0], found.criterion)
     needed = answer["needed"]
     if pd.isna(needed):
         more = "no number of prompts would certify it if this rate held"
     else:
         more = f"about {int(needed):,} prompts would certify it if this rate held"
-    return f"{start} Not certified at {answer['next']}: {seen}; {more}."
+    return f"{start} Not certified at {answer['next']}: {observed}; {more}."
 
 
 def assumptions(found: SafeBudgets) -> str:
@@ -164,10 +164,10 @@ def _split(found: SafeBudgets) -> list[str]:
     if found.families == 1:
         return [how, least]
     groups = len({*found.groups, *found.too_few})
-    of = f"{found.families // groups} methods" + (f" and {groups} groups" if groups > 1 else "")
+    among = f"{found.families // groups} methods" + (f" and {groups} groups" if groups > 1 else "")
     return [
-        f"{how} Each of the {found.families} sequences ({of}) has {share(1 - found.alpha)} confidence (Bonferroni), so "
-        f"that all statements hold together with {share(found.criterion.confidence)}.",
+        f"{how} Each of the {found.families} sequences ({among}) has {share(1 - found.alpha)} confidence (Bonferroni), "
+        f"so that all statements hold together with {share(found.criterion.confidence)}.",
         least,
     ]
 

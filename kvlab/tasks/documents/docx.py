@@ -319,9 +319,9 @@ class _Body:
         if self.skipped:
             self.skipped.pop()
             if name == "pPr" and not self.skipped and WORD in space:
-                own = self.styles.numbering(self.paragraph.get("pStyle", ""))
+                style = self.styles.numbering(self.paragraph.get("pStyle", ""))
                 self.add(
-                    self.numbering.label({**own, **self.paragraph}) if "numPr" in {**own, **self.paragraph} else ""
+                    self.numbering.label({**style, **self.paragraph}) if "numPr" in {**style, **self.paragraph} else ""
                 )
             return
         if WORD not in space:

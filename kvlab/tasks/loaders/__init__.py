@@ -74,10 +74,10 @@ def load_file(
     """
     if form not in LOADERS:
         raise LOADERS.unknown(form)
-    own = {name: value for name, value in options.items() if name not in OF_SAMPLES}
-    for name, value in own.items():
+    of_format = {name: value for name, value in options.items() if name not in OF_SAMPLES}
+    for name, value in of_format.items():
         _check_option(form, name, value)
-    loaded = LOADERS[form](path, tokenizer, skip_malformed, **own)
+    loaded = LOADERS[form](path, tokenizer, skip_malformed, **of_format)
     changes = {name: _of_sample(name, value) for name, value in options.items() if name in OF_SAMPLES}
     return Loaded([_changed(form, sample, changes) for sample in loaded.samples], loaded.skipped, loaded.notes)
 

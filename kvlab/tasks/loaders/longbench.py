@@ -123,6 +123,6 @@ def load_longbench2(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malform
         texts = {letter.lower(): getattr(record, f"choice_{letter}").strip() for letter in "ABCD"}
         context = BEFORE + record.context.strip()
         question = AFTER.format(question=record.question.strip(), **texts)
-        own: Any = {"domain": record.domain, "difficulty": record.difficulty, "category": record.length}
-        samples.append(sample_of(number, tokenizer, context, question, answers=[record.answer], meta=own, **fields))
+        meta: Any = {"domain": record.domain, "difficulty": record.difficulty, "category": record.length}
+        samples.append(sample_of(number, tokenizer, context, question, answers=[record.answer], meta=meta, **fields))
     return Loaded(samples, skipped)

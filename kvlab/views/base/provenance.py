@@ -42,8 +42,8 @@ class Provenance:
     separator: str = "; "
 
     def __str__(self) -> str:
-        own = " · ".join(filter(None, (self.place, self.source, *self.details, self.settings, self.note)))
-        return self.separator.join((own, *map(str, self.others)))
+        text = " · ".join(filter(None, (self.place, self.source, *self.details, self.settings, self.note)))
+        return self.separator.join((text, *map(str, self.others)))
 
     def __bool__(self) -> bool:
         return bool(str(self))
@@ -109,8 +109,8 @@ def settings_of_record(record: RunRecord) -> str:
         return f"{UNDER}settings not compared with the paper's (an older run)"
     if not record.departures:
         return f"{UNDER}preset={record.preset}" if record.preset.startswith(PAPER) else PUBLISHED
-    own = record.hyper_parameters
-    named = [f"{name} {_text(own.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
+    settings = record.hyper_parameters
+    named = [f"{name} {_text(settings.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
     differences = "; ".join(named[:SHOWN]) + more
     if record.preset.startswith(PAPER):

@@ -104,18 +104,18 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     count = min(len(x), len(y))
     x = panel.across(x[:count])
     y = panel.up(y[:count])
-    seen = np.isfinite(x) & np.isfinite(y)
+    finite = np.isfinite(x) & np.isfinite(y)
     if trace.type == "bar":
-        return _bars(trace, panel, x, y, seen, theme)
+        return _bars(trace, panel, x, y, finite, theme)
     mode = trace.mode or "lines"
     colour = _colour(trace, theme)
     thin = slice(None, None, max(1, -(-count // MOST_POINTS)))
     parts = []
     if "lines" in mode:
-        parts.append(_line(x[thin], y[thin], seen[thin], colour, (trace.line.dash or "solid") != "solid"))
+        parts.append(_line(x[thin], y[thin], finite[thin], colour, (trace.line.dash or "solid") != "solid"))
     if "markers" in mode:
         dot = f'<circle cx="{{:.1f}}" cy="{{:.1f}}" r="1.6" fill="{colour}"/>'
-        parts += [dot.format(x[place], y[place]) for place in np.flatnonzero(seen)[thin]]
+        parts += [dot.format(x[place], y[place]) for place in np.flatnonzero(finite)[thin]]
     return parts
 
 

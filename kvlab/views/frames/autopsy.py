@@ -169,12 +169,12 @@ def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> 
     What is lost comes first, as it would be below the end of a long table.
     """
     here = table[(table["layer"] == layer) & (table["head"] == head)]
-    own = here.iloc[(here["fate"] == FATES[0]).argsort(kind="stable")]
+    lost_first = here.iloc[(here["fate"] == FATES[0]).argsort(kind="stable")]
     slots = {
-        name: [f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own[name]]
+        name: [f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in lost_first[name]]
         for name in ("into", "slot")
     }
-    named = own.assign(text=[texts[token] for token in own["token"]], **slots)
+    named = lost_first.assign(text=[texts[token] for token in lost_first["token"]], **slots)
     names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
 
@@ -221,10 +221,10 @@ def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run 
     """
     true_mass, slot_mass = run.attention(layer, head, thinned=True)
     steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()[:: run.attention_every]
-    own = table[(table["layer"] == layer) & (table["head"] == head)]
-    positions = own["token"].to_numpy(np.int64)
+    head_rows = table[(table["layer"] == layer) & (table["head"] == head)]
+    positions = head_rows["token"].to_numpy(np.int64)
     rows = min(len(steps), len(true_mass))
-    received = [_received(slot_mass[row], own, int(steps[row])) for row in range(rows)]
+    received = [_received(slot_mass[row], head_rows, int(steps[row])) for row in range(rows)]
     true = true_mass[:rows, positions].astype(np.float32).sum(1)
     table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
     return table.assign(full=table["step"].map(_full_mass(run, full, positions, layer, head)))

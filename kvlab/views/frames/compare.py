@@ -194,14 +194,14 @@ def first_divergence(tokens: pd.DataFrame) -> int | None:
 
     A continuation that stops earlier differs at its end.
     """
-    own, full = (tokens.loc[tokens["phase"] == phase, "id"].to_numpy() for phase in ("free", "forced"))
-    if not len(own) or not len(full):
+    free, full = (tokens.loc[tokens["phase"] == phase, "id"].to_numpy() for phase in ("free", "forced"))
+    if not len(free) or not len(full):
         return None
-    common = min(len(own), len(full))
-    different = np.flatnonzero(own[:common] != full[:common])
+    common = min(len(free), len(full))
+    different = np.flatnonzero(free[:common] != full[:common])
     if len(different):
         return int(different[0]) + 1
-    return None if len(own) == len(full) else common + 1
+    return None if len(free) == len(full) else common + 1
 
 
 def has_kl(along: pd.DataFrame) -> bool:

@@ -101,21 +101,21 @@ def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[st
 def number_duplicates(names: Sequence[str]) -> list[str]:
     """Append a number to names that occur more than once."""
     counts = Counter(names)
-    seen = Counter[str]()
+    numbered = Counter[str]()
     found = []
     for name in names:
-        seen[name] += 1
-        found.append(name if counts[name] == 1 else f"{name} #{seen[name]}")
+        numbered[name] += 1
+        found.append(name if counts[name] == 1 else f"{name} #{numbered[name]}")
     return found
 
 
 def _settings(one: LabelParts, siblings: Sequence[LabelParts]) -> list[str]:
     """The parts that distinguish `one` from the others of its method, besides the budget."""
     words = [one.preset] if len({other.preset for other in siblings}) > 1 else []
-    own = dict(one.settings)
+    settings = dict(one.settings)
     for name in dict.fromkeys(name for other in siblings for name, _ in other.settings):
-        if len({dict(other.settings).get(name) for other in siblings}) > 1 and name in own:
-            words.append(f"{name}={own[name]}")
+        if len({dict(other.settings).get(name) for other in siblings}) > 1 and name in settings:
+            words.append(f"{name}={settings[name]}")
     if len({other.rest for other in siblings}) > 1 and one.rest:
         words.append(one.rest)
     plain = not words and len({(other.settings, other.rest) for other in siblings}) > 1

@@ -42,7 +42,7 @@ class Lineage:
     """
 
     steps: np.ndarray
-    seen: np.ndarray
+    tokens_seen: np.ndarray
     birth: np.ndarray
     leave: np.ndarray
     kind: np.ndarray
@@ -79,7 +79,7 @@ class Lineage:
     def live_slots(self) -> np.ndarray:
         """(steps,) number of live slots after each recorded step."""
         ended = np.searchsorted(np.sort(self.leave), self.steps, side="right")
-        return self.seen - ended
+        return self.tokens_seen - ended
 
 
 def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
@@ -89,16 +89,16 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
     """
     steps = steps.sort_values("step")
     numbers = steps["step"].to_numpy(np.int64)
-    seen = steps["tokens_seen"].to_numpy(np.int64)
-    tokens = int(seen.max(initial=0))
-    birth = numbers[np.searchsorted(seen, np.arange(tokens), side="right")] if tokens else np.zeros(0, np.int64)
+    tokens_seen = steps["tokens_seen"].to_numpy(np.int64)
+    tokens = int(tokens_seen.max(initial=0))
+    birth = numbers[np.searchsorted(tokens_seen, np.arange(tokens), side="right")] if tokens else np.zeros(0, np.int64)
     events = events[(events["source"] >= 0) & (events["source"] < tokens) & (events["target"] < tokens)]
     leave, kind, parent = _departures(events, tokens)
     absorb = np.full(tokens, NEVER)
     absorbing = events[events["target"] >= 0]
     np.minimum.at(absorb, absorbing["target"].to_numpy(np.int64), absorbing["step"].to_numpy(np.int64))
     roots = resolve_roots(np.where(parent >= 0, parent, np.arange(tokens)))
-    return Lineage(numbers, seen, birth, leave, kind, parent, absorb, leave[roots])
+    return Lineage(numbers, tokens_seen, birth, leave, kind, parent, absorb, leave[roots])
 
 
 def keep_by_run(most: int) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[Concatenate[Run, P], R]]:
@@ -198,11 +198,11 @@ def states_at(lineage: Lineage, step: int) -> np.ndarray:
     states = np.full(lineage.tokens, State.UNSEEN, np.uint8)
     states[lineage.birth <= step] = State.KEPT
     sink_stop, recent_start = regions(lineage, step)
-    own = states == State.KEPT
+    kept = states == State.KEPT
     position = np.arange(lineage.tokens)
-    states[own & (position >= recent_start)] = State.RECENT
-    states[own & (position < sink_stop)] = State.SINK
-    states[own & (lineage.absorb <= step)] = State.PIVOT
+    states[kept & (position >= recent_start)] = State.RECENT
+    states[kept & (position < sink_stop)] = State.SINK
+    states[kept & (lineage.absorb <= step)] = State.PIVOT
     states[lineage.leave <= step] = State.ABSORBED
     states[lineage.death <= step] = State.EVICTED
     return states
@@ -245,10 +245,10 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     states = _counts(lineage, rows, columns).argmax(axis=0).astype(np.uint8)
     states = np.array([State.UNSEEN, State.KEPT, State.PIVOT, State.ABSORBED, State.EVICTED], np.uint8)[states]
     sink_stop, recent_start = regions_at(lineage, columns)
-    own = states == State.KEPT
+    kept = states == State.KEPT
     starts = rows[:-1, None]
-    states[own & (starts >= recent_start)] = State.RECENT
-    states[own & (starts < sink_stop)] = State.SINK
+    states[kept & (starts >= recent_start)] = State.RECENT
+    states[kept & (starts < sink_stop)] = State.SINK
     first = min(SINKS, lineage.tokens)
     alone = _counts(lineage, np.array([*range(first), first, max(first, lineage.tokens)]), columns)[1, :first] > 0
     for token, is_sink in enumerate(alone & (np.arange(first)[:, None] < sink_stop)):

@@ -26,8 +26,8 @@ def outcome(runs: Sequence[Run], labels: Labels | None = None) -> str:
     if wanted is None:
         table = headline(runs)
         known = table[(table["method"] != "full") & table["mean_kl"].notna()].sort_values("mean_kl", kind="stable")
-        told = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in known.itertuples())
-        return f"Closest to the full cache (mean KL, nats per token): {told}." if told else ""
+        distances = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in known.itertuples())
+        return f"Closest to the full cache (mean KL, nats per token): {distances}." if distances else ""
     asked = check_answer(runs, wanted)
     table = verdicts(runs, asked)
     judged = table[(table["method"] != "full") & (table["verdict"] != "unfinished")]
@@ -36,10 +36,10 @@ def outcome(runs: Sequence[Run], labels: Labels | None = None) -> str:
     right = correct_runs(judged)["label"].tolist()
     named = f": {join_words(right)}" if right else ""
     verb = "generate" if len(right) > 1 else "generates"
-    told = (
+    sentence = (
         f"{len(right) or 'None'} of {len(judged)} compressed runs {verb} the expected answer “{wanted.words}”{named}."
     )
-    return f"{told} {REFERENCE.get(asked.reference.kind, '')}".strip()
+    return f"{sentence} {REFERENCE.get(asked.reference.kind, '')}".strip()
 
 
 def batch_outcome(batch: Batch) -> str:
@@ -50,12 +50,12 @@ def batch_outcome(batch: Batch) -> str:
     over = f"Over {prompts(len(batch.references))}"
     if batch.is_asked:
         best = cells.sort_values("right", ascending=False, kind="stable")
-        told = ", ".join(f"{row.label} {row.right} of {row.n}" for row in best.itertuples())
+        shares = ", ".join(f"{row.label} {row.right} of {row.n}" for row in best.itertuples())
         full = batch.references["reference"]
-        return f"{over}, right: {told}; the full cache {full.eq('right').sum()} of {full.ne(NOT_ASKED).sum()}."
+        return f"{over}, right: {shares}; the full cache {full.eq('right').sum()} of {full.ne(NOT_ASKED).sum()}."
     best = cells.dropna(subset="mean_kl").sort_values("mean_kl", kind="stable")
-    told = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in best.itertuples())
-    return f"{over}, closest to the full cache (mean KL, nats per token): {told}." if told else ""
+    distances = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in best.itertuples())
+    return f"{over}, closest to the full cache (mean KL, nats per token): {distances}." if distances else ""
 
 
 STATES = {"running": "writing", "complete": "ended", "cancelled": "cancelled", "failed": "failed"}
@@ -73,7 +73,7 @@ def _text(run: Run, reference: Sequence[int]) -> LiveText:
     pieces = tokens["text"].fillna("").mask(tokens["special"], "").tolist()
     ids = tokens["id"].tolist()
     written = zip_longest(ids, reference[: len(ids)]) if reference else ()
-    first = next((place for place, (own, full) in enumerate(written) if own != full), None)
+    first = next((place for place, (token_id, full) in enumerate(written) if token_id != full), None)
     before = len("".join(pieces[: first or 0]))
     memory = run.memory
     held = None

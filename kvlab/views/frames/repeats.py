@@ -76,8 +76,8 @@ def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFr
 def _asked(runs: Sequence[Run], asked_for: ExpectedAnswer) -> pd.DataFrame:
     asked = check_answer(runs, asked_for)
     fates = pd.DataFrame([fact_strip(run, asked)[list(FATES)].mean() for run in runs])
-    own = {fate: fates[fate].to_numpy() for fate in FATES}
-    return verdicts(runs, asked).assign(answer=asked_for.answer, reference=asked.reference.kind, **own)
+    mean_fates = {fate: fates[fate].to_numpy() for fate in FATES}
+    return verdicts(runs, asked).assign(answer=asked_for.answer, reference=asked.reference.kind, **mean_fates)
 
 
 def _not_asked(runs: Sequence[Run]) -> pd.DataFrame:
@@ -121,13 +121,13 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     ended = group[group["verdict"] != "unfinished"]
     first = group.iloc[0]
     counts = ended["verdict"].value_counts()
-    told = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
-    judged_ones = sum(told.values())
-    share = share_interval(told["right"], judged_ones) if judged_ones else None
+    tally = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
+    judged_ones = sum(tally.values())
+    share = share_interval(tally["right"], judged_ones) if judged_ones else None
     ended = ended.assign(**{name: None for name in MEASURES if name not in ended})
     table = np.column_stack([pd.to_numeric(ended[name]).to_numpy(np.float64, na_value=np.nan) for name in MEASURES])
     means = mean_intervals(table) if len(ended) else [None] * len(MEASURES)
-    line = {name: first[name] for name in ("label", "method", *CELL)} | {"ended": len(ended), "n": judged_ones} | told
+    line = {name: first[name] for name in ("label", "method", *CELL)} | {"ended": len(ended), "n": judged_ones} | tally
     for name, found in (("share", share), *zip(MEASURES, means, strict=True)):
         line |= _bounds(name, found)
     return line | ended[list(FATES)].astype(float).mean().to_dict() | {"traced": int(ended[FATES[0]].notna().sum())}

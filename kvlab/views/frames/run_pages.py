@@ -46,7 +46,7 @@ def run_servability(run: Run, wall: Wall) -> Servability:
     weights = run.select("events", columns=["kind", "key_weight", "value_weight"], ordered=False)
     merges = weights[weights["kind"] != "evict"]
     known = measured_row(record.method)
-    own = replace(
+    held = replace(
         Held(False, False, False, False) if known is None else known.held,
         by_head=by_head,
         by_layer=by_layer,
@@ -54,12 +54,12 @@ def run_servability(run: Run, wall: Wall) -> Servability:
         logical=_has_gaps(last) and record.hyper_parameters.get("positions") != "cache",
         merged_keys=bool((merges["key_weight"] > 0).any()) or (known is not None and known.held.merged_keys),
     )
-    plain = Servability(record.method, record.label, own) if known is None else known
+    plain = Servability(record.method, record.label, held) if known is None else known
     return replace(
         plain,
         method=record.method,
         title=record.label,
-        held=own,
+        held=held,
         store=str(record.hyper_parameters.get("store", "native")),
         decodes=bool((run.select("events", columns=["step"], ordered=False)["step"] > 0).any()),
         kept=float(kept.mean()),

@@ -112,8 +112,8 @@ class Speed:
 
 def speed_of(record: RunRecord) -> Speed:
     """The captured readings if there are any, else the eager ones including the run's own continuation."""
-    own = () if record.decode_tokens_per_second is None else (record.decode_tokens_per_second,)
-    eager = (*own, *(reading.rate for reading in record.speed_readings if reading.way == "eager"))
+    recorded = () if record.decode_tokens_per_second is None else (record.decode_tokens_per_second,)
+    eager = (*recorded, *(reading.rate for reading in record.speed_readings if reading.way == "eager"))
     captured = tuple(reading.rate for reading in record.speed_readings if reading.way == "captured")
     return Speed("captured", captured, eager) if captured else Speed("eager", eager, eager)
 

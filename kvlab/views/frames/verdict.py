@@ -56,7 +56,7 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
     start, shared = _best_place(letters, wanted)
     if 2 * shared < len(wanted) or not wanted:
         pairs = zip(texts, reference, strict=False)
-        wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
+        wrong, expected = next(((piece, right) for piece, right in pairs if piece != right), ("", ""))
         return Verdict("wrong", None, _departing_words(text, hide_thinking("".join(reference))), wrong, expected)
     places = letters.sources
     end = places[start + shared] if start + shared < len(places) else len(text)

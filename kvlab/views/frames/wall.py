@@ -86,9 +86,9 @@ def wall_of(run: Run) -> Wall:
     if read.empty:
         raise UserError(f"{record.label} has recorded no steps.")
     steps = read["step"].to_numpy(np.int32)
-    seen = read["tokens_seen"].to_numpy(np.int64)
-    tokens = int(seen.max())
-    birth = np.searchsorted(seen, np.arange(tokens), side="right").astype(np.int32)
+    tokens_seen = read["tokens_seen"].to_numpy(np.int64)
+    tokens = int(tokens_seen.max())
+    birth = np.searchsorted(tokens_seen, np.arange(tokens), side="right").astype(np.int32)
     events = run.select("events", columns=COLUMNS, ordered=False)
     ends = _ends(events, layers, heads, tokens)
     return _changes(layers, heads, steps, birth, *ends)
@@ -113,11 +113,11 @@ def _ends(
         return absorb, leave, leave
     weight = events["value_weight"].to_numpy()[known][merged]
     merged = merged[np.argsort(weight, kind="stable")]  # the last write per source wins
-    own = start[merged] + source[merged]
-    other = start[merged] + target[merged]
-    np.minimum.at(absorb, other, step[merged])
+    source_cells = start[merged] + source[merged]
+    target_cells = start[merged] + target[merged]
+    np.minimum.at(absorb, target_cells, step[merged])
     parent = np.arange(len(leave))
-    parent[own] = other
+    parent[source_cells] = target_cells
     return absorb, leave, leave[resolve_roots(parent)]
 
 

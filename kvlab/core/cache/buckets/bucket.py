@@ -215,9 +215,9 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -
         beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes
     if not store.packs:
         return Sizes(token, slot, slot, beside=beside, heads=heads)
-    own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
+    code_bytes, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
     native, groups = native_slots(store, settings.pipeline, settings.compress_every)
     slot -= settings.pipeline.columns.lighter
-    packed = slot - token + own + shared / store.lot
+    packed = slot - token + code_bytes + shared / store.lot
     beside += groups * shared + store.head_bytes(keys.shape[-1], values.shape[-1])
     return Sizes(token, slot, packed, native, beside, heads)

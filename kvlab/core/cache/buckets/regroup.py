@@ -40,10 +40,10 @@ def compact_buckets(
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:
             return split, _parts(split, buckets[0], lengths[0], settings, rotary)
-    for bucket, own, members in zip(buckets, lengths, streams.members, strict=True):
+    for bucket, bucket_lengths, members in zip(buckets, lengths, streams.members, strict=True):
         if settings.store.packs and decided is not None and decided.isdisjoint(map(streams.row, members)):
             continue
-        flat = [length for stream in own for length in stream]
+        flat = [length for stream in bucket_lengths for length in stream]
         most = None if bucket.head_budgets is None else bucket.head_budgets.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
         bucket.table = _stored(packed, settings, rotary)
@@ -55,11 +55,11 @@ def part_rows(streams: Streams, buckets: list[Bucket], counts: Sequence[int]) ->
     """Give rows with unlike `counts` (B,) tables of their own, so that each goes on as it would alone."""
     members: list[list[int]] = []
     parts: list[Bucket] = []
-    for bucket, own in zip(buckets, streams.members, strict=True):
+    for bucket, stream_ids in zip(buckets, streams.members, strict=True):
         alike: dict[int, list[int]] = {}
-        for place, stream in enumerate(own):
+        for place, stream in enumerate(stream_ids):
             alike.setdefault(counts[streams.row(stream)], []).append(place)
-        members += [[own[place] for place in places] for places in alike.values()]
+        members += [[stream_ids[place] for place in places] for places in alike.values()]
         parts += [bucket] if len(alike) == 1 else [_taken(bucket, places) for places in alike.values()]
     if len(parts) == len(buckets):
         return streams, buckets
@@ -136,9 +136,9 @@ def _parts(
     budgets = bucket.head_budgets.slots.flatten().tolist()
     for number, members in enumerate(split.members):
         heads = [member * split.width + head for member in members for head in range(split.width)]
-        own = [flat[head] for head in heads]
+        head_lengths = [flat[head] for head in heads]
         most = max(budgets[head] for head in heads)
-        table = bucket.table.packed(order, _room(settings, most, max(own)), own, members, split.width)
+        table = bucket.table.packed(order, _room(settings, most, max(head_lengths)), head_lengths, members, split.width)
         part = bucket.part(table, partial(_of, split, number))
         part.table = _stored(table, settings, rotary)  # from the head state of these streams
         parts.append(part)

@@ -247,7 +247,7 @@ def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
-    for bucket, part, own, seen_tokens in zip(layer.buckets, passes, slots, tokens, strict=True):
+    for bucket, part, bucket_slots, seen_tokens in zip(layer.buckets, passes, slots, tokens, strict=True):
         table = bucket.table
         head_budgets = bucket.head_budgets
         assert head_budgets is not None
@@ -255,7 +255,7 @@ def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming
             layer.waiting + bucket.ahead if timing.is_decode_step else max(table.occupied - head_budgets.smallest, 0)
         )
         view = View(
-            slots=own,
+            slots=bucket_slots,
             layer_pass=part,
             tokens_seen=seen_tokens,
             phase=timing.phase,

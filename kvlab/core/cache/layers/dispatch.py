@@ -37,7 +37,7 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
     if fields is None:
         return None
     columns = {"score": slots.score, "votes": slots.votes, "log_mass": slots.log_mass}
-    own: dict[str, Any] = {name: column for name, column in columns.items() if not is_constant(column)}
+    stored: dict[str, Any] = {name: column for name, column in columns.items() if not is_constant(column)}
     recent, sinks = decision.bounds(view)
     work = Work(
         kind=decision.kind,
@@ -50,7 +50,7 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
         sinks=sinks,
         evicted_votes=evicted_votes,
         decay=decision.decay,
-        **own,
+        **stored,
         **fields,
     )
     return work if _is_laid_out(work) else None

@@ -96,7 +96,9 @@ class LayerState:
     def saved_bytes(self) -> Tensor:
         """Bytes (B, H) saved by quantization compared to `slot_bytes` per valid slot; 0 without it."""
         saved = [(table.saved_bytes(), table) for table in self.tables]
-        return self.streams.join([table.live() * 0 if own is None else own for own, table in saved])
+        return self.streams.join(
+            [table.live() * 0 if bytes_saved is None else bytes_saved for bytes_saved, table in saved]
+        )
 
     def packed_bytes(self) -> tuple[int | None, int | None]:
         """Bytes of codes and of their scales; None if slots are not quantized."""

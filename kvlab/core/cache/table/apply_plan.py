@@ -129,15 +129,19 @@ def _measure(slots: Slots) -> None:
 
 
 def _weighted(
-    states: Tensor, weight: Tensor, own: Tensor | None, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
+    states: Tensor,
+    weight: Tensor,
+    target_weight: Tensor | None,
+    shares: bool,
+    turn: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """(B, H, 1, d): `weight` of the source and `own` of the target, the two `states` (B, H, 2, d) float32."""
+    """(B, H, 1, d): `weight` of the source and `target_weight` of the target, the two `states` (B, H, 2, d) float32."""
     source = states[:, :, :1]
     target = states[:, :, 1:]
     source = source if turn is None else turn(source)
-    if shares or own is None:
+    if shares or target_weight is None:
         return target.lerp(source, weight[..., None])
-    return (target * own[..., None]).addcmul_(source, weight[..., None])
+    return (target * target_weight[..., None]).addcmul_(source, weight[..., None])
 
 
 def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
@@ -165,7 +169,7 @@ class _Into:
 
     target: Tensor
     active: Tensor
-    own: Tensor
+    target_weight: Tensor
     scale: Tensor | None = None
     shift: Tensor | None = None  # (B, H, E, d)
 
@@ -180,7 +184,7 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
         active = into.active
         index = wide(target, states)
         one = torch.ones(states.shape[:3], device=states.device)
-        merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
+        merged = states.float() * _put(one.clone(), target, into.target_weight, active)[..., None]
         merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
         if into.scale is not None:
             merged *= _put(one, target, into.scale, active)[..., None]
@@ -193,7 +197,7 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     if target.shape[-1] > 1:  # for each edge, the sum over all active edges with the same target
         same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
         sources = same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
-    merged = old * into.own[..., None] + sources
+    merged = old * into.target_weight[..., None] + sources
     merged = merged if into.scale is None else merged * into.scale[..., None]
     merged = merged if into.shift is None else merged + into.shift
     merged = torch.where(active[..., None], merged, old)  # an inactive edge rewrites the old value

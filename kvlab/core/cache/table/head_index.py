@@ -78,8 +78,8 @@ class Streams:
         if isinstance(some, dict):
             return {name: self.join_padded([None if p is None else p[name] for p in parts]) for name in some}
         if is_dataclass(some) and not isinstance(some, type):
-            own = {f.name: [None if p is None else getattr(p, f.name) for p in parts] for f in fields(some)}
-            return replace(some, **{name: self.join_padded(values) for name, values in own.items()})
+            by_field = {f.name: [None if p is None else getattr(p, f.name) for p in parts] for f in fields(some)}
+            return replace(some, **{name: self.join_padded(values) for name, values in by_field.items()})
         return some
 
     def mapped(self, old_rows: list[int]) -> tuple[Streams, list[list[int]]]:

@@ -66,7 +66,7 @@ class PackedTable(SlotTable):
 
         `rotary` is needed by stores that turn keys back; None: the model has no rotation.
         """
-        own = native.slots
+        slots = native.slots
         live = native.live()[..., None]
         longest = native.width
         codes = {"keys": store.keys, "values": store.values}
@@ -80,7 +80,7 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = native.columns.packed(own.map(lambda tensor: gather_slots(tensor, index)))
+        moved = native.columns.packed(slots.map(lambda tensor: gather_slots(tensor, index)))
         moved.position.masked_fill_(~real, FREE)
         states = {"keys": moved.keys, "values": moved.values}
         real = is_valid(moved.position[:, :, : self.room])
@@ -387,7 +387,9 @@ class PackedTable(SlotTable):
         self.native = {side: change(tensor) for side, tensor in self.native.items()}
         self.coded = {side: {name: change(t) for name, t in stored.items()} for side, stored in self.coded.items()}
         self.mean_key = None if self.mean_key is None else change(self.mean_key)
-        self.learned = {side: {name: change(t) for name, t in own.items()} for side, own in self.learned.items()}
+        self.learned = {
+            side: {name: change(t) for name, t in learned.items()} for side, learned in self.learned.items()
+        }
 
     def detach(self) -> int:
         """Return 0: the table owns its memory, so nothing is copied."""
@@ -421,7 +423,7 @@ class PackedTable(SlotTable):
 
     def _of_heads(self) -> list[Tensor]:
         """What belongs to a head's encoded slots together (B, H, ...): the mean key, and what codes learned."""
-        learned = [tensor for own in self.learned.values() for tensor in own.values()]
+        learned = [tensor for tensors in self.learned.values() for tensor in tensors.values()]
         return learned if self.mean_key is None else [self.mean_key, *learned]
 
     def saved_bytes(self) -> Tensor:

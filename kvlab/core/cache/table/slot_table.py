@@ -215,15 +215,15 @@ class SlotTable:
 
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
-        own = self._first(self.width).own()
-        for name in changed.keys() & own.keys():
-            own[name][:, :, : changed[name].shape[2]].copy_(changed[name])
+        columns = self._first(self.width).own()
+        for name in changed.keys() & columns.keys():
+            columns[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
     def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
         """Apply `plan` to the visible `slots`."""
         if self.shares_states:
-            own = {name: getattr(slots, name).clone() for name in apply_plan.overwritten_slots(plan)}
-            slots = replace(slots, **own)
+            cloned = {name: getattr(slots, name).clone() for name in apply_plan.overwritten_slots(plan)}
+            slots = replace(slots, **cloned)
         return apply_plan.apply(slots, plan, rotary)
 
     def pack_gathered(self) -> None:
@@ -234,21 +234,21 @@ class SlotTable:
         if self.shares_states:
             self.slots = replace(self._first(self.width), keys=after.keys, values=after.values)
             self.shares_states = False
-        own = _tensors(self._first(self.width))
+        tensors = _tensors(self._first(self.width))
         states = after.metadata() | {"keys": after.keys, "values": after.values}
-        for name, tensor in own.items():
+        for name, tensor in tensors.items():
             if tensor.data_ptr() != states[name].data_ptr():
                 tensor.copy_(states[name])
-        own["position"].masked_fill_(~after.valid, FREE)
+        tensors["position"].masked_fill_(~after.valid, FREE)
         self.is_dense = False
         self.occupied = min(self.occupied, bound)
 
     def store_head_state(self, state: Mapping[str, Tensor]) -> None:
         """Store per-head state from a plan, in place if the shape is unchanged."""
         for name, value in state.items():
-            own = self.head_state.get(name)
-            if own is not None and own.shape == value.shape and own.dtype == value.dtype:
-                own.copy_(value)
+            stored = self.head_state.get(name)
+            if stored is not None and stored.shape == value.shape and stored.dtype == value.dtype:
+                stored.copy_(value)
             else:
                 self.head_state[name] = value
 
