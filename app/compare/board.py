@@ -303,7 +303,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
         at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
         figure = figures.fact_by_head(heads, str(cell["label"]), fate, at, page_theme())
         caption = figures.caption_fact_by_head(heads, reader, board.question.moment)
-        page.show_figure(run, figure, heads, caption, "board-heads", "fact-by-head")
+        show(figure, heads, caption, "board-heads", page.file_name(run, "fact-by-head"), of_run(run))
     elif len(board.question.positions):
         st.caption("The fate of the fact's tokens was not recorded: record the comparison at level full.")
     else:

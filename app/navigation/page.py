@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base.component import component
 from app.base.text import plain
 from app.components import SentTexts, state_classes, tokentext
-from app.figures.figure import begin_page, show
+from app.figures.figure import begin_page
 from app.navigation import context_bar as bar
 from app.navigation.place import Keys, chosen_step, last_step, page_keys, pick_head, pick_layer, step_reason
 from app.navigation.selection import Prefer, current_run, current_sources
@@ -25,7 +24,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
 from kvlab.views import timeline
-from kvlab.views.base.head_map import Place, caption_focus, takes_whole_width
+from kvlab.views.base.head_map import takes_whole_width
 from kvlab.views.base.provenance import of_run
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.lineage import Lineage, fold, states_at, step_labels, steps_with_events, token_texts
@@ -50,16 +49,6 @@ def verdict(sentence: str) -> None:
 def file_name(run: Run, what: str) -> str:
     """A file name with the run and the figure."""
     return f"{run.record.label}-{what}"
-
-
-def show_figure(
-    run: Run, figure: go.Figure, frame: pd.DataFrame, caption: str, key: str, name: str, focus: Place | None = None
-) -> bool:
-    """As `app.figures.figure.show`, with the run's source and `name` as the file name.
-
-    `focus` is the head that a map outlines.
-    """
-    return show(figure, frame, caption_focus(caption, figure, focus), key, file_name(run, name), of_run(run))
 
 
 def explain_level(run: Run, what: str) -> None:

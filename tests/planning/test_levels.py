@@ -23,6 +23,7 @@ from kvlab.planning.serving_table import (
     with_table,
     write_csv,
 )
+from tests.planning.declared import Declared
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTHING = Held(False, False, False, False)
@@ -74,8 +75,6 @@ def test_the_document_shows_the_table_that_ships(tmp_path: Path) -> None:
 
 def test_the_table_has_every_method_and_what_it_declares() -> None:
     """That what a method does is what it declares is asked of tiny models in test_servability.py."""
-    from kvlab.checking.servability import Declared
-
     rows = read_csv()
     missing = {*registered()} - {row.method for row in rows}
     assert not missing, "run `kvlab serve-check --all --write docs/serving.md`"

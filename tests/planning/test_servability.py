@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.checking.servability import Declared, check_servability
+from kvlab.checking.servability import check_servability
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.models.load import LoadedModel
 from tests.cli.running import kvlab
 from tests.conformance.variants import SHORT
+from tests.planning.declared import Declared
 from tests.synthetic.runs import write_synthetic_run
 
 # Random keys are alike too rarely to be merged, or too often.
