@@ -98,7 +98,7 @@ class Chunks(Wrapper):
         return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)
 
     def worst_first(self, score: Tensor, chunks: _Chunks) -> Tensor:
-        """Places (B, 1, S) in the text, worst first, of slots with scores `score` (B, 1, S) in text order."""
+        """Places (B, 1, S) in the text, worst first, of slots with `score` (B, 1, S) in text order."""
         return _by_both(score, chunks.mean(score))
 
     def protected(self, view: View) -> Tensor:
