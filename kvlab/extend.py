@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvlab.core.contract.in_place import InPlace
-    from kvlab.core.contract.method import GoesOn, Method, make_method, register, registered
+    from kvlab.core.contract.method import DecodeCompression, Method, make_method, register, registered
     from kvlab.core.contract.parts import Allocator, Scorer, Selector, Settler, Victims
     from kvlab.core.contract.parts import PluginCapabilities as Capabilities
     from kvlab.core.contract.pipeline import Pipeline
@@ -113,7 +113,7 @@ _HOME = {
     for module, names in {
         "kvlab.core.errors": "UserError",
         # A method: what it is, and what it says.
-        "kvlab.core.contract.method": "GoesOn Method make_method register registered",
+        "kvlab.core.contract.method": "DecodeCompression Method make_method register registered",
         "kvlab.core.methods.composition.composed": "compose",
         "kvlab.core.methods.composition.register": (
             "register_allocator register_scorer register_selector register_settler"
@@ -206,6 +206,7 @@ _HOME = {
 _NAMES = {name.partition(":")[0]: (module, name.partition(":")[2] or name) for name, module in _HOME.items()}
 # Old name -> new name, for one release.
 _DEPRECATED = {
+    "GoesOn": "DecodeCompression",
     "Rehearsal": "SecondPassRequest",
     "RehearsedAttention": "SecondPassAttention",
     "Seen": "AttentionPass",

@@ -41,7 +41,7 @@ class Colours:
     on_fill: str
 
     @classmethod
-    def of(cls, theme: Theme) -> Colours:
+    def from_theme(cls, theme: Theme) -> Colours:
         side = 0 if theme == "light" else 1
         kept = STATE_COLOURS["kept"][side]
         merged = STATE_COLOURS["pivot"][side]
@@ -50,7 +50,7 @@ class Colours:
 
 def drawing(theme: Theme) -> str:
     """The SVG: a row of tokens above the row of slots."""
-    colours = Colours.of(theme)
+    colours = Colours.from_theme(theme)
     body = [_label(16, "tokens of the prompt", colours), *_tokens(colours), *_edges(colours), *_slots(colours)]
     body.append(_label(190, "slots of one head's cache", colours))
     return (

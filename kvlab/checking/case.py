@@ -206,7 +206,7 @@ def _allocated(cache: CompressedCache) -> tuple[tuple[int, int, int], ...]:
     for layer, reported in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
         taken: dict[int, int] = {}
         for table in layer.tables:
-            state = [*table.slots.own().values(), *table.head_state.values()]
+            state = [*table.slots.varying_columns().values(), *table.head_state.values()]
             for tensor in (table.slots.keys, table.slots.values, *state):
                 storage = tensor.untyped_storage()
                 taken[storage.data_ptr()] = storage.nbytes()

@@ -195,7 +195,7 @@ class Decisions:
         self.copies = copies
         self.scores: dict[int, Tensor] = {}
 
-    def attended(self, layer_idx: int, slots: Slots, seen: Any, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, layer_pass: Any, output: Tensor) -> None:
         """Called before a decision; nothing is needed of it."""
 
     def compressed(self, layer_idx: int, view: View, plan: Any, before: Slots, after: Slots) -> None:

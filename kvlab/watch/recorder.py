@@ -353,7 +353,7 @@ class LayerHistory:
         self.caught_keys.clear()
         self.handed = []
 
-    def seen(self, name: str) -> Tensor:
+    def all_tokens(self, name: str) -> Tensor:
         """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
         return self.buffers[name][:, :, : self.count]
 
@@ -480,10 +480,10 @@ class LayerHistory:
 
     def _heads_of(self, name: str, head: int | None, heads: int) -> Tensor:
         """A buffer in the heads of the cache: one of them, or repeated where the cache holds every query head's."""
-        seen = self.seen(name)
+        rows = self.all_tokens(name)
         if head is not None:
-            return seen[:, head : head + 1]
-        return seen if heads == seen.shape[1] else seen.repeat_interleave(heads // seen.shape[1], dim=1)
+            return rows[:, head : head + 1]
+        return rows if heads == rows.shape[1] else rows.repeat_interleave(heads // rows.shape[1], dim=1)
 
     def _recognise(
         self, keys: Tensor, values: Tensor, head: int | None, merges: list[list[float]]
@@ -552,7 +552,7 @@ class LayerHistory:
             places = places.clone()
             places[row[~equal], part[~equal], slot[~equal]] = UNKNOWN
             true_head = (
-                torch.full_like(part, head) if head is not None else part // (heads // self.seen("keys").shape[1])
+                torch.full_like(part, head) if head is not None else part // (heads // self.all_tokens("keys").shape[1])
             )
             self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
         return places
@@ -560,9 +560,9 @@ class LayerHistory:
     def _recognise_quantised(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place, and
         where the error is large against all of them: with 2 bits it may be half of the value."""
-        seen = self._heads_of("values", None, values.shape[1])
-        slots = min(values.shape[2], seen.shape[2])
-        true = seen[:, :, :slots].float()
+        token_values = self._heads_of("values", None, values.shape[1])
+        slots = min(values.shape[2], token_values.shape[2])
+        true = token_values[:, :, :slots].float()
         error = ((values[:, :, :slots].float() - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)).cpu()
         near = error < QUANTISED
         for row, head in (~near & (error < 1)).any(-1).nonzero().tolist():
@@ -794,34 +794,34 @@ def fingerprints(rows: Tensor) -> Tensor:
     return result
 
 
-def lookup(prints: Tensor, seen: Tensor) -> Tensor:
-    """Place of each of `prints` (rows, heads, slots) in `seen` (rows, heads, tokens), -1 where it is none's."""
-    order = seen.sort(dim=-1, stable=True)
-    at = torch.searchsorted(order.values.contiguous(), prints.contiguous()).clamp_max(seen.shape[-1] - 1)
+def lookup(prints: Tensor, token_prints: Tensor) -> Tensor:
+    """Place of each of `prints` (rows, heads, slots) in `token_prints` (rows, heads, tokens), -1 where it is none's."""
+    order = token_prints.sort(dim=-1, stable=True)
+    at = torch.searchsorted(order.values.contiguous(), prints.contiguous()).clamp_max(token_prints.shape[-1] - 1)
     equal = order.values.gather(-1, at) == prints
     return torch.where(equal, order.indices.gather(-1, at), torch.full_like(at, UNKNOWN))
 
 
-def of_several(prints: Tensor, seen: Tensor) -> Tensor:
-    """Whether each of `prints` (rows, heads, slots) is that of more than one of `seen` (rows, heads, tokens)."""
-    last = seen.shape[2] - 1 - lookup(prints, seen.flip(2))
-    return (last != lookup(prints, seen)) & (last < seen.shape[2])
+def of_several(prints: Tensor, token_prints: Tensor) -> Tensor:
+    """Whether each of `prints` (rows, heads, slots) is that of several of `token_prints` (rows, heads, tokens)."""
+    last = token_prints.shape[2] - 1 - lookup(prints, token_prints.flip(2))
+    return (last != lookup(prints, token_prints)) & (last < token_prints.shape[2])
 
 
-def in_order(places: Tensor, prints: Tensor, seen: Tensor, exact: Tensor) -> Tensor:
+def in_order(places: Tensor, prints: Tensor, token_prints: Tensor, exact: Tensor) -> Tensor:
     """Where several tokens have the same value, slots with it take them in the order of the tokens."""
     result = places.clone()
     for row in range(places.shape[0]):
         for head in range(places.shape[1]):
             slots = (places[row, head] >= 0).nonzero()[:, 0].tolist()
-            values, number = seen[row, head].unique(return_counts=True)
+            values, number = token_prints[row, head].unique(return_counts=True)
             repeated = set(values[number > 1].tolist())
             slots = [slot for slot in slots if int(prints[row, head, slot]) in repeated]
             if not slots:
                 continue
             taken = set(exact[row, head][exact[row, head] >= 0].tolist())
             choices: dict[int, list[int]] = {}
-            for position, value in enumerate(seen[row, head].tolist()):
+            for position, value in enumerate(token_prints[row, head].tolist()):
                 if value in repeated and position not in taken:
                     choices.setdefault(value, []).append(position)
             before = -1
@@ -834,10 +834,10 @@ def in_order(places: Tensor, prints: Tensor, seen: Tensor, exact: Tensor) -> Ten
     return result
 
 
-def _equal_rows(rows: Tensor, seen: Tensor, places: Tensor) -> Tensor:
-    """Whether each row (..., slots, width) equals the row of `seen` at its place, whole."""
-    index = places.clamp_min(0)[..., None].expand(*places.shape, seen.shape[-1])
-    return (seen.gather(2, index).to(rows.device) == rows).all(-1) & (places >= 0)
+def _equal_rows(rows: Tensor, token_rows: Tensor, places: Tensor) -> Tensor:
+    """Whether each row (..., slots, width) equals the row of `token_rows` at its place, whole."""
+    index = places.clamp_min(0)[..., None].expand(*places.shape, token_rows.shape[-1])
+    return (token_rows.gather(2, index).to(rows.device) == rows).all(-1) & (places >= 0)
 
 
 def _atoms(keys: Tensor, values: Tensor, use_keys: bool) -> Tensor:

@@ -332,14 +332,14 @@ def _write_tokens(
     kl: list[float | None] = []
     agrees: list[bool | None] = []
     for position in range(prompt_tokens, len(ids)):
-        own = recorded.get(position + padding)
-        if own is None:
+        pass_logits = recorded.get(position + padding)
+        if pass_logits is None:
             logprobs.append(None)
             kl.append(None)
             agrees.append(None)
             continue
         full = scores[position - 1].double()
-        other = torch.from_numpy(own.astype(np.float64))
+        other = torch.from_numpy(pass_logits.astype(np.float64))
         logprobs.append(float(other[ids[position]]))
         # Half precision holds log probabilities down to -65,504; what underflows has no weight in the sum.
         kl.append(max(float((full.exp() * (full - other.clamp_min(-100.0))).sum()), 0.0))

@@ -93,6 +93,6 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict):
         for part in value.values():
             yield from _tensors_in(part)
-    elif hasattr(value, "own") and hasattr(value, "position"):
+    elif hasattr(value, "varying_columns") and hasattr(value, "position"):
         for part in vars(value).values():
             yield from _tensors_in(part)

@@ -19,18 +19,18 @@ ROOT = Path(__file__).resolve().parents[2]
 # A name leaves this list only with an entry in `extend._DEPRECATED` for one release.
 NAMES = """
 AboveThreshold Absorb AccumulatedAttention Allocator AttentionPass Ballots Capabilities Capacity Chosen ChosenSlots
-ChunkLeverage Chunks Code CosineDecay CosineMerge Critical Draft Draws Edges Eight EmaScore EqualHeads Estimate Evict
-EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers FusedWindow FutureQueries GatedChunks
-GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares Held InPlace Lag
-LastQuery LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method ModelWide NearestMerge
-NewKeys Oldest PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool PredictedScore Preset
-PromptOnly Pursuit Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency RecentRows Redundancy
-ResidualMerge Rotated STATE_COLOURS STORES Sample SampledRest Scorer SecondPassAttention SecondPassRequest
-SeedClusters Selector Settler ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task TimeStamps Uniform Unscored
-UnusualKeys UserError ValueMerge ValueShift Variance Victims View WindowAttention compose finish get_task
-load_plain_text make_method method_style pick register register_allocator register_loader register_metric
-register_reading register_scorer register_selector register_settler register_task register_view registered
-score_answer view
+ChunkLeverage Chunks Code CosineDecay CosineMerge Critical DecodeCompression Draft Draws Edges Eight EmaScore
+EqualHeads Estimate Evict EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers FusedWindow
+FutureQueries GatedChunks GaussianSets GlobalRidge GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares
+Held InPlace Lag LastQuery LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method
+ModelWide NearestMerge NewKeys Oldest PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool
+PredictedScore Preset PromptOnly Pursuit Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency
+RecentRows Redundancy ResidualMerge Rotated STATE_COLOURS STORES Sample SampledRest Scorer SecondPassAttention
+SecondPassRequest SeedClusters Selector Settler ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task
+TimeStamps Uniform Unscored UnusualKeys UserError ValueMerge ValueShift Variance Victims View WindowAttention
+compose finish get_task load_plain_text make_method method_style pick register register_allocator register_loader
+register_metric register_reading register_scorer register_selector register_settler register_task register_view
+registered score_answer view
 """.split()  # noqa: SIM905 (a list literal takes a line a name)
 # Module paths of version 0.1, by what a plug-in may have taken from them.
 OLD_PATHS = {
@@ -71,6 +71,8 @@ def test_an_unknown_name_is_refused_and_an_old_one_warns(monkeypatch: pytest.Mon
     monkeypatch.setitem(extend._DEPRECATED, "OldEvict", "Evict")
     with pytest.warns(DeprecationWarning, match="now called Evict"):
         assert extend.OldEvict is extend.Evict
+    with pytest.warns(DeprecationWarning, match="now called DecodeCompression"):
+        assert extend.GoesOn.going_on is extend.DecodeCompression.with_decoding
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert extend.Evict

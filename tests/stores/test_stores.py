@@ -125,7 +125,7 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
         allocated, live = 0, 0
         for table in layer.tables:
             assert isinstance(table, PackedTable) and table.used
-            tensors = [*table.slots.own().values(), *table.native.values(), *table.head_state.values()]
+            tensors = [*table.slots.varying_columns().values(), *table.native.values(), *table.head_state.values()]
             tensors += [tensor for coded in table.coded.values() for tensor in coded.values()]
             own_of_heads = [tensor for own in table.learned.values() for tensor in own.values()]
             own_of_heads += [] if table.mean_key is None else [table.mean_key]
@@ -137,7 +137,8 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
                 for head in range(valid.shape[1]):
                     own = valid[row, head]
                     live += mean * bool(own[:room].any())
-                    live += int(own.sum()) * sum(column[0, 0, 0].nbytes for column in table.slots.own().values())
+                    columns = table.slots.varying_columns().values()
+                    live += int(own.sum()) * sum(column[0, 0, 0].nbytes for column in columns)
                     live += int(own[room:].sum()) * sum(native[0, 0, 0].nbytes for native in table.native.values())
                     for side, code in table.codes.items():
                         for name, tensor in table.coded[side].items():

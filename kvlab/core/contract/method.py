@@ -112,8 +112,9 @@ class Method(BaseModel, ABC):
         """Settings of the reading that were given by themselves, as in `read=quest:least=8`, become part of `read`."""
         if not isinstance(values, dict) or not isinstance(values.get("read"), str):
             return values
-        own = READINGS.get(values["read"].partition("/")[0])
-        moved = [] if own is None else [name for name in values if name in own.model_fields.keys() - cls.model_fields]
+        reading = READINGS.get(values["read"].partition("/")[0])
+        settings = set() if reading is None else reading.model_fields.keys() - cls.model_fields
+        moved = [name for name in values if name in settings]
         parts = (f"/{name}={json.dumps(values[name])}" for name in moved)
         rest = {name: value for name, value in values.items() if name not in moved}
         return rest | {"read": values["read"] + "".join(parts)}
@@ -335,7 +336,7 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
 
 
-class GoesOn(Method):
+class DecodeCompression(Method):
     """A method that compresses the prompt and, with `decode=budget`, again whenever `buffer` tokens have gathered.
 
     The newest queries are kept for these decisions (they count as bytes), and slots are rescored with them. A head
@@ -345,6 +346,8 @@ class GoesOn(Method):
     decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
     buffer: int = Field(128, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
-    def going_on(self, prompt_only: Pipeline) -> Pipeline:
+    def with_decoding(self, prompt_only: Pipeline) -> Pipeline:
         """The pipeline with its behaviour while decoding."""
         return prompt_only if self.decode == "keep" else replace(prompt_only, decode=True, buffer=self.buffer)
+
+    going_on = with_decoding  # type: ignore[pydantic-field]  # as plug-ins have called it before

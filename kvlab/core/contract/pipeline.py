@@ -60,8 +60,8 @@ class Pipeline:
     @cached_property
     def in_place(self) -> InPlace | None:
         """The decode-step decision as an in-place kernel; None if there is none."""
-        own = self.can.settle.in_place
-        return None if own is None else own(self.score, self.select)
+        make_kernel = self.can.settle.in_place
+        return None if make_kernel is None else make_kernel(self.score, self.select)
 
     @cached_property
     def fills_budget(self) -> bool:
@@ -192,16 +192,16 @@ class Pipeline:
 
     def settler_bytes(self, keys: Tensor, values: Tensor) -> int:
         """Bytes of the settler's state per KV head besides slots, given states (B, H, S, d)."""
-        own = optional(self.settle, "head_bytes")
-        return 0 if own is None else own(keys, values, self.select)
+        head_bytes = optional(self.settle, "head_bytes")
+        return 0 if head_bytes is None else head_bytes(keys, values, self.select)
 
     def slot_bytes(self) -> dict[str, int]:
         """Bytes per slot besides key and value: `slot_bytes` in a short text, two more for each of `whole_numbers`
         columns in a long one, and `query_head_bytes` per query head.
         """
         one = torch.zeros(1, 1, 1, 1)
-        made = {group: self.fresh(one, one, torch.zeros(1, 1), group, 1).own() for group in (1, 2)}
-        taken = {group: sum(column.nbytes for column in own.values()) for group, own in made.items()}
+        made = {group: self.fresh(one, one, torch.zeros(1, 1), group, 1).varying_columns() for group in (1, 2)}
+        taken = {group: sum(column.nbytes for column in columns.values()) for group, columns in made.items()}
         whole = sum(column.dtype == integer_dtype(1) for column in made[1].values())
         per_head = taken[2] - taken[1]
         return {"slot_bytes": taken[1] - per_head, "query_head_bytes": per_head, "whole_numbers": whole}
@@ -236,13 +236,13 @@ def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | Non
     if not store.packs:
         return None
     native, lots = native_slots(store, pipeline)
-    (own, shared), (twice, _) = (store_bytes(store, width, width) for width in (64, 128))
-    number = (twice - own) / 64
+    (per_slot, shared), (twice, _) = (store_bytes(store, width, width) for width in (64, 128))
+    number = (twice - per_slot) / 64
     return {
         "native": native,
         "lot": store.lot,
         "lots": lots,
-        "slot_bytes": own - 64 * number,
+        "slot_bytes": per_slot - 64 * number,
         "number_bytes": number,
         "lot_bytes": shared / 64,
         "head_bytes": store.head_bytes(64, 64) / 64,

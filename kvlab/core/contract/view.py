@@ -49,8 +49,8 @@ class Slots:
 
     def log_mass_of_heads(self) -> Tensor:
         """Log mass (B, H, 1, S), or (B, H, G, S) if query heads of a group have their own."""
-        own = self.extra.get(HEAD_MASS)
-        return self.log_mass[:, :, None] if own is None else self.log_mass[:, :, None] + own.transpose(2, 3)
+        head_mass = self.extra.get(HEAD_MASS)
+        return self.log_mass[:, :, None] if head_mass is None else self.log_mass[:, :, None] + head_mass.transpose(2, 3)
 
     @property
     def has_mass(self) -> bool:
@@ -91,10 +91,10 @@ class Slots:
 
     def metadata(self) -> dict[str, Tensor]:
         """All (B, H, S) tensors by name, including the method's own."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keys", "values", "extra")}
-        return own | self.extra
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keys", "values", "extra")}
+        return columns | self.extra
 
-    def own(self) -> dict[str, Tensor]:
+    def varying_columns(self) -> dict[str, Tensor]:
         """The metadata that is not constant."""
         return {name: column for name, column in self.metadata().items() if not is_constant(column)}
 
@@ -106,8 +106,8 @@ class Slots:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
         """Apply `change` to every tensor; constant columns stay constant."""
-        own = {f.name: _changed(getattr(self, f.name), change) for f in fields(self) if f.name != "extra"}
-        return replace(self, **own, extra={name: change(tensor) for name, tensor in self.extra.items()})
+        columns = {f.name: _changed(getattr(self, f.name), change) for f in fields(self) if f.name != "extra"}
+        return replace(self, **columns, extra={name: change(tensor) for name, tensor in self.extra.items()})
 
 
 def _changed(column: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

@@ -220,7 +220,7 @@ class TableSnapshot(Slots):
     @classmethod
     def take(cls, slots: Slots, plan: Plan) -> Slots:
         """Snapshot `slots`; valid until the table changes again."""
-        columns = {name: column.clone() for name, column in slots.own().items() if name not in slots.extra}
+        columns = {name: column.clone() for name, column in slots.varying_columns().items() if name not in slots.extra}
         kept = slots.with_columns(**columns, extra={name: column.clone() for name, column in slots.extra.items()})
         over = overwritten_slots(plan)
         if not over:

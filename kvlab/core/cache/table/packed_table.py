@@ -192,8 +192,8 @@ class PackedTable(SlotTable):
         self.left_bytes = 0
         self._make_room(rows, 0)
         here = slice(self.width, self.width + rows)
-        arrived = new.own()
-        for name, column in self.slots.own().items():
+        arrived = new.varying_columns()
+        for name, column in self.slots.varying_columns().items():
             column[:, :, here] = arrived[name]
         for side, states in (("keys", new.keys), ("values", new.values)):
             self.native[side][:, :, here.start - self.room : here.stop - self.room] = states
@@ -214,7 +214,7 @@ class PackedTable(SlotTable):
         first = self.width - rows
         order = row_valid.view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         index = order[:, None].expand(-1, self.slots.position.shape[1], -1)
-        for column in self.slots.own().values():
+        for column in self.slots.varying_columns().values():
             column[:, :, first : self.width] = gather_slots(column[:, :, first : self.width], index)
         for native in self.native.values():
             here = slice(first - self.room, self.width - self.room)
@@ -237,7 +237,7 @@ class PackedTable(SlotTable):
         """Install the visible slots as a plan left them; slots whose state changed become native."""
         index, real = self.changed
         states = after.metadata()
-        for name, column in self._first(self.width).own().items():
+        for name, column in self._first(self.width).varying_columns().items():
             if column.data_ptr() != states[name].data_ptr():
                 column.copy_(states[name])
         self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
@@ -264,7 +264,7 @@ class PackedTable(SlotTable):
         moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
         hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
         # Clear holes in every column, because methods read whole columns.
-        for name, column in self.slots.own().items():
+        for name, column in self.slots.varying_columns().items():
             nothing = FREE if name == "position" else 0
             column[:, :, first : first + count] = nothing
             column.scatter_(
@@ -293,7 +293,7 @@ class PackedTable(SlotTable):
             coded = self._encoded(side, native[:, :, first : first + count], real, place)
             _write(self.coded[side], code, coded, self.used)
             native[:, :, first : last - count] = native[:, :, first + count : last].clone()
-        for column in self.slots.own().values():
+        for column in self.slots.varying_columns().values():
             column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
             column[:, :, start : self.width - count] = column[:, :, start + count : self.width].clone()
         self.slots.position[:, :, self.width - count :] = FREE
@@ -313,7 +313,7 @@ class PackedTable(SlotTable):
         columns = slice(self.room, self.width)
         real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
         index = real.argsort(dim=-1, descending=True, stable=True)
-        for column in self.slots.own().values():
+        for column in self.slots.varying_columns().values():
             column[:, :, columns] = gather_slots(column[:, :, columns], index)
         for native in self.native.values():
             native[:, :, :count] = gather_slots(native[:, :, :count], index)
@@ -358,7 +358,7 @@ class PackedTable(SlotTable):
         for side, code in self.codes.items():
             stored = self.coded[side]
             _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
-        for column in self.slots.own().values():
+        for column in self.slots.varying_columns().values():
             column[:, :, : index.shape[2]] = gather_slots(column, index)
             column[:, :, index.shape[2] : self.room] = 0
         self.slots.position[:, :, index.shape[2] : self.room] = FREE

@@ -215,7 +215,7 @@ class SlotTable:
 
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
-        columns = self._first(self.width).own()
+        columns = self._first(self.width).varying_columns()
         for name in changed.keys() & columns.keys():
             columns[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
@@ -319,11 +319,11 @@ class SlotTable:
     def slot_bytes(self) -> int:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
-        return states + _bytes(*(tensor[:1, :1, :1] for tensor in self.slots.own().values()))
+        return states + _bytes(*(tensor[:1, :1, :1] for tensor in self.slots.varying_columns().values()))
 
 
 def _tensors(slots: Slots) -> dict[str, Tensor]:
-    return slots.own() | {"keys": slots.keys, "values": slots.values}
+    return slots.varying_columns() | {"keys": slots.keys, "values": slots.values}
 
 
 def _bytes(*tensors: Tensor) -> int:

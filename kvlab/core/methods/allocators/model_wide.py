@@ -44,7 +44,7 @@ class ModelWide:
         """Scores (B, H, S)."""
         return slots.score
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
         """Count what the chosen selector protects."""
         return score, replace(self, select=select)
 

@@ -59,7 +59,7 @@ class HeadProfile(Uniform):
     known: HeadShares | None = None
     even: float = 0.0
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
         """Count what the chosen selector protects."""
         return score, replace(self, select=select)
 

@@ -57,10 +57,10 @@ def choices() -> dict[str, list[str]]:
         named = [*plain] if plain else [*SELECTORS]
         known = [getattr(pipeline_of(part, name, {}), part) for name in plain] or [selector(n, {}) for n in SELECTORS]
         for name in (name for name in registered() if name not in (*NOT_A_SOURCE, *named)):
-            own = getattr(pipeline_of(part, name, {}), part)
-            if own not in known:
+            choice = getattr(pipeline_of(part, name, {}), part)
+            if choice not in known:
                 named = [*named, name]
-                known = [*known, own]
+                known = [*known, choice]
         listed[part] = [*named, *REGISTERED[part]]
     return listed
 
@@ -111,8 +111,8 @@ def _fields(part: str, name: str) -> tuple[str, ...]:
     if part == "select" and name in SELECTORS:
         return SELECTOR_PARAMETERS[name]
     method = source(part, name)[1]
-    own = (field for field in method.model_fields if field not in Method.model_fields)
-    return (*own, *(["preset"] if method.presets else []))
+    settings = (field for field in method.model_fields if field not in Method.model_fields)
+    return (*settings, *(["preset"] if method.presets else []))
 
 
 def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> list[str]:
@@ -159,8 +159,8 @@ def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) 
         return build_method(method, **{name: value})
     except UserError:
         fields = _fields(part, choice)
-        own = f"{part}_"
-        plain = {field.removeprefix(own) if field.startswith(own) else field: other for field, other in given.items()}
+        prefix = f"{part}_"
+        plain = {field.removeprefix(prefix): other for field, other in given.items()}
         others = {field: other for field, other in plain.items() if field in fields}
         if len(others) < 2:
             raise

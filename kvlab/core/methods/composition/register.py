@@ -62,8 +62,8 @@ def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], 
         if not is_dataclass(cls):
             raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: make it a frozen dataclass.")
         hints = get_type_hints(cls)
-        own = [field for field in fields(cls) if field.init and field.name not in NO_HYPER_PARAMETERS]
-        settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in own}
+        init_fields = [field for field in fields(cls) if field.init and field.name not in NO_HYPER_PARAMETERS]
+        settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in init_fields}
         missing = [needed for needed in NEEDED[part] if not hasattr(cls(), needed)]
         if missing:
             raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
@@ -97,8 +97,8 @@ class _OnePart(Method):
     def pipeline(self) -> Pipeline:
         """Recency, equal budgets, four sinks and eviction, with the one part replaced."""
         plain = Pipeline(Recency(), Uniform(), LowestScore(sinks=4), Evict(), self.decode)
-        own = {name: value for name, value in self if name not in Method.model_fields}
-        return replace(plain, **{self.part: type(self).cls(**own)})
+        settings = {name: value for name, value in self if name not in Method.model_fields}
+        return replace(plain, **{self.part: type(self).cls(**settings)})
 
 
 def _default(name: str, field: Field[Any]) -> Any:

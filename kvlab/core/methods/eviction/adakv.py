@@ -107,4 +107,4 @@ class AdaKV(WindowEvicting):
             Evict(),
             decode=False,
         )
-        return self.going_on(prompt_only)
+        return self.with_decoding(prompt_only)

@@ -66,7 +66,7 @@ class ChunkKV(WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         select = Chunks(LowestScore(recent=self.window), self.length)
-        return self.going_on(Pipeline(self.window_attention(), Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), Uniform(), select, Evict(), decode=False))
 
 
 @register

@@ -119,4 +119,4 @@ class CriticalKV(WindowEvicting):
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
         # SnapKV's score is a sum over the window; the published epsilon belongs to the mean.
         select = Critical(inner=LowestScore(recent=self.window), first=self.first, epsilon=self.epsilon * self.window)
-        return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))

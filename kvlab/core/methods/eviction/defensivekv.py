@@ -186,7 +186,7 @@ class DefensiveKV(WindowEvicting):
             if self.across_layers
             else CoveringHeads(window=self.window, floor=0.0, covering=covering)
         )
-        return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
 
 
 @register

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kvlab.core.contract.method import GoesOn, register
+from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
@@ -18,7 +18,7 @@ from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
-class ExpectedAttention(GoesOn):
+class ExpectedAttention(DecodeCompression):
     """Keeps the slots expected to get most attention from future queries, modelled as Gaussian.
 
     Mean and covariance of each query head's queries before rotation, rotated ahead by the mean rotation, give the
@@ -78,4 +78,4 @@ class ExpectedAttention(GoesOn):
     def pipeline(self) -> Pipeline:
         score = Expected(self.n_future, self.sinks, self.covariance, self.weight, self.epsilon)
         allocate = HeadAdaptive(window=1, floor=self.floor) if self.adaptive else Uniform()
-        return self.going_on(Pipeline(score, allocate, LowestScore(self.sinks), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, allocate, LowestScore(self.sinks), Evict(), decode=False))

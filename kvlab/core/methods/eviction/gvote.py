@@ -127,7 +127,7 @@ class ChosenSlots(Uniform):
 
     protect: LowestScore = field(default_factory=LowestScore)
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
         """Only with a score that counts ballots."""
         if BALLOTS not in score.state:
             raise UserError(

@@ -58,4 +58,4 @@ class HeadKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         select = LowestScore(recent=self.window)
         allocate = HeadProfile(self.profile, select=select, even=self.even)
-        return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import GoesOn, register
+from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.numerics import round_relatively
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
@@ -77,7 +77,7 @@ class Lag(PromptScorer):
 
 
 @register
-class LagKV(GoesOn):
+class LagKV(DecodeCompression):
     """Keeps, in each partition of the prompt, the tokens that vary most relative to the next partition's range.
 
     Uses no queries and no attention. The last full partition and what follows are kept as long as the budget allows.
@@ -111,4 +111,4 @@ class LagKV(GoesOn):
 
     def pipeline(self) -> Pipeline:
         score = Lag(sinks=self.sinks, lag=self.lag)
-        return self.going_on(Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False))

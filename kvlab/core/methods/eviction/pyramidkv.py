@@ -93,4 +93,4 @@ class PyramidKV(WindowEvicting):
             Evict(),
             decode=False,
         )
-        return self.going_on(prompt_only)
+        return self.with_decoding(prompt_only)

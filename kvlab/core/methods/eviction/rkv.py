@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
-from kvlab.core.contract.method import GoesOn, register
+from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
@@ -88,7 +88,7 @@ class Redundancy(PromptScorer):
 
 
 @register
-class RKV(GoesOn):
+class RKV(DecodeCompression):
     """Decides whenever `buffer` tokens were generated, by attention of the last queries minus redundancy of keys.
 
     The prompt is compressed by the same score. `balance=1` ignores redundancy, which is the authors' baseline of SnapKV
@@ -154,4 +154,4 @@ class RKV(GoesOn):
             threshold=self.threshold,
             excused=self.excused,
         )
-        return self.going_on(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))

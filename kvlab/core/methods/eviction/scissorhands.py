@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import GoesOn, register
+from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
@@ -64,7 +64,7 @@ def _score(slots: Slots, mass: Tensor, time: Tensor) -> Tensor:
 
 
 @register
-class Scissorhands(GoesOn):
+class Scissorhands(DecodeCompression):
     """Evicts the tokens that most of the last queries gave less than an equal share of their attention.
 
     With `decode=budget` it counts anew, with the newest queries, whenever `buffer` tokens have gathered; the original
@@ -100,4 +100,4 @@ class Scissorhands(GoesOn):
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(recent=self.recent)
-        return self.going_on(Pipeline(Persistence(window=self.window), Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(Persistence(window=self.window), Uniform(), select, Evict(), decode=False))

@@ -110,4 +110,4 @@ class SnapKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         score = self.window_attention()
         select = LowestScore(recent=self.window)
-        return self.going_on(Pipeline(score, Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, Uniform(), select, Evict(), decode=False))

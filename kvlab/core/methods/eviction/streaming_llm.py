@@ -44,9 +44,9 @@ class EvictAndReposition:
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """Only with a window without gaps."""
-        if score != own or optional(select, "sinks") is None:
+        if score != method_score or optional(select, "sinks") is None:
             raise UserError(
                 "Positions inside the cache need sinks and a window without gaps: use score 'recency' and selection "
                 "'topk' or 'oldest', or positions 'original'."

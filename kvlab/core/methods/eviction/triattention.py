@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import GoesOn, register
+from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
@@ -17,7 +17,7 @@ FILE_HELP = "query statistics: mini, a file of `kvlab fit --method triattention`
 
 
 @register
-class TriAttention(GoesOn):
+class TriAttention(DecodeCompression):
     """Scores keys by each head's mean query before rotation, at future distances, whenever `buffer` tokens gathered.
 
     Uses no attention: means and lengths of queries were measured on other texts by `kvlab fit`. The rules are those of
@@ -82,4 +82,4 @@ class TriAttention(GoesOn):
 
     def pipeline(self) -> Pipeline:
         score = QueryCentres(self.queries, furthest=self.furthest, heads=self.heads, prompt=self.prompt)
-        return self.going_on(Pipeline(score, Uniform(), LowestScore(recent=self.recent), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, Uniform(), LowestScore(recent=self.recent), Evict(), decode=False))

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from kvlab.core.contract.method import GoesOn, Method
+from kvlab.core.contract.method import DecodeCompression, Method
 from kvlab.core.methods.scorers.window import Aggregate, Edges, WindowAttention
 
 SHARED_HEADS = (
@@ -44,7 +44,7 @@ class WindowScored(Method):
         return WindowAttention(self.window, self.kernel, self.pooling)
 
 
-class WindowEvicting(WindowScored, GoesOn):
+class WindowEvicting(WindowScored, DecodeCompression):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
 
     added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import GoesOn, register
+from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, NewKeys, Plan
@@ -220,14 +220,14 @@ class PairMerge:
             weighted = mass * weights
             code = self.keys == "hessian-code"
             apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
-            own = (weighted * (1 - 2 * mass) * apart).sum(2)
+            diagonal = (weighted * (1 - 2 * mass) * apart).sum(2)
             pairs = value[:, :, 1:] + value[:, :, :-1]
             both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
-            crossed = torch.zeros_like(own)
+            crossed = torch.zeros_like(diagonal)
             crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
-            before = torch.zeros_like(own)
+            before = torch.zeros_like(diagonal)
             before[..., 1:] = crossed[..., :-1]
-            found = (own - crossed - before)[..., None]
+            found = (diagonal - crossed - before)[..., None]
         sane = (found > 0).all(-1)
         bad = runs.sums((~sane).float()).gather(2, runs.number) > 0
         return torch.where(bad[..., None], equal, found), (bad & runs.ends).sum(-1).float()
@@ -284,7 +284,7 @@ def _apart(value: Tensor, output: Tensor, order: int = 2) -> Tensor:
     return torch.cdist(output, value, p=float(order))
 
 
-class MergesNeighbours(GoesOn):
+class MergesNeighbours(DecodeCompression):
     """A method that merges adjacent slots, the least attended first."""
 
     window: int = Field(32, ge=1, description="last prompt queries that vote and weigh keys; these tokens always stay")
@@ -309,7 +309,7 @@ class MergesNeighbours(GoesOn):
         )
         score = WindowAttention(self.window, 1)
         select = LowestScore(self.sinks, self.window)
-        return self.going_on(Pipeline(score, Uniform(), select, settle, decode=False))
+        return self.with_decoding(Pipeline(score, Uniform(), select, settle, decode=False))
 
 
 @register

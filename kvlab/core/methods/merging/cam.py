@@ -89,7 +89,7 @@ class ValueMerge:
 
         return InPlace(SPREAD, lambda view: bounds.bounds_of(view, view.budget), fields, decay=decay)
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """Keep accumulated attention beside another score."""
         plain = score.scorer if isinstance(score, PromptOnly) else score
         beside = Beside(score, AccumulatedAttention(), ACCUMULATED)
@@ -288,16 +288,16 @@ def spread_forward(values: Tensor, weight: Tensor, reach: Tensor, longest: int) 
     before = weight.new_zeros(*weight.shape[:2], block)
     parts = []
     for first in range(0, width, block):
-        own = values[:, :, first : first + block]
+        block_values = values[:, :, first : first + block]
         w = weight[:, :, first : first + block]
-        size = own.shape[2]
+        size = block_values.shape[2]
         row = torch.arange(size, device=values.device)[:, None]
         gap_in = row - row.T
         gap_out = row - torch.arange(-block, 0, device=values.device)
         inside = torch.where((gap_in > 0) & (gap_in <= reach), w[..., None, :], 0.0)
         arriving = torch.where(gap_out <= reach, before[..., None, :], 0.0) @ solved
         system = torch.eye(size, device=values.device) - inside
-        last = torch.linalg.solve_triangular(system, own + arriving, upper=False, unitriangular=True)
+        last = torch.linalg.solve_triangular(system, block_values + arriving, upper=False, unitriangular=True)
         parts.append(last)
         solved = pad(last, (0, 0, block - size, 0))
         before = pad(w, (block - size, 0))
@@ -321,16 +321,16 @@ def share_reaching(weight: Tensor, ends: Tensor, reach: Tensor, longest: int) ->
     solved = weight.new_zeros(*weight.shape[:2], block)
     solved_goal = goal.new_full((*goal.shape[:2], block), -1)
     for first in range(0, width, block):
-        own = back[..., first : first + block]
+        block_weight = back[..., first : first + block]
         mine = back_goal[..., first : first + block]
-        size = own.shape[-1]
+        size = block_weight.shape[-1]
         row = torch.arange(size, device=weight.device)[:, None]
         gap_in = row - row.T
         gap_out = row - torch.arange(-block, 0, device=weight.device)
         same = mine[..., :, None] == mine[..., None, :]
-        inside = torch.where((gap_in > 0) & (gap_in <= reach) & same, own[..., None], 0.0)
+        inside = torch.where((gap_in > 0) & (gap_in <= reach) & same, block_weight[..., None], 0.0)
         near = (gap_out <= reach) & (mine[..., :, None] == solved_goal[..., None, :])
-        arriving = own * torch.where(near, solved[..., None, :], 0.0).sum(-1)
+        arriving = block_weight * torch.where(near, solved[..., None, :], 0.0).sum(-1)
         at_goal = width - 1 - torch.arange(first, first + size, device=weight.device) == mine
         system = torch.eye(size, device=weight.device) - torch.where(at_goal[..., :, None], 0.0, inside)
         start = torch.where(at_goal, 1.0, arriving)

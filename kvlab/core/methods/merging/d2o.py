@@ -66,7 +66,7 @@ class Variance:
         """All, unless the score has accumulated them."""
         return 1 if self.from_score else tokens
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
         """Take attention sums from the score where it is one."""
         return score, replace(self, from_score=capabilities_of(score).decay == 1)
 

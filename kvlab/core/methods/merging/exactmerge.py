@@ -69,7 +69,7 @@ class ExactResidual:
     def prompt_rows(self, tokens: int) -> int:
         return self.window
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """With futures, only with a score that provides hidden states."""
         if self.future is not None and not score.needs_hidden_states:
             raise UserError(

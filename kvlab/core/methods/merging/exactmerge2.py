@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import GoesOn, add_stores, register
+from kvlab.core.contract.method import DecodeCompression, add_stores, register
 from kvlab.core.contract.parts import Scorer
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.second_pass import SecondPassRequest
@@ -22,7 +22,7 @@ WINDOW_SHARE = 1 / 4  # of a head's slots that may belong to the window in a sin
 
 
 @register
-class ExactMerge2(GoesOn):
+class ExactMerge2(DecodeCompression):
     """Scores slots by a second pass, cuts over the whole model, quantizes what is kept, and refits its mass and values.
 
     The refit is a ridge regression over queries of the second pass and the prompt's last ones, against quantized keys;
@@ -113,4 +113,4 @@ class ExactMerge2(GoesOn):
             value_ridge=self.value_ridge,
             second_pass=again,
         )
-        return self.going_on(Pipeline(score, ModelWide(select=select), select, settle, decode=False))
+        return self.with_decoding(Pipeline(score, ModelWide(select=select), select, settle, decode=False))

@@ -56,4 +56,4 @@ class GRKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         settle = GlobalRidge(self.rows, self.ridge, self.untouched, self.refit_keys)
         select = LowestScore(recent=self.window)
-        return self.going_on(Pipeline(self.window_attention(), Uniform(), select, settle, decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), Uniform(), select, settle, decode=False))

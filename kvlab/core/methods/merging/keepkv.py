@@ -98,14 +98,14 @@ def fit_to_group(
     weight = (age * math.log(alpha)).repeat(group)[:, None]  # log
     total = torch.logsumexp(2 * log_sum + weight, 2)
     share = torch.logsumexp(log_sum + of_source + weight, 2).sub_(total).exp_()
-    own = torch.logsumexp(log_sum + of_target + weight, 2).sub_(total).exp_()
-    bare = merged_logits(view, Parts(source, target, active, share, own, turn), rows) - normalizer
+    target_weight = torch.logsumexp(log_sum + of_target + weight, 2).sub_(total).exp_()
+    bare = merged_logits(view, Parts(source, target, active, share, target_weight, turn), rows) - normalizer
     # Queries before the target was written could not see it.
     bare = bare.masked_fill(at_rows(blind, target), 2 * NEVER_SEEN)
     held, free = ((part + weight).unflatten(2, (group, rows)) for part in (log_sum + bare, 2 * bare))
     of_heads = torch.logsumexp(held, 3) - torch.logsumexp(free, 3)  # (B, H, G, E)
     log_mass = torch.logsumexp(held, (2, 3)) - torch.logsumexp(free, (2, 3))
-    return GroupFit(share, own, log_mass, of_heads)
+    return GroupFit(share, target_weight, log_mass, of_heads)
 
 
 def at_rows(rows: Tensor, index: Tensor) -> Tensor:
@@ -113,10 +113,10 @@ def at_rows(rows: Tensor, index: Tensor) -> Tensor:
     return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
 
 
-def log_sum_of_rows(source: Tensor, own: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
+def log_sum_of_rows(source: Tensor, of_target: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """`log_sum_over_target` for each of N queries: logs (B, H, N, E), `target` and `active` (B, H, E)."""
-    target, active = (tensor[:, :, None].expand_as(own).flatten(1, 2) for tensor in (target, active))
-    return log_sum_over_target(source.flatten(1, 2), own.flatten(1, 2), target, active, width).view_as(own)
+    target, active = (tensor[:, :, None].expand_as(of_target).flatten(1, 2) for tensor in (target, active))
+    return log_sum_over_target(source.flatten(1, 2), of_target.flatten(1, 2), target, active, width).view_as(of_target)
 
 
 def merge_first(view: View, threshold: float) -> View:
@@ -238,20 +238,20 @@ class NearestMerge:
 
         return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields)
 
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """Keep the averages that predict attention beside another score; scores that cannot be added combine by max."""
-        assert isinstance(own, EmaScore)
+        assert isinstance(method_score, EmaScore)
         plain = score.scorer if isinstance(score, PromptOnly) else score
         if isinstance(plain, EmaScore):
-            if plain.alpha != own.alpha:
+            if plain.alpha != method_score.alpha:
                 raise UserError(
                     f"keepkv's merge predicts with the averages its score keeps, so score_alpha ({plain.alpha}) and "
-                    f"settle_alpha ({own.alpha}) must be equal: set alpha once, without a prefix."
+                    f"settle_alpha ({method_score.alpha}) must be equal: set alpha once, without a prefix."
                 )
-            return replace(plain, raw=plain.raw or own.raw), self
+            return replace(plain, raw=plain.raw or method_score.raw), self
         derived = isinstance(plain, Recency | Unscored)
         settle = replace(self, combine_score="max" if derived else "sum")
-        return (score if settle.predict == "current" else Beside(score, own)), settle
+        return (score if settle.predict == "current" else Beside(score, method_score)), settle
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough kept slot, evict the others."""
@@ -325,17 +325,17 @@ class NearestMerge:
         turn = turns(view, source, target, self.space)
         ends = torch.cat([source, target], -1)
         of_source, of_target = self._predicted(view, ends).chunk(2, -1)
-        share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
+        share, target_weight, log_total = self._softmax(view, of_source, of_target, ends, active)
         votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
         fit = self._fit(view, source, target, active, turn)
         if fit is not None:
             share = fit.share
-            own = fit.own
+            target_weight = fit.own
         arriving = of_source + drift(view, source, target, turn)
-        mean = own * of_target + sum_to_target(share * arriving, target, active, width)
+        mean = target_weight * of_target + sum_to_target(share * arriving, target, active, width)
         if self.mass != "rule":
-            parts = Parts(source, target, active, share, own, turn)
+            parts = Parts(source, target, active, share, target_weight, turn)
             log_mass = Mass(self.mass, self.mass_alpha).after(view, parts, votes)
         elif fit is not None:
             log_mass = fit.log_mass
@@ -348,8 +348,8 @@ class NearestMerge:
             active=active,
             key_weight=share,
             value_weight=share,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=target_weight,
+            self_value_weight=target_weight,
             votes_after=votes,
             log_mass_after=log_mass,
             score_after=log_total if self.combine_score == "log-mass" else self._score(view, source, target, active),

@@ -257,8 +257,8 @@ class Pool:
         covers = torch.where(short, count[..., :1] + count[..., 1:], gather(slots.extra[COVERS], target))
         generation = torch.where(short, passes.amax(-1, keepdim=True) + 1, gather(slots.extra[GENERATION], target))
         extra = {COVERS: covers, GENERATION: generation}
-        own = {name: _put(slots.extra[name], target, value) for name, value in extra.items()}
-        return Plan(keep=keep, extra=own, lost=short[..., 0])
+        columns = {name: _put(slots.extra[name], target, value) for name, value in extra.items()}
+        return Plan(keep=keep, extra=columns, lost=short[..., 0])
 
     def _oldest(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
         """(slots by age (B, H, E), mask of existing ones, their groups): the oldest in windows."""
@@ -326,12 +326,12 @@ class Pool:
         width = index.shape[-1]
         passes = pools.passes + gather(extra[GENERATION], index)
         generation = max_to_target(passes, stays, exists, width)
-        own = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
+        columns = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
         if not self.keeps_one:
-            return own
+            return columns
         before = gather(extra[COVERS], index)
         covers = sum_to_target(before, stays, exists, width)
-        return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
+        return columns | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
 
     def _representative(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
         """Rank (B, H, E) of the slot that represents each slot's group."""
@@ -366,14 +366,14 @@ class Pool:
         own_votes = gather(slots.votes, target)
         total = own_votes + sum_to_target(votes, target, active, width)
         if self.pooling == "max":
-            weight = own = torch.zeros_like(total)
+            weight = target_weight = torch.zeros_like(total)
         elif self.weighted:
             weight = votes / total
-            own = own_votes / total
+            target_weight = own_votes / total
         else:
             weight = plain
-            own = 1 - sum_to_target(plain, target, active, width)
-        parts = Parts(source, target, active, weight, own, turns(view, source, target, self.space))
+            target_weight = 1 - sum_to_target(plain, target, active, width)
+        parts = Parts(source, target, active, weight, target_weight, turns(view, source, target, self.space))
         score = torch.maximum(
             gather(slots.score, target), max_to_target(gather(slots.score, source), target, active, width)
         )
@@ -383,8 +383,8 @@ class Pool:
             active=active,
             key_weight=weight,
             value_weight=weight,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=target_weight,
+            self_value_weight=target_weight,
             votes_after=total,
             log_mass_after=self.mass.after(view, parts, total),
             score_after=score,

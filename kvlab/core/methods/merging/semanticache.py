@@ -122,8 +122,8 @@ class Chunks:
 
     def is_seed(self, seed: Tensor) -> Tensor:
         """Seeds (B, H, S) from each cell's seed (B, H, C, L), a place in its chunk."""
-        own = torch.arange(self.length, device=seed.device)
-        return (seed == own).flatten(2).gather(2, self.cell)
+        places = torch.arange(self.length, device=seed.device)
+        return (seed == places).flatten(2).gather(2, self.cell)
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
         """The clusters, with each slot's seed as anchor."""
@@ -141,12 +141,12 @@ def seeds(cosine: Tensor, active: Tensor, theta: Tensor) -> Tensor:
     Chunks and heads are processed in parallel; only the places of a chunk are sequential.
     """
     length = active.shape[-1]
-    own = torch.arange(length, device=active.device)
-    seed = own.expand(active.shape).clone()
+    places = torch.arange(length, device=active.device)
+    seed = places.expand(active.shape).clone()
     free = active.clone()
     alike = cosine > theta[..., None, None, None]
     for place in range(length - 1):
-        later = own > place
+        later = places > place
         taken = free[..., place, None] & free & alike[..., place, :] & later
         seed = torch.where(taken, place, seed)
         free = free & ~taken

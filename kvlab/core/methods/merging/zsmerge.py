@@ -210,14 +210,15 @@ class ResidualMerge:
         slots = view.slots
         width = view.slots.valid.shape[-1]
         votes = gather(slots.votes, source)
-        own = gather(slots.votes, target)
-        total = own + sum_to_target(votes, target, active, width)
+        target_votes = gather(slots.votes, target)
+        total = target_votes + sum_to_target(votes, target, active, width)
         score = gather(slots.score, source)
         if self.combine_score == "max":
             score_after = torch.maximum(gather(slots.score, target), max_to_target(score, target, active, width))
         else:
             score_after = gather(slots.score, target) + sum_to_target(score, target, active, width)
-        parts = Parts(source, target, active, votes / total, own / total, turns(view, source, target, self.space))
+        turn = turns(view, source, target, self.space)
+        parts = Parts(source, target, active, votes / total, target_votes / total, turn)
         return parts.edges(total, Mass(self.mass, self.alpha).after(view, parts, total), score_after)
 
 

@@ -41,8 +41,8 @@ class DoubleSparsity(PartReading):
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         labels = index["labels"][:, :, : held.count]
-        own = _at_channels(query.float(), index["channels"])
-        logits = held.with_bias(own @ labels.float().transpose(-1, -2) * held.scaling)
+        query_labels = _at_channels(query.float(), index["channels"])
+        logits = held.with_bias(query_labels @ labels.float().transpose(-1, -2) * held.scaling)
         return best(self, held, of_group(logits), index_bytes=labels[0, 0].nbytes)
 
 

@@ -59,9 +59,9 @@ class MagicPIG(Reading):
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         query = query.float()
         codes = index["codes"][:, :, : held.count]
-        own = self._codes(query, held)
+        query_codes = self._codes(query, held)
         collisions = torch.stack(
-            [(codes == own[:, :, member, None]).sum(-1) for member in range(query.shape[2])], 2
+            [(codes == query_codes[:, :, member, None]).sum(-1) for member in range(query.shape[2])], 2
         ).masked_fill(~held.valid()[:, :, None], 0)
         exact = always(held, self.sinks, self.recent)[:, :, None]
         chosen = of_sets((collisions >= 2) | exact)

@@ -124,9 +124,9 @@ class RetroInfer(PartReading):
         for _ in range(self.rounds):
             means, total = means_of(parts, _most_alike(parts, centroids, unused), real.float(), most)
             centroids = torch.where(total[..., None] > 0, normalize(means, dim=-1), centroids)
-        own = _most_alike(parts, centroids, unused)
-        own = own + most * torch.arange(own.shape[2], device=own.device)[:, None]
-        return own.flatten(2)[:, :, :slots], most * parts.shape[2]
+        cluster = _most_alike(parts, centroids, unused)
+        cluster = cluster + most * torch.arange(cluster.shape[2], device=cluster.device)[:, None]
+        return cluster.flatten(2)[:, :, :slots], most * parts.shape[2]
 
 
 def _most_alike(states: Tensor, centroids: Tensor, unused: Tensor) -> Tensor:

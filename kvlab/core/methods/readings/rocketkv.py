@@ -53,11 +53,11 @@ class RocketKV(PartReading):
         return {"channels": all_bounds(held, self.page).transpose(2, 3).contiguous()}
 
     def note(self, index: Index, held: Held) -> Index:
-        channels, (own, new) = index["channels"], page_of_newest(held, self.page)
+        channels, (newest_page, new) = index["channels"], page_of_newest(held, self.page)
         missing = -(-held.count // self.page) - channels.shape[3]
         channels = pad(channels, (0, missing + SLACK)) if missing > 0 else channels
         new = new.transpose(2, 3)
-        return {"channels": channels.scatter_(3, own[:, :, None].expand_as(new), new)}
+        return {"channels": channels.scatter_(3, newest_page[:, :, None].expand_as(new), new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         pages = -(-held.count // self.page)
@@ -67,10 +67,10 @@ class RocketKV(PartReading):
         positive = query.sum(2).gather(2, channels) > 0
         column = channels + (~positive) * width
         read = states_at(index["channels"], column)[..., :pages]
-        own = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
+        query_channels = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
         # as in the authors' code: a temperature for the part of |q| that is compared, which weighs the group's heads
-        part = own.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
-        logits = cap_logits(own @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
+        part = query_channels.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
+        logits = cap_logits(query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
         free = page_bias(held, self.page)
         score = of_group(logits if free is None else logits + free)
         return best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)

@@ -27,8 +27,8 @@ def spread_rows(states: Tensor, valid: Tensor, most: int, count: Tensor | None =
     live = valid.sum(-1, keepdim=True).clamp_min(1)
     number = torch.full_like(live, most) if count is None else count.clamp_min(1)
     rank = ((2 * torch.arange(most, device=states.device) + 1) * live // (2 * number)).clamp_max(live - 1)
-    own = order.gather(-1, rank)[..., None]
-    return states.gather(-2, own.expand(*own.shape[:-1], states.shape[-1]))
+    starts = order.gather(-1, rank)[..., None]
+    return states.gather(-2, starts.expand(*starts.shape[:-1], states.shape[-1]))
 
 
 def nearest(states: Tensor, centroids: Tensor) -> Tensor:
@@ -73,9 +73,9 @@ def step_draws(held: Held, per_head: int, purpose: int = 0) -> Tensor:
         number = torch.arange(heads, device=held.position.device).expand(batch, -1)
     # The step is part of the stream's number, so that a token draws anew at each step.
     step = held.tokens_seen.long()[:, None, None] * MIX[2]
-    own = number[..., None] * per_head + torch.arange(per_head, device=number.device)
+    stream_number = number[..., None] * per_head + torch.arange(per_head, device=number.device)
     start = stream_start(held.seed * LAYER + held.layer * PURPOSE + purpose)
-    streams = (own * MIX[1] + start + step).flatten(1)[..., None]
+    streams = (stream_number * MIX[1] + start + step).flatten(1)[..., None]
     place = held.position[:, :, None].expand(-1, -1, per_head, -1).flatten(1, 2)
     return uniform_draws(0, place, streams).unflatten(1, (heads, per_head))
 
@@ -108,13 +108,13 @@ def of_group(logits: Tensor) -> Tensor:
 
 def always(held: Held, sinks: int = 0, recent: int = 0) -> Tensor:
     """Slots (B, H, S) bool that are read in any case: the step's own token, first and newest tokens of the text."""
-    own = torch.zeros(held.position.shape, dtype=torch.bool, device=held.position.device)
-    own.scatter_(2, held.newest, True)
+    read = torch.zeros(held.position.shape, dtype=torch.bool, device=held.position.device)
+    read.scatter_(2, held.newest, True)
     if sinks or recent:
         place = held.position.long()
         near = (place < sinks) | (place >= held.tokens_seen[:, None, None] - recent)
-        own |= near & held.valid()
-    return own
+        read |= near & held.valid()
+    return read
 
 
 def best(
@@ -124,15 +124,15 @@ def best(
 
     With `kept`, for scores that are often equal, such as those of slots with one code: of equal ones the last slots.
     """
-    own = held.newest[:, :, None]
+    newest = held.newest[:, :, None]
     most = most_of(reading, held.count)
     counts = None if held.dense else counts_of(reading, held.live())[:, :, None, None]
     if kept is not None:
-        score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, own, math.inf)
+        score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, newest, math.inf)
         read = _highest(score, most, counts)
         slots = read.to(score.dtype).topk(most, dim=-1).indices
         return Chosen(slots, None if counts is None else weights(read.gather(3, slots)), index_bytes)
-    top = score.scatter(3, own, math.inf).topk(most, dim=-1)
+    top = score.scatter(3, newest, math.inf).topk(most, dim=-1)
     if counts is None:
         return Chosen(top.indices, None, index_bytes)
     rank = torch.arange(most, device=score.device)
@@ -197,17 +197,17 @@ def all_bounds(held: Held, page: int) -> Tensor:
 def newest_bounds(bounds: Tensor, held: Held, page: int) -> Tensor:
     """`bounds` after a token was written: those of its page are taken again from its keys, so that they stay tight."""
     bounds = room(bounds, -(-held.count // page), SPARE_PAGES)
-    own, new = page_of_newest(held, page)
-    return bounds.scatter_(2, own[..., None].expand_as(new), new)
+    newest_page, new = page_of_newest(held, page)
+    return bounds.scatter_(2, newest_page[..., None].expand_as(new), new)
 
 
 def page_of_newest(held: Held, page: int) -> tuple[Tensor, Tensor]:
     """(page (B, H, 1) of the newest token, its bounds (B, H, 1, 2 d))."""
-    own = held.newest // page
-    slots = own * page + torch.arange(page, device=own.device)
+    newest_page = held.newest // page
+    slots = newest_page * page + torch.arange(page, device=newest_page.device)
     inside = slots.clamp_max(held.count - 1)
     valid = is_valid(held.position.gather(2, inside)) & (slots < held.count)
-    return own, _bounds(states_at(held.keys, inside)[:, :, None], valid[:, :, None])
+    return newest_page, _bounds(states_at(held.keys, inside)[:, :, None], valid[:, :, None])
 
 
 def upper_bounds(query: Tensor, bounds: Tensor, held: Held) -> Tensor:

@@ -78,8 +78,8 @@ class ShadowKV(PartReading):
         # `landmarks` after a token was written: that of its chunk is the mean of what else the chunk holds.
         landmarks = index["landmarks"]
         landmarks = room(landmarks, -(-held.count // self.chunk))
-        own = held.newest // self.chunk
-        slots = own * self.chunk + torch.arange(self.chunk, device=own.device)
+        newest_chunk = held.newest // self.chunk
+        slots = newest_chunk * self.chunk + torch.arange(self.chunk, device=newest_chunk.device)
         inside = slots.clamp_max(held.count - 1)
         taken = is_valid(held.position.gather(2, inside)) & ~exact[..., 0].gather(2, inside) & (slots < held.count)
         keys = states_at(held.keys, inside).float().masked_fill(~taken[..., None], 0.0)
@@ -87,7 +87,7 @@ class ShadowKV(PartReading):
         return index | {
             "exact": exact,
             "low": low,
-            "landmarks": landmarks.scatter(2, own[..., None].expand_as(mean), mean.to(landmarks.dtype)),
+            "landmarks": landmarks.scatter(2, newest_chunk[..., None].expand_as(mean), mean.to(landmarks.dtype)),
         }
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
@@ -140,8 +140,8 @@ class ShadowKV(PartReading):
         """Keys (B, H, k, d) float32 of `slots` (B, H, k): as they are where `exact`, else from their low rank."""
         joint = index["low"].transpose(1, 2).flatten(2).float()  # (B, S, r)
         place = slots.flatten(1)[..., None].expand(-1, -1, joint.shape[2])
-        own = joint.gather(1, place).unflatten(1, slots.shape[1:])
-        keys = own @ index["basis"].float()
+        low_rank = joint.gather(1, place).unflatten(1, slots.shape[1:])
+        keys = low_rank @ index["basis"].float()
         if held.rotary is not None:
             keys = held.rotary.turn(keys, held.position.gather(2, slots).clamp_min(0))
         as_they_are = exact.gather(2, slots)[..., None]

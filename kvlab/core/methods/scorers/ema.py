@@ -52,8 +52,8 @@ class EmaScore:
     @property
     def state(self) -> Mapping[str, float]:
         """Slot state: uncorrected averages and the number of queries seen."""
-        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if fits_byte(self.alpha) else 0}
-        return own | {RAW_EMA: -math.inf} if self.raw else own
+        columns = {EMA: -math.inf, SEEN_ROWS: Byte(0) if fits_byte(self.alpha) else 0}
+        return columns | {RAW_EMA: -math.inf} if self.raw else columns
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window

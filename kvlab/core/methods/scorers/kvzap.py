@@ -38,11 +38,11 @@ class ScoreHead:
 
     def predict(self, states: Tensor) -> Tensor:
         """Log scores (B, H, q) float32 of hidden states (B, q, D)."""
-        own = self.to(states.device)
+        net = self.to(states.device)
         given = states.float()
-        if own.inner is not None:
-            given = gelu(linear(given, own.inner, own.inner_bias))
-        return linear(given, own.weight, own.bias).transpose(1, 2)
+        if net.inner is not None:
+            given = gelu(linear(given, net.inner, net.inner_bias))
+        return linear(given, net.weight, net.bias).transpose(1, 2)
 
     def to(self, device: torch.device) -> ScoreHead:
         return ScoreHead(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
@@ -79,14 +79,14 @@ class SinkGate:
 
     def predict(self, states: Tensor) -> Tensor:
         """Log gates (B, H, q) float32 of hidden states (B, q, D); in log space, so that small gates differ."""
-        own = self.to(states.device)
-        given, (heads, group, rank) = states.float(), own.query.shape[:3]
-        query = linear(given, own.query.flatten(0, 2), own.query_bias.flatten()).unflatten(-1, (heads, group, rank))
-        key = linear(given, own.key.flatten(0, 1)).unflatten(-1, (heads, rank))
-        query = rms_norm(query, (rank,), own.query_norm, NORM_EPSILON)
-        key = rms_norm(key, (rank,), own.key_norm, NORM_EPSILON)
-        logit = torch.einsum("bqhgr,bqhr->bqhg", query, key) / math.sqrt(rank) + own.bias
-        resting = (torch.einsum("bqhgr,hsr->bqhgs", query, own.sinks) / math.sqrt(rank)).logsumexp(-1)
+        net = self.to(states.device)
+        given, (heads, group, rank) = states.float(), net.query.shape[:3]
+        query = linear(given, net.query.flatten(0, 2), net.query_bias.flatten()).unflatten(-1, (heads, group, rank))
+        key = linear(given, net.key.flatten(0, 1)).unflatten(-1, (heads, rank))
+        query = rms_norm(query, (rank,), net.query_norm, NORM_EPSILON)
+        key = rms_norm(key, (rank,), net.key_norm, NORM_EPSILON)
+        logit = torch.einsum("bqhgr,bqhr->bqhg", query, key) / math.sqrt(rank) + net.bias
+        resting = (torch.einsum("bqhgr,hsr->bqhgs", query, net.sinks) / math.sqrt(rank)).logsumexp(-1)
         gates = -softplus(resting - logit)  # log of 1 / (1 + exp(resting - logit))
         return (gates.logsumexp(-1) - math.log(group)).transpose(1, 2)
 

@@ -92,8 +92,8 @@ class LayerAttention(SecondPassAttention):
 
     def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """The head's own score (B, H, S) float32 after another pass of the second pass."""
-        own = slots.with_columns(score=slots.extra[LOOKED])
-        return {LOOKED: super().score_second_pass(own, layer_pass)["score"]}
+        head_slots = slots.with_columns(score=slots.extra[LOOKED])
+        return {LOOKED: super().score_second_pass(head_slots, layer_pass)["score"]}
 
     def rate(self, slots: Slots) -> Tensor:
         return slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True)

@@ -44,10 +44,10 @@ class TimeStamps:
     @property
     def state(self) -> Mapping[str, float]:
         """Slot state: stamps, gaps if ranked by them, and which slots are the prompt's if those are kept."""
-        own: dict[str, float] = {STAMP: -1}
+        columns: dict[str, float] = {STAMP: -1}
         if self.rank == "recurrence":
-            own[GAP] = 1
-        return own | {OF_PROMPT: False} if self.prompt == "keep" else own
+            columns[GAP] = 1
+        return columns | {OF_PROMPT: False} if self.prompt == "keep" else columns
 
     @property
     def capabilities(self) -> Capabilities:

@@ -143,8 +143,8 @@ class Beside:
 
     @property
     def state(self) -> Mapping[str, float]:
-        own = {} if self.kept_as is None else {self.kept_as: 0.0}
-        return {**self.aside.state, **self.main.state, **own}
+        kept_column = {} if self.kept_as is None else {self.kept_as: 0.0}
+        return {**self.aside.state, **self.main.state, **kept_column}
 
     def accumulate(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         main = optional(self.main, "accumulate")

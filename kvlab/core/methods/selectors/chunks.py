@@ -32,23 +32,23 @@ class _Chunks:
         new[..., 1:] = which[..., 1:] != which[..., :-1]
         return cls(new.cumsum(-1) - 1, valid)
 
-    def sum(self, own: Tensor) -> Tensor:
-        """Sum (B, 1, S) of `own` (B, 1, S) over each slot's chunk."""
-        total = torch.zeros_like(own).scatter_add(2, self.number, torch.where(self.valid, own, 0.0))
+    def sum(self, value: Tensor) -> Tensor:
+        """Sum (B, 1, S) of `value` (B, 1, S) over each slot's chunk."""
+        total = torch.zeros_like(value).scatter_add(2, self.number, torch.where(self.valid, value, 0.0))
         return total.gather(2, self.number)
 
-    def count(self, own: Tensor) -> Tensor:
-        """Slots (B, 1, S) of each slot's chunk, in the dtype of `own`."""
-        return self.sum(torch.ones_like(own)).clamp_min(1)
+    def count(self, value: Tensor) -> Tensor:
+        """Slots (B, 1, S) of each slot's chunk, in the dtype of `value`."""
+        return self.sum(torch.ones_like(value)).clamp_min(1)
 
-    def mean(self, own: Tensor) -> Tensor:
+    def mean(self, value: Tensor) -> Tensor:
         """Mean (B, 1, S) over each slot's chunk."""
-        return self.sum(own) / self.count(own)
+        return self.sum(value) / self.count(value)
 
-    def least(self, own: Tensor) -> Tensor:
+    def least(self, value: Tensor) -> Tensor:
         """Minimum (B, 1, S) over each slot's chunk."""
-        given = torch.where(self.valid, own, torch.inf)
-        low = torch.full_like(own, torch.inf).scatter_reduce(2, self.number, given, "amin")
+        given = torch.where(self.valid, value, torch.inf)
+        low = torch.full_like(value, torch.inf).scatter_reduce(2, self.number, given, "amin")
         return low.gather(2, self.number)
 
     def median(self, of_chunk: Tensor) -> Tensor:
@@ -58,18 +58,18 @@ class _Chunks:
         ordered = torch.where(one, of_chunk, torch.inf).sort(-1).values
         return ordered.gather(2, ((one.sum(-1, keepdim=True) - 1) // 2).clamp_min(0))
 
-    def rank(self, own: Tensor) -> Tensor:
-        """Place (B, 1, S) of each slot within its chunk, the highest `own` (B, 1, S) first."""
-        place = torch.arange(own.shape[-1], device=own.device).expand_as(self.number)
-        inside = _by_both(-own, self.number)  # by chunk, best first
-        start = torch.full_like(place, own.shape[-1]).scatter_reduce(2, self.number, place, "amin")
+    def rank(self, score: Tensor) -> Tensor:
+        """Place (B, 1, S) of each slot within its chunk, the highest `score` (B, 1, S) first."""
+        place = torch.arange(score.shape[-1], device=score.device).expand_as(self.number)
+        inside = _by_both(-score, self.number)  # by chunk, best first
+        start = torch.full_like(place, score.shape[-1]).scatter_reduce(2, self.number, place, "amin")
         return torch.empty_like(place).scatter(2, inside, place) - start.gather(2, self.number)
 
 
-def _by_both(own: Tensor, first: Tensor) -> Tensor:
-    """Places (B, 1, S), lowest first by `first`, and by `own` where that is equal; ties by place."""
-    by_own = own.argsort(stable=True, dim=-1)
-    return by_own.gather(2, first.gather(2, by_own).argsort(stable=True, dim=-1))
+def _by_both(score: Tensor, first: Tensor) -> Tensor:
+    """Places (B, 1, S), lowest first by `first`, and by `score` where that is equal; ties by place."""
+    by_score = score.argsort(stable=True, dim=-1)
+    return by_score.gather(2, first.gather(2, by_score).argsort(stable=True, dim=-1))
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ class Chunks(Wrapper):
         """The inner selector's, by rank of chunks, then of slots."""
         slots = view.slots
         order = slots.in_text()
-        own = (slots.score.nan_to_num(nan=0.0) * slots.valid).gather(2, order).sum(1, keepdim=True)  # (B, 1, S)
+        score = (slots.score.nan_to_num(nan=0.0) * slots.valid).gather(2, order).sum(1, keepdim=True)  # (B, 1, S)
         chunks = _Chunks.from_text(slots, order, self.length)
-        rank = self.worst_first(own, chunks).argsort(-1).expand_as(order).float()
+        rank = self.worst_first(score, chunks).argsort(-1).expand_as(order).float()
         ranked = torch.zeros_like(rank).scatter(2, order, rank)
         return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)
 
-    def worst_first(self, own: Tensor, chunks: _Chunks) -> Tensor:
-        """Places (B, 1, S) in the text, worst first, of slots with scores `own` (B, 1, S) in text order."""
-        return _by_both(own, chunks.mean(own))
+    def worst_first(self, score: Tensor, chunks: _Chunks) -> Tensor:
+        """Places (B, 1, S) in the text, worst first, of slots with `score` (B, 1, S) in text order."""
+        return _by_both(score, chunks.mean(score))
 
     def protected(self, view: View) -> Tensor:
         return self.inner.protected(view)
@@ -116,18 +116,18 @@ class GatedChunks(Chunks):
 
     few: int = 4
 
-    def worst_first(self, own: Tensor, chunks: _Chunks) -> Tensor:
+    def worst_first(self, score: Tensor, chunks: _Chunks) -> Tensor:
         """Places (B, 1, S) in the text, worst first."""
-        mean = chunks.mean(own)
-        entropy = self.entropy(own, chunks)
+        mean = chunks.mean(score)
+        entropy = self.entropy(score, chunks)
         gated = (mean >= chunks.median(mean)) & (entropy < chunks.median(entropy))
-        late = gated & (chunks.rank(own) >= self.few)
-        return _by_both(own, torch.where(late, -torch.inf, mean))
+        late = gated & (chunks.rank(score) >= self.few)
+        return _by_both(score, torch.where(late, -torch.inf, mean))
 
-    def entropy(self, own: Tensor, chunks: _Chunks) -> Tensor:
+    def entropy(self, score: Tensor, chunks: _Chunks) -> Tensor:
         """Entropy (B, 1, S) of each slot's chunk over its maximum; 0 of a chunk of one slot."""
-        raised = own - chunks.least(own).clamp_max(0.0)
+        raised = score - chunks.least(score).clamp_max(0.0)
         share = raised / (chunks.sum(raised) + TINY)
         entropy = -chunks.sum(share * (share + TINY).log())
-        count = chunks.count(own)
+        count = chunks.count(score)
         return torch.where(count > 1, entropy / count.clamp_min(2).log(), 0.0).clamp(0.0, 1.0)

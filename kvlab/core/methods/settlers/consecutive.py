@@ -36,9 +36,9 @@ def nearness(keys: Tensor, position: Tensor, may_merge: Tensor, longest: int) ->
     width = keys.shape[2]
     blocks = -(-width // longest)
     unit = pad(normalize(keys.float(), dim=-1), (0, 0, longest, blocks * longest - width))
-    own = unit[:, :, longest:].unflatten(2, (blocks, longest))
+    block_keys = unit[:, :, longest:].unflatten(2, (blocks, longest))
     before = unit[:, :, :-longest].unflatten(2, (blocks, longest))
-    cosine = own @ torch.cat([before, own], 3).transpose(-1, -2)  # (B, H, blocks, longest, 2 * longest)
+    cosine = block_keys @ torch.cat([before, block_keys], 3).transpose(-1, -2)  # (B, H, blocks, longest, 2 * longest)
     row = torch.arange(longest, device=keys.device)[:, None]
     offset = torch.arange(1, longest, device=keys.device)
     band = cosine.gather(4, (longest + row - offset).expand(*cosine.shape[:4], -1)).flatten(2, 3)[:, :, :width]

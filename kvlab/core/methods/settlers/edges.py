@@ -29,11 +29,11 @@ def first_of(flag: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge: sum of `value` (B, H, E[, d]) over all active edges with the same target."""
-    own = torch.where(active if value.dim() == 3 else active[..., None], value, 0)
+    masked = torch.where(active if value.dim() == 3 else active[..., None], value, 0)
     if target.shape[-1] == 1:  # decoding: the only edge
-        return own
+        return masked
     index = target if value.dim() == 3 else target[..., None].expand_as(value)
-    return value.new_zeros(*value.shape[:2], width, *value.shape[3:]).scatter_add(2, index, own).gather(2, index)
+    return value.new_zeros(*value.shape[:2], width, *value.shape[3:]).scatter_add(2, index, masked).gather(2, index)
 
 
 def votes_without(view: View, votes: Tensor, merged: Tensor) -> Tensor:
@@ -44,11 +44,11 @@ def votes_without(view: View, votes: Tensor, merged: Tensor) -> Tensor:
 
 def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge (B, H, E): maximum of `value` over all active edges with the same target."""
-    own = torch.where(active, value, -torch.inf)
+    masked = torch.where(active, value, -torch.inf)
     if target.shape[-1] == 1:
-        return own
+        return masked
     room = value.new_full((*value.shape[:2], width), -torch.inf)
-    return room.scatter_reduce(2, target, own, "amax").gather(2, target)
+    return room.scatter_reduce(2, target, masked, "amax").gather(2, target)
 
 
 def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:

@@ -116,9 +116,9 @@ class GaussianSets:
         turn = turns(view, source, target, self.space)
         distance = (rotate_sources(view, source, turn) - gather(slots.keys, target).float()).norm(dim=-1)
         kernel = self._kernel(distance, gather(slots.keys, target).float().norm(dim=-1), target, active, width)
-        own = 1 / (1 + sum_to_target(kernel, target, active, width))
+        target_weight = 1 / (1 + sum_to_target(kernel, target, active, width))
         votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
-        parts = Parts(source, target, active, kernel * own, own, turn)
+        parts = Parts(source, target, active, kernel * target_weight, target_weight, turn)
         return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target))
 
     def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:

@@ -39,7 +39,7 @@ class Parts:
     ) -> Edges:
         """The merge as edges, with values weighted as keys."""
         weight = self.key_weight
-        own = self.self_key_weight
+        target_weight = self.self_key_weight
         return Edges(
             source=self.source,
             target=self.target,
@@ -48,8 +48,8 @@ class Parts:
             similarity=similarity,
             key_weight=weight,
             value_weight=weight,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=target_weight,
+            self_value_weight=target_weight,
             votes_after=votes_after,
             log_mass_after=log_mass_after,
             score_after=score_after,
@@ -159,9 +159,9 @@ def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
     return logits if places is None else logits + places
 
 
-def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-    """Log-sum-exp (B, H, E) of a target's `own` and all its active `source` logs."""
+def log_sum_over_target(source: Tensor, of_target: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
+    """Log-sum-exp (B, H, E) of each target's log `of_target` and its active `source` logs."""
     if target.shape[-1] == 1:
-        return torch.logaddexp(own, max_to_target(source, target, active, width))
-    top = torch.maximum(own, max_to_target(source, target, active, width))
-    return top + ((own - top).exp() + sum_to_target((source - top).exp(), target, active, width)).log()
+        return torch.logaddexp(of_target, max_to_target(source, target, active, width))
+    top = torch.maximum(of_target, max_to_target(source, target, active, width))
+    return top + ((of_target - top).exp() + sum_to_target((source - top).exp(), target, active, width)).log()

@@ -109,13 +109,13 @@ class MatchAttention:
         """
         rows = observed.mass * stays[:, :, None] * roots[..., None]
         whole = (1 - observed.beside) * roots[..., None]
-        own = rows * fitted[:, :, None]
+        fitted_rows = rows * fitted[:, :, None]
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
-        weight = (1 + ridge_step(own, gap, self.ridge, fitted)[..., 0]).clamp(low, high)
-        step = 1 / largest_eigenvalue(own)
+        weight = (1 + ridge_step(fitted_rows, gap, self.ridge, fitted)[..., 0]).clamp(low, high)
+        step = 1 / largest_eigenvalue(fitted_rows)
         for _ in range(self.steps):
-            wrong = (rows @ weight[..., None] - whole).mT @ own  # (B, H, 1, K)
+            wrong = (rows @ weight[..., None] - whole).mT @ fitted_rows  # (B, H, 1, K)
             weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
         return torch.where(fitted, weight, 1.0)
 
@@ -152,17 +152,17 @@ def observe_held(view: View, keep: Tensor, references: int, window: int, window_
     return observed.through(observe(held, references, window, window_weight))
 
 
-def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
+def ridge_step(rows: Tensor, gap: Tensor, ridge: float, fitted: Tensor) -> Tensor:
     """W (B, H, S, d) that minimizes ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
 
-    r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `of` (B, H, S) of a slot's sum of squares.
+    r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `fitted` (B, H, S) of a slot's sum of squares.
     Computed in float64 below `SMALL_RIDGE` if the device supports it.
     """
     if ridge < SMALL_RIDGE and rows.dtype == torch.float32 and rows.device.type != "mps":
-        return ridge_step(rows.double(), gap.double(), ridge, of).float()
+        return ridge_step(rows.double(), gap.double(), ridge, fitted).float()
     wide = rows.shape[-1] > rows.shape[-2]
     gram = rows @ rows.mT if wide else rows.mT @ rows
-    scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / of.sum(-1).clamp_min(1)
+    scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / fitted.sum(-1).clamp_min(1)
     damped = gram + (max(ridge, LEAST_RIDGE) * scale + TINY)[..., None, None] * torch.eye(
         gram.shape[-1], dtype=gram.dtype, device=gram.device
     )

@@ -222,15 +222,15 @@ class Grouping:
         slots = view.slots
         share, share_pivot = self.shares(weight)
         target = self.pivot.gather(2, self.residual)
-        own = share_pivot.gather(2, self.residual)
+        target_weight = share_pivot.gather(2, self.residual)
         return Edges(
             source=self.source,
             target=target,
             active=self.active,
             key_weight=share,
             value_weight=share,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=target_weight,
+            self_value_weight=target_weight,
             votes_after=self.sums(slots.votes).gather(2, self.residual),
             log_mass_after=log_mass.gather(2, self.residual),
             score_after=self.sums(slots.score).gather(2, self.residual),

@@ -92,23 +92,23 @@ class WholePages(Wrapper):
             # As `_worth`, the same in all layers.
             if TOGETHER not in view.statistics:
                 scores = [view.statistics[layer].to(places.device) for layer in sorted(view.statistics)]
-                own = torch.stack(scores).nan_to_num(nan=0.0).float()  # (L, B, H, S)
+                worth = torch.stack(scores).nan_to_num(nan=0.0).float()  # (L, B, H, S)
                 if self.rule == "any":
                     free = places >= 0
-                    order = own.masked_fill(~free, torch.inf).argsort(stable=True, dim=-1)
-                    own = torch.where(free, order.argsort(-1), -1).float()
-                view.statistics[TOGETHER] = torch.stack([own.amax((0, 2)), own.mean((0, 2))])  # (2, B, S)
+                    order = worth.masked_fill(~free, torch.inf).argsort(stable=True, dim=-1)
+                    worth = torch.where(free, order.argsort(-1), -1).float()
+                view.statistics[TOGETHER] = torch.stack([worth.amax((0, 2)), worth.mean((0, 2))])  # (2, B, S)
             highest, mean = view.statistics[TOGETHER].to(places.device)[:, :, None].expand(-1, -1, places.shape[1], -1)
             return highest, mean
-        own = (places if self.rule == "any" else view.slots.score.nan_to_num(nan=0.0)).float()
+        worth = (places if self.rule == "any" else view.slots.score.nan_to_num(nan=0.0)).float()
         if self.heads == "each":
-            return own, own
-        return own.amax(1, keepdim=True).expand_as(own), own.mean(1, keepdim=True).expand_as(own)
+            return worth, worth
+        return worth.amax(1, keepdim=True).expand_as(worth), worth.mean(1, keepdim=True).expand_as(worth)
 
-    def _of_pages(self, slots: Slots, highest: Tensor, own: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_pages(self, slots: Slots, highest: Tensor, worth: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
         """(best, mean) of each slot's page (B, H, S), of its slots' worth; infinite where one of them is protected."""
         here = slots.valid
-        own = own.masked_fill(~here, 0.0)
+        worth = worth.masked_fill(~here, 0.0)
         highest = highest.masked_fill(~here, -torch.inf)
         protected = safe if self.heads == "each" else safe.any(1, keepdim=True).expand_as(safe)
         order = slots.in_text()
@@ -119,7 +119,7 @@ class WholePages(Wrapper):
             whole = torch.full_like(there, start).scatter_reduce(2, page, there, how).gather(2, page)
             return torch.empty_like(whole).scatter(2, order, whole)
 
-        mean = over_page(own, "sum", 0.0) / over_page(here.float(), "sum", 0.0).clamp_min(1)
+        mean = over_page(worth, "sum", 0.0) / over_page(here.float(), "sum", 0.0).clamp_min(1)
         best = mean if self.rule == "mean" else over_page(highest, "amax", -torch.inf)
         first = over_page(protected.float(), "amax", 0.0) > 0
         best, mean = (value.masked_fill(first, torch.inf).masked_fill(~here, -torch.inf) for value in (best, mean))
@@ -141,11 +141,11 @@ class EqualHeadsOf(Wrapper):
 
     def head_budgets(self, view: View) -> Tensor | None:
         """The mean (B, H) over heads of the inner budgets."""
-        own = self.inner.head_budgets(view)
-        if own is None:
+        inner_budgets = self.inner.head_budgets(view)
+        if inner_budgets is None:
             return None
-        mean = own.long().sum(-1, keepdim=True).div(own.shape[-1], rounding_mode="floor")
-        return mean.clamp_min(1).expand_as(own).contiguous()
+        mean = inner_budgets.long().sum(-1, keepdim=True).div(inner_budgets.shape[-1], rounding_mode="floor")
+        return mean.clamp_min(1).expand_as(inner_budgets).contiguous()
 
     def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         return self.inner.statistic(slots, layer_pass)

@@ -59,10 +59,9 @@ class ReadingBack(Reading):
         weight = _by_slot(chosen, held.count).masked_fill(wanted[:, :, None], 0.0)
         both = of_sets(weight > NEVER, weight, chosen.index_bytes)
         if chosen.keys is not None:
-            own = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
-            both = replace(
-                both, keys=torch.where(own[..., None], _keys_of(chosen, held, both.slots), _gathered(held, both.slots))
-            )
+            has_key = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
+            keys = torch.where(has_key[..., None], _keys_of(chosen, held, both.slots), _gathered(held, both.slots))
+            both = replace(both, keys=keys)
         if chosen.estimate is None or self.returned.tokens:
             return replace(both, estimate=chosen.estimate)
         logits = chosen.estimate.logits.masked_fill(heads[:, :, None, None], NEVER)
@@ -75,8 +74,8 @@ class ReadingBack(Reading):
             number = torch.arange(held.position.shape[1], device=held.position.device).expand(held.position.shape[:2])
         if self.returned.heads is None:
             return torch.ones_like(number, dtype=torch.bool)
-        own = [head for layer, head in self.returned.heads if layer == held.layer]
-        return torch.isin(number, torch.tensor(own, device=number.device)) if own else None
+        layer_heads = [head for layer, head in self.returned.heads if layer == held.layer]
+        return torch.isin(number, torch.tensor(layer_heads, device=number.device)) if layer_heads else None
 
 
 def _keys_of(chosen: Chosen, held: Held, slots: Tensor) -> Tensor:

@@ -60,15 +60,15 @@ def into_most_similar(view: View, chosen: Tensor, keep: Tensor) -> Edges | None:
     votes_of_source, votes_of_target = (gather(slots.votes, ends).float() for ends in (source, target))
     votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
     share = votes_of_source / votes
-    own = votes_of_target / votes
+    target_weight = votes_of_target / votes
     return Edges(
         source=source,
         target=target,
         active=active,
         key_weight=share,
         value_weight=share,
-        self_key_weight=own,
-        self_value_weight=own,
+        self_key_weight=target_weight,
+        self_value_weight=target_weight,
         votes_after=votes,
         log_mass_after=None,
         score_after=None,
@@ -134,8 +134,8 @@ class GivingBack(Pipeline):
     @cached_property
     def in_place(self) -> InPlace | None:
         """The method's own; none where slots have votes that its kernel does not know."""
-        own = self.can.settle.in_place
-        return None if own is None or self.adds_votes else own(self.score, self.select)
+        make_kernel = self.can.settle.in_place
+        return None if make_kernel is None or self.adds_votes else make_kernel(self.score, self.select)
 
     def plan(self, view: View) -> Plan:
         """The method's decision about all other slots."""
@@ -198,8 +198,8 @@ class RoomOnTop(Wrapper):
 
     def head_budgets(self, view: View) -> Tensor:
         """The method's budgets (B, H) plus restored slots."""
-        own = self.inner.head_budgets(view)
-        return self.marks.settle(view, view.budget if own is None else own.long())
+        inner_budgets = self.inner.head_budgets(view)
+        return self.marks.settle(view, view.budget if inner_budgets is None else inner_budgets.long())
 
 
 class Marks:
@@ -223,9 +223,9 @@ class Marks:
         if self.returned.kind in ("tokens", "apart"):
             # The method's own plan.
             excess = max(int((view.slots.live() - budget).max()), 0)
-            own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
+            method_view = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
             before = None if view.generator is None else view.generator.get_state()
-            plan = self.pipeline.plan(own) if excess else Plan(view.slots.valid)
+            plan = self.pipeline.plan(method_view) if excess else Plan(view.slots.valid)
             if before is not None and view.generator is not None:
                 view.generator.set_state(before)
             marks = self._marks(view, plan) * meant[:, None]
