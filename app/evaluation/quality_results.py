@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -10,12 +9,11 @@ import streamlit as st
 
 from app.base.links import link
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.compare.board import bytes_axis
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import show, show_view, slug
+from app.figures.figure import frame_of, show_view, slug
 from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
@@ -27,11 +25,7 @@ from kvlab.papers import paper_tables as paper_table_text
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of
 from kvlab.results import quality_tables
-from kvlab.results.informative import informative
 from kvlab.trace.user_labels import load_labels
-from kvlab.views import needle_map, scores
-from kvlab.views import quality as figures
-from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import plural
 from kvlab.views.frames.trade_off import HELD
 
@@ -43,35 +37,6 @@ COLUMNS = {
 MOST_PROMPTS = 500
 NO_TEXTS = "The texts of these answers were not shipped with the rows: record a prompt to read its text."
 TABLES = {".md": "Markdown", ".tex": "LaTeX"}
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The data of the figures, for one model."""
-
-    scores: pd.DataFrame
-    means: pd.DataFrame
-    ranks: pd.DataFrame
-    bytes: pd.DataFrame
-    needles: pd.DataFrame
-    needle_means: pd.DataFrame
-    left_out: str  # a sentence about tasks that the model cannot do
-
-
-@st.cache_resource(max_entries=16, show_spinner="Comparing")
-def _tables(_rows: pd.DataFrame, budget: str, axis: str, key: tuple) -> Tables:
-    table = quality_tables.scores(_rows)
-    cells, means = quality_tables.needles(_rows, budget)
-    telling, left_out = informative(_rows)
-    return Tables(
-        table,
-        quality_tables.means(telling, table, ["arm"]),
-        quality_tables.ranks(telling, budget),
-        quality_tables.by_bytes(telling, axis),
-        cells,
-        means,
-        left_out,
-    )
 
 
 def results(name: str | None = None) -> None:
@@ -87,25 +52,24 @@ def results(name: str | None = None) -> None:
     budget = one_of("Budget", quality_tables.budgets(rows), key="ranked_at")  # at which methods are ranked
     reads = rows["hyper_parameters"].str.contains('"read"', regex=False).any()
     axis = bytes_axis() if reads else HELD
-    tables = _tables(
-        rows, budget, axis, (name, budget, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
-    )
     origin = origin_of(rows)
-    if tables.left_out:
-        st.info(tables.left_out)
-    ranks(tables, budget, origin)
+    with st.spinner("Comparing"):
+        left_out = frame_of("score_by_budget", rows).attrs["left_out"]
+    if left_out:
+        st.info(left_out)
+    # Methods by task; a click on a cell shows its prompts below.
+    show_view("ranks", rows, RANKS, on_click=choose_clicked, source=origin, budget=budget)
     left, right = st.columns(2, gap="large")
     with left:
         # Scores of each task by the share of tokens actually kept.
-        figure = scores.score_against_budget(tables.scores, page_theme())
-        caption = scores.caption_score_against_budget(tables.means)
-        show(figure, tables.scores, caption, "quality-budget", "score-by-budget", origin)
+        show_view("score_by_budget", rows, "quality-budget", source=origin)
     with right:
-        by_bytes(tables, axis, origin)
-    needles(tables, origin)
+        # By the bytes of a prompt, with the frontier; not for losses.
+        show_view("score_by_bytes", rows, "quality-bytes", source=origin, axis=axis)
+    show_view("needles", rows, "quality-needles", source=origin, budget=budget)
     if rows["task"].str.startswith("ruler").any():
         show_view("public_board", rows, "quality-board", source=origin)
-    prompts(rows, tables, budget)
+    prompts(rows, budget)
     st.caption(f":material/folder_open: {plain(str(origin))}")
     # Buttons that export the scores as a table for a paper.
     with st.container(horizontal=True, gap="small", key="quality-tables"):
@@ -158,13 +122,6 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
     return rows[rows[column] == picked]
 
 
-def ranks(tables: Tables, budget: str, origin: Provenance) -> None:
-    """Methods by task; a click on a cell shows its prompts below."""
-    figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {budget}")
-    caption = figures.caption_rank_table(tables.ranks)
-    show(figure, tables.ranks, caption, RANKS, f"ranks-{budget}", origin, on_click=choose_clicked)
-
-
 def choose_clicked() -> None:
     """A click on a cell chooses its task and method."""
     points = st.session_state[RANKS].selection.points
@@ -175,34 +132,15 @@ def choose_clicked() -> None:
             st.session_state["cell_task"] = task
 
 
-def by_bytes(tables: Tables, axis: str, origin: Provenance) -> None:
-    """Scores by the bytes of a prompt, with the frontier; not for losses."""
-    if tables.bytes.empty:
-        st.caption("None of these tasks has a score for which more is better, so there is no frontier.")
-        return
-    figure = figures.score_against_bytes(tables.bytes, page_theme(), axis=axis)
-    caption = figures.caption_score_against_bytes(tables.bytes, axis)
-    show(figure, tables.bytes, caption, "quality-bytes", "score-by-bytes", origin)
-
-
-def needles(tables: Tables, origin: Provenance) -> None:
-    """Needle maps, if the prompts have several depths."""
-    if tables.needles.empty:
-        st.caption("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
-        return
-    figure = needle_map.needle_map(tables.needles, page_theme())
-    caption = needle_map.caption_needle_map(tables.needles, tables.needle_means)
-    show(figure, tables.needles, caption, "quality-needles", "needle-map", origin)
-
-
-def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
+def prompts(rows: pd.DataFrame, budget: str) -> None:
     """The prompts of a cell, the worst first, and a button to record one."""
     st.header("The prompts behind a cell")
     left, right = st.columns(2)
-    tasks = [task for task in tables.ranks["task"].drop_duplicates() if task != quality_tables.ALL_TASKS]
+    ranks = frame_of("ranks", rows, budget=budget)
+    tasks = [task for task in ranks["task"].drop_duplicates() if task != quality_tables.ALL_TASKS]
     drop_stale_option("cell_task", tasks)
     task = left.selectbox("Task", tasks, **in_url("cell_task"))
-    arms = tables.ranks.loc[tables.ranks["task"] == task, "arm"].tolist()
+    arms = ranks.loc[ranks["task"] == task, "arm"].tolist()
     drop_stale_option("cell_arm", arms)
     arm = right.selectbox("Method", arms, **in_url("cell_arm"))
     every = quality_tables.prompts_behind(rows, task, arm, budget)

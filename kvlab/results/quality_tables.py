@@ -1,4 +1,4 @@
-"""Tables behind the Quality page, from evaluation rows: scores, ranks with ties, bytes, prompts.
+"""Tables and views of evaluation rows: scores, ranks with ties, bytes, needles, prompts.
 
 Rows are those of one model, question-aware or not (`kvlab.evaluation.results.rows.ROWS`).
 """
@@ -10,14 +10,23 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
+from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
+from kvlab.results.informative import informative
 from kvlab.results.score_tables import NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.view import view
+from kvlab.views.frames.trade_off import HELD
+from kvlab.views.needle_map import caption_needle_map, needle_map
+from kvlab.views.quality import caption_rank_table, caption_score_against_bytes, rank_table, score_against_bytes
+from kvlab.views.scores import caption_score_against_budget, score_against_budget
 
 ALL_TASKS = "all tasks"
 MOST_CELLS = 120
@@ -191,3 +200,72 @@ def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.D
     both = both.rename(columns={"score_full": "full"}).assign(lost=sign * (both["score_full"] - both["score"]))
     order = both.assign(_goodness=sign * both["score"])
     return order.sort_values(["lost", "_goodness"], ascending=[False, True], kind="stable").drop(columns="_goodness")
+
+
+@view("score_by_budget", title="Score by budget", page="quality")
+def score_by_budget(rows: pd.DataFrame) -> pd.DataFrame:
+    """`scores`; of the tasks that the model can do, its `attrs` have the means, and a sentence on the others."""
+    table = scores(rows)
+    telling, left_out = informative(rows)
+    table.attrs |= {"means": means(telling, table, ["arm"]).to_dict("records"), "left_out": left_out}
+    return table
+
+
+score_by_budget.figure(score_against_budget)
+
+
+@score_by_budget.caption
+def describe_score_by_budget(frame: pd.DataFrame) -> str:
+    return caption_score_against_budget(pd.DataFrame(frame.attrs["means"]))
+
+
+@view("ranks", title="Ranks", page="quality")
+def ranks_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
+    """`ranks` over the tasks that the model can do, at the `budget` (default: that with the most methods)."""
+    budget = budget or budgets(rows)[0]
+    table = ranks(informative(rows)[0], budget)
+    table.attrs["budget"] = budget
+    return table
+
+
+@ranks_at.figure
+def draw_ranks(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    return rank_table(frame, theme, f"Ranks at {frame.attrs['budget']}")
+
+
+ranks_at.caption(caption_rank_table)
+
+
+@view("score_by_bytes", title="Score by bytes", page="quality")
+def score_by_bytes(rows: pd.DataFrame, axis: str = HELD) -> pd.DataFrame:
+    """`by_bytes`; raises UserError where less is better in every task."""
+    table = by_bytes(informative(rows)[0], axis)
+    if table.empty:
+        raise UserError("None of these tasks has a score for which more is better, so there is no frontier.")
+    return table
+
+
+score_by_bytes.figure(score_against_bytes)
+score_by_bytes.caption(caption_score_against_bytes)
+
+
+@view("needles", title="Needle retrieval by length and depth", page="quality")
+def needles_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
+    """The cells of `needles` at the `budget` (default: that with the most methods); its `attrs` have the means.
+
+    Raises:
+        UserError: no task has prompts at several depths.
+    """
+    cells, of_methods = needles(rows, budget or budgets(rows)[0])
+    if cells.empty:
+        raise UserError("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
+    cells.attrs["means"] = of_methods.to_dict("records")
+    return cells
+
+
+needles_at.figure(needle_map)
+
+
+@needles_at.caption
+def describe_needles(frame: pd.DataFrame) -> str:
+    return caption_needle_map(frame, pd.DataFrame(frame.attrs["means"]))

@@ -15,11 +15,14 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluation.results.rows import ROWS
 from kvlab.forms import eval_form
 from kvlab.planning import choices
 from kvlab.results import quality_tables
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.view import find_view
 from tests.pages.test_board_page import told
 from tests.papers.test_scores import row
 
@@ -89,6 +92,20 @@ def test_the_worst_prompt_comes_first_and_presets_are_told_apart(runs_root: Path
     paper = rows[rows["method"] == "keepkv"].assign(hyper_parameters='{"preset":"paper"}')
     arms = set(quality_tables.ranks(pd.concat([rows, paper]), "20 %")["arm"])
     assert {"keepkv", "keepkv:preset=paper"} <= arms
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_rows_have_views_of_which_two_may_be_refused(runs_root: Path, theme: Theme):
+    rows = results(runs_root, depths=(0.0, 1.0))
+    for name, title in (("ranks", "Ranks at 20 %"), ("score_by_budget", "Score by budget"), ("needles", "Needle")):
+        drawn = find_view(name).draw(rows, theme)
+        assert drawn.figure.layout.title.text.startswith(title) and drawn.caption.endswith(".") and len(drawn.frame)
+    by_bytes = find_view("score_by_bytes").draw(rows, theme, axis="live_bytes")
+    assert by_bytes.frame.equals(quality_tables.by_bytes(rows)) and "on the frontier" in by_bytes.caption
+    with pytest.raises(UserError, match="several depths"):
+        find_view("needles").draw(rows.assign(depth=0.5), theme)
+    with pytest.raises(UserError, match="no frontier"):
+        find_view("score_by_bytes").draw(rows.assign(metric="bits_per_byte"), theme)
 
 
 def test_results_are_drawn_and_a_cell_leads_to_a_recorded_prompt(runs_root: Path, open_page: Open):
