@@ -169,7 +169,8 @@ def first_screen(runs: Sequence[Run], board: Board) -> bool:
     wrote = {"right": "generates it", "unfinished": "has not generated its own text yet"}.get(
         verdict.kind, f"generates “{plain(verdict.wrote)}”"
     )
-    names = [f"**{plain(row.label)}**{_share_of_full(row)}" for row in right.itertuples()]
+    shares = ["" if pd.isna(share) else f" ({number(100 * share, 2)} %)" for share in right["live_ratio"]]
+    names = [f"**{plain(label)}**{share}" for label, share in zip(right["label"], shares, strict=True)]
     count = f"**{len(right) or 'None'} of {len(compressed)} right**{': ' if names else ''}{', '.join(names)}"
     expected = f"Expected answer: **{plain(shorten(question.expected.words))}**. The full cache {wrote}."
     st.markdown(f"{count}; {ONE_PROMPT}. {expected}")
@@ -202,10 +203,6 @@ def first_screen(runs: Sequence[Run], board: Board) -> bool:
         is_drawn = show(drawn.figure, drawn.frame, drawn.caption, "answer-wall", drawn.file_name, drawn.provenance)
         link("wall", "Step by step", icon=":material/view_comfy:", run=run_id)
         return is_drawn
-
-
-def _share_of_full(row: Any) -> str:
-    return "" if pd.isna(row.live_ratio) else f" ({number(100 * row.live_ratio, 2)} %)"
 
 
 def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> None:

@@ -312,7 +312,7 @@ def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame) -> bool:
 
 
 def bytes_of(runs: Sequence[Run]) -> bool:
-    if not compare.has_memory(runs):
+    if all(run.memory.empty for run in runs):
         st.info("These runs recorded no memory: record them at level light or full.", icon=":material/info:")
         return False
     st.header("Bytes")

@@ -125,7 +125,8 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     title = model_title(model)
     asked = tuple(TaskChoice(task=name) for name in TASKS)
     request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_style(style))
-    folder = out or Path("runs/eval") / f"tasks-{_as_file_name(title)}"
+    file_name = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
+    folder = out or Path("runs/eval") / f"tasks-{file_name}"
     with shown_progress(standard_error()) as listener:
         loaded = held_model(request, download_reporter(listener))
         possible = measurable_tasks(request, loaded)
@@ -173,10 +174,6 @@ def _length_note(default: Sequence[int], length: int, window: int) -> str:
     if length in default:
         return ""
     return f"shortened from {max(default):,} tokens to fit the window of {window:,}"
-
-
-def _as_file_name(title: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
 
 
 def _problem(request: str) -> str:

@@ -45,7 +45,8 @@ def read_pdf(content: bytes) -> Document:
         if "cryptography" in str(error):
             why = "It is encrypted with AES: save it without encryption, or pip install cryptography."
             raise UserError(why) from error
-        raise UserError(f"It is not a PDF, or it is damaged ({_cause(error)}): save it again, or as text.") from error
+        cause = (" ".join(str(error).split()) or type(error).__name__)[:120].rstrip(".")
+        raise UserError(f"It is not a PDF, or it is damaged ({cause}): save it again, or as text.") from error
 
 
 def _text_of(reader: Any) -> Document:
@@ -113,7 +114,3 @@ def _ranges(numbers: list[int]) -> str:
     gaps = [index for index, (one, other) in enumerate(pairwise(numbers), 1) if other > one + 1]
     parts = [numbers[start:stop] for start, stop in pairwise([0, *gaps, len(numbers)])]
     return join_words([str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts])
-
-
-def _cause(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:120].rstrip(".")

@@ -233,11 +233,6 @@ def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def has_memory(runs: Sequence[RunLike]) -> bool:
-    """Whether any run recorded memory."""
-    return any(not run.memory.empty for run in runs)
-
-
 def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
     """Live, allocated, peak and full bytes of every run per step, with columns label and method."""
     tables = [
