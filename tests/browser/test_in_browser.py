@@ -153,7 +153,7 @@ def test_a_row_of_the_list_opens_its_exhibit(visit: Callable[..., Any]):
 
 def test_a_page_of_the_atlas_is_one_file(visit: Callable[..., Any], address: str):
     page = visit("pyramid_pool?exhibit=fig-1&kv_batch=64")
-    page.get_by_text("batch 64").wait_for()
+    page.locator("p", has_text="batch 64").wait_for()
     with page.expect_download() as waiting:
         page.get_by_role("button", name="This page as one HTML file").click()
     written = Path(waiting.value.path()).read_text(encoding="utf-8")
