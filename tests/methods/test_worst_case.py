@@ -1,4 +1,4 @@
-"""What is done with the window's attention, query by query, and DefensiveKV's two stages, slot by slot."""
+"""Aggregates and decay of the window's attention, and DefensiveKV's two stages, against plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a method declare of it, beside what `check_servability` finds."""
+"""Properties that a method's parts declare, to compare with those that `check_servability` observes."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Method(BaseModel, ABC):
     needs_budget: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
-    # Settings that older runs lack, which are saved only where they are not the default: rows of before still count.
+    # Settings that saved rows lack: they are saved only where they differ from the default, so that those rows count.
     added: ClassVar[tuple[str, ...]] = ()
 
     @field_validator("*")

@@ -72,7 +72,7 @@ class Random(Method):
     """Keeps tokens at random, in each head others: a method that does no better has learned nothing from the text.
 
     The seed is the cache's. kvpress has the same control (random_press.py) and draws anew at every decision; here a
-    token keeps its number, so that what stays is a uniform sample of the text always. The rule of Random Attention
+    token keeps its number, so that what stays is at all times a uniform sample. The rule of Random Attention
     (arXiv 2609.03430) is `prompt=keep:draws=anew:recent=64` with a `buffer`: prompt and newest tokens stay, and a fresh
     draw of what else was generated. The budget holds all three; `buffer` tokens come on top before each decision,
     counted from the end of the prompt.
