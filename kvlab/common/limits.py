@@ -24,8 +24,6 @@ def under_way() -> Iterator[None]:
         _under_way.reset(token)
 
 
-# Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
-MOST_PROMPT_LOGITS = 2**28
 # The probe: last rows of the prompt whose attention is kept (limited in `kvlab.requests.recording`).
 PROMPT_ROWS = 64
 # Tokens of the continuation that the probe reads.

@@ -92,17 +92,14 @@ class ActiveRun:
         if note := _uncounted(self.cache):
             self.writer.update(notes=(*self.writer.record.notes, note))
 
-    def write_prompt(self, logprobs: Tensor | None, reference: Reference) -> None:
+    def write_prompt(self) -> None:
         """Write the prompt's rows of `tokens`."""
         ids = self.prepared.ids[0].tolist()
         tokenizer = self.prepared.loaded.tokenizer
         special = set(tokenizer.all_special_ids)
-        missing = [None] * (len(ids) - 1)
-        scores = missing if logprobs is None else logprobs.tolist()
-        full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
         self.prompt_texts = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
         shown: Any = {"text": self.prompt_texts, "special": [token in special for token in ids]}
-        self._append("prompt", 0, ids, **shown, logprob=[None, *scores], logprob_full=[None, *full])
+        self._append("prompt", 0, ids, **shown)
 
     def finish(self, reference: Reference) -> None:
         """Write the rest of the tables and end the run as complete."""

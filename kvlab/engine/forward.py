@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +13,7 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 from transformers.cache_utils import Cache
 from transformers.utils import logging
 
-from kvlab.common.limits import MOST_PROMPT_LOGITS, under_way
+from kvlab.common.limits import under_way
 from kvlab.core.attention.layer_handoff import decoder_layers
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_sizes
@@ -84,19 +83,11 @@ class ModelWithTokenizer(Protocol):
     def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
 
-@dataclass(frozen=True)
-class Prefilled:
-    """Result of prefill: logits (V,) of the next token, and each prompt token's log-probability (T - 1,)."""
-
-    next_logits: Tensor
-    prompt_logprobs: Tensor | None
-
-
 @torch.inference_mode()
 def prefill(
     loaded: LoadedModel, cache: Cache, ids: Tensor, chunk: int | None = None, check: Callable[[], None] | None = None
-) -> Prefilled:
-    """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens.
+) -> Tensor:
+    """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens: next logits (V,).
 
     `check` is called before every layer and may raise to stop a long prompt. Chunks give the same result with less
     memory for activations; `kvlab.core.cache.chunked_prefill` explains what they do not save. Raises UserError for a
@@ -107,16 +98,11 @@ def prefill(
         sizes = cache.expect(tokens, chunk)
     else:
         sizes = chunk_sizes(tokens, chunk or tokens)
-    last = torch.empty(0)
-    logprobs = []
-    begun = 0
-    for size in sizes:
+    for part in ids.split(sizes, dim=1):
         with before_every_layer(loaded.model, check):
-            last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
-        logprobs.append(probabilities)
-        begun += size
-    parts = [part for part in logprobs if part is not None]
-    return Prefilled(last, torch.cat(parts) if len(parts) == len(logprobs) else None)
+            output = loaded.model(part, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    logits: Tensor = output.logits[0, -1]
+    return logits.float()
 
 
 @contextmanager
@@ -136,17 +122,6 @@ def before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None)
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _prompt_pass(loaded: LoadedModel, cache: Cache, ids: Tensor, begun: int, end: int) -> tuple[Tensor, Tensor | None]:
-    """(logits (V,) after token `end` - 1, log-probabilities of tokens `begun` + 1 to `end`)."""
-    vocabulary = loaded.model.config.get_text_config(decoder=True).vocab_size
-    small = ids.shape[1] * vocabulary <= MOST_PROMPT_LOGITS
-    options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 0 if small else 1}
-    logits = loaded.model(ids[:, begun:end], **options).logits[0].float()
-    following = ids[0, begun + 1 : end + 1, None]
-    logprobs = torch.log_softmax(logits, -1)[: len(following)].gather(1, following)[:, 0] if small else None
-    return logits[-1].clone(), logprobs
 
 
 @torch.inference_mode()

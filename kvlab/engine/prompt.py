@@ -87,7 +87,6 @@ class Reference:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[Tensor] = field(default_factory=list)
-    prompt_logprobs: Tensor | None = None
 
 
 def divergence(full: Tensor, compressed: Tensor) -> tuple[float, bool]:

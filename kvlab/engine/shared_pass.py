@@ -99,22 +99,20 @@ class SharedPass:
             run.observers.now = fan_out.now
         begun = fan_out.now()
         check = partial(self.watch.advance, "prompt", live=self._texts)
-        start = prefill(prepared.loaded, fan_out, prepared.ids, prepared.request.prefill_chunk, check)
+        next_logits = prefill(prepared.loaded, fan_out, prepared.ids, prepared.request.prefill_chunk, check)
         common = fan_out.common_seconds(fan_out.now() - begun)
         fan_out.copy_recurrent_states()
         self._end_failed()
-        if self.leader is not None:
-            self.reference.prompt_logprobs = start.prompt_logprobs
         for run in self.runs:
             run.note_prompt(common + self._branch(run).own_seconds())
-            run.write_prompt(start.prompt_logprobs, self.reference)
+            run.write_prompt()
             run.end_step()
             run.observers.seconds = 0.0  # from here on, of decode steps
             run.prompt_cache = copy_cache(run.cache)
         fan_out.split()
         for run in self.runs:
             run.observers.now = fan_out.now
-        return start.next_logits.expand(fan_out.num_rows, -1)
+        return next_logits.expand(fan_out.num_rows, -1)
 
     def _choose(self, rows: Tensor, index: int) -> dict[Branch, list[int]]:
         """The next tokens of every branch that goes on, one a row, from logits (R, V); notes scores and own texts."""

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import psutil
 
 from kvlab.common.formatting import format_bytes
-from kvlab.common.limits import MOST_PROMPT_LOGITS
 from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
@@ -201,11 +200,9 @@ def make_plan(
         caches.insert(0, _cache(MethodChoice(method=FULL_NAME, budget=1.0), text, holds, rows))
     if held != "all":
         caches = sorted(caches, key=lambda part: part.bytes)[slice(1) if held == "smallest" else slice(-1, None)]
-    all_tokens = held == "all" and tokens * model.vocabulary <= MOST_PROMPT_LOGITS
-    read = min(tokens, request.prefill_chunk or tokens) if all_tokens else 1
-    written = request.max_new_tokens if held == "all" else 0
-    description = f"float32, of {read:,} prompt tokens and {written:,} new ones over the vocabulary"
-    logits = Part("logits", rows * (read + written) * model.vocabulary * FLOAT, description)
+    written = 1 + (request.max_new_tokens if held == "all" else 0)
+    description = f"float32, of the prompt's last token and {written - 1:,} new ones over the vocabulary"
+    logits = Part("logits", rows * written * model.vocabulary * FLOAT, description)
     parts = [weights, *caches, logits]
     if model.file_bytes:
         tensor = FLOAT * model.vocabulary * model.hidden

@@ -246,8 +246,8 @@ TOKENS = pa.schema(
         ("id", pa.int32()),
         ("text", pa.string()),  # the token's text, exactly as in the prompt or continuation
         ("special", pa.bool_()),  # shown by name, not part of the text: special and end tokens; null in older runs
-        ("logprob", pa.float32()),  # nats the compressed run gave this token; null for the first
-        ("logprob_full", pa.float32()),  # nats the full cache gave it; null in phase free
+        ("logprob", pa.float32()),  # nats the compressed run gave this token; null in phase prompt
+        ("logprob_full", pa.float32()),  # nats the full cache gave it; null in phases prompt and free
         ("kl", pa.float32()),  # KL(full || compressed) of the distribution that predicted it, nats; null in free
         ("top1_agree", pa.bool_()),  # both distributions have the same most likely token; null in free
     ]

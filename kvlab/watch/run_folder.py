@@ -110,7 +110,7 @@ def import_recording(
         }
     )
     with RunWriter(Path(root), record) as writer:
-        scores = _full_scores(loaded, ids)
+        scores = _full_scores(loaded, ids, prompt_tokens)
         text = _write_tokens(writer, tokenizer, ids, prompt_tokens, scores, passes, row)
         for layer in layers:
             heads = passes[-1].layers[layer].positions.shape[1]
@@ -289,10 +289,11 @@ def _notes(recording: Recording, passes: list[Pass], copies: int) -> tuple[str, 
 
 
 @torch.inference_mode()
-def _full_scores(loaded: LoadedModel, ids: list[int]) -> torch.Tensor:
-    """Log probabilities (tokens, vocabulary) of the next token with nothing dropped, float32."""
-    tokens = torch.tensor([ids], device=loaded.device)
-    return loaded.model(tokens, use_cache=False).logits[0].float().log_softmax(-1).cpu()
+def _full_scores(loaded: LoadedModel, ids: list[int], prompt_tokens: int) -> torch.Tensor:
+    """Log probabilities (decoded tokens, vocabulary) of every token after the prompt, nothing dropped; float32."""
+    tokens = torch.tensor([ids[:-1]], device=loaded.device)
+    kept = len(ids) - prompt_tokens
+    return loaded.model(tokens, use_cache=False, logits_to_keep=kept).logits[0, -kept:].float().log_softmax(-1).cpu()
 
 
 def _write_tokens(
@@ -307,7 +308,6 @@ def _write_tokens(
     """Write the rows of `tokens`; returns the text after the prompt."""
     special = set(tokenizer.all_special_ids)
     texts = [tokenizer.decode([token]) for token in ids]
-    of_full = [None, *scores[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()]
     writer.append(
         "tokens",
         {
@@ -316,8 +316,6 @@ def _write_tokens(
             "id": ids[:prompt_tokens],
             "text": texts[:prompt_tokens],
             "special": [token in special for token in ids[:prompt_tokens]],
-            "logprob": [None] * prompt_tokens,
-            "logprob_full": of_full[:prompt_tokens],
         },
     )
     # Logits of each pass's last token predict the token after it.
@@ -338,7 +336,7 @@ def _write_tokens(
             kl.append(None)
             agrees.append(None)
             continue
-        full = scores[position - 1].double()
+        full = scores[position - prompt_tokens].double()
         other = torch.from_numpy(pass_logits.astype(np.float64))
         logprobs.append(float(other[ids[position]]))
         # Half precision holds log probabilities down to -65,504; what underflows has no weight in the sum.
@@ -353,7 +351,8 @@ def _write_tokens(
         "logprob": logprobs,
     }
     count = len(ids) - prompt_tokens
-    full_columns = {"logprob_full": of_full[decoded], "kl": kl, "top1_agree": agrees}
+    logprob_full = scores.gather(1, torch.tensor(ids[decoded])[:, None])[:, 0].tolist()
+    full_columns = {"logprob_full": logprob_full, "kl": kl, "top1_agree": agrees}
     writer.append("tokens", {"phase": ["forced"] * count} | rows | full_columns)
     writer.append("tokens", {"phase": ["free"] * count} | rows)
     return tokenizer.decode(ids[decoded], skip_special_tokens=True)

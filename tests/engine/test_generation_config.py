@@ -98,9 +98,10 @@ def test_honoured_it_writes_what_generate_writes_token_for_token(
     ids = loaded.encode(PROMPT)
     for method, budget in (("full", 1.0), ("h2o", 0.4), ("keepkv", 0.4)):
         cache = kvlab.make_cache(loaded, method, budget=budget)
-        start = prefill(loaded, cache, ids)
+        row = prefill(loaded, cache, ids)
         choose = chooser(loaded, ids, NEW, "honour")
-        row, own, ends = start.next_logits, [], end_ids(loaded)
+        own: list[int] = []
+        ends = end_ids(loaded)
         while len(own) < NEW and not (own and own[-1] in ends):
             own.append(int(choose(row)))
             with torch.inference_mode():

@@ -85,7 +85,7 @@ def test_weights_full_cache_and_logits_are_those_of_their_tensors(dtype: torch.d
     assert found["full cache"] == cache.memory().live_bytes
     # By hand: keys and values of 16 numbers, and a position of two bytes, in 2 layers of 2 heads.
     assert found["full cache"] == rows * 2 * 2 * (tokens + NEW - 1) * (2 * 16 * dtype.itemsize + 2)
-    assert found["logits"] == rows * (tokens + NEW) * 300 * 4
+    assert found["logits"] == rows * (1 + NEW) * 300 * 4
     assert plan.total == sum(found.values())
 
 

@@ -139,7 +139,7 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
     cache = make_cache(loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed)
     pipeline = keeping(cache.settings.pipeline, choice.force_keep)
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
-    start = prefill(loaded, defer_decision(cache), ids)
+    next_logits = prefill(loaded, defer_decision(cache), ids)
     choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
     has_ended = end_check(loaded, ids, request.generation_config)
     return Prompt(
@@ -147,7 +147,7 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
         ids.shape[1],
         request.max_new_tokens,
         PromptCache(cache),
-        start.next_logits,
+        next_logits,
         pipeline,
         choosing,
         has_ended,
