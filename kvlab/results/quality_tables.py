@@ -202,6 +202,11 @@ def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.D
     return order.sort_values(["lost", "_goodness"], ascending=[False, True], kind="stable").drop(columns="_goodness")
 
 
+def answer_texts(rows: pd.DataFrame) -> pd.Series:
+    """The answers of each prompt as plain text, several with commas; empty for a prompt without."""
+    return rows["answer"].map(lambda text: ", ".join(json.loads(text)) or None, na_action="ignore")
+
+
 @view("score_by_budget", title="Score by budget", page="quality")
 def score_by_budget(rows: pd.DataFrame) -> pd.DataFrame:
     """`scores`; of the tasks that the model can do, its `attrs` have the means, and a sentence on the others."""
