@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import pandas as pd
@@ -19,6 +20,7 @@ from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
+from kvlab.core.errors import UserError
 from kvlab.evaluation.request import SampleJob
 from kvlab.forms import eval_form
 from kvlab.papers import paper_tables as paper_table_text
@@ -64,7 +66,9 @@ def results(name: str | None = None) -> None:
         partial(show_view, "score_by_budget", rows, "quality-budget", source=origin),
         partial(show_view, "score_by_bytes", rows, "quality-bytes", source=origin, axis=axis),
     )
-    show_view("needles", rows, "quality-needles", source=origin, budget=budget)
+    with suppress(UserError):  # few evaluations are a grid of lengths and depths
+        frame_of("needles", rows, budget=budget)
+        show_view("needles", rows, "quality-needles", source=origin, budget=budget)
     if rows["task"].str.startswith("ruler").any():
         show_view("public_board", rows, "quality-board", source=origin)
     prompts(rows, budget)
