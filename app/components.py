@@ -118,7 +118,10 @@ def tokentext(
     are shown beside the class of the token under the pointer. `has_menu`: with the export menu, which costs as much as
     the text each time the page runs.
     """
-    build = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
+
+    def build() -> Text:
+        return Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)
+
     if has_menu:
         show_title(Offer(title, build, READING, source, has_picture=True), key)
     else:

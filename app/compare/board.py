@@ -17,8 +17,7 @@ from app.base.widgets import button_unless, one_of, why_not_change
 from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
 from app.components import Spans
-from app.figures.figure import frame_of, show
-from app.navigation import page
+from app.figures.figure import frame_of, show, show_view
 from app.navigation.page import warn_reference_fails
 from app.navigation.selection import runs_root
 from app.session.open_runs import BY_STAMP, shipped_answer
@@ -297,10 +296,8 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
         # Layers and heads of one run: the fate of the fact's tokens, with the head that reads them outlined.
         fate = one_of("Share", list(figures.FATES), "kept", key="board_fate")
         heads = _heads(run, tuple(board.question.positions.tolist()), board.question.step)
-        at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
-        figure = figures.fact_by_head(heads, str(cell["label"]), fate, at, page_theme())
-        caption = figures.caption_fact_by_head(heads, reader, board.question.moment)
-        show(figure, heads, caption, "board-heads", page.file_name(run, "fact-by-head"), of_run(run))
+        frame = figures.with_reader(heads, board.readers, board.question.moment)
+        show_view("fact_by_head", run, "board-heads", frame=frame, fate=fate)
     elif len(board.question.positions):
         st.caption("The fate of the fact's tokens was not recorded: record the comparison at level full.")
     else:

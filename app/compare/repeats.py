@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,17 @@ import streamlit as st
 
 from app.base.links import go
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.compare import restore
 from app.compare.board import budget_slider, home_view
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import show
+from app.figures.figure import show_view
 from app.session.open_runs import runs_root
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.report.views import table_of
 from kvlab.requests.repeats import Repeat
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
-from kvlab.trace.reader import open_run
+from kvlab.trace.reader import Run, open_run
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
@@ -33,7 +33,7 @@ from kvlab.views.board import verdict_text
 from kvlab.views.frames import repeats as analysis
 from kvlab.views.frames.trade_off import at_budget, batch_points
 from kvlab.views.frames.verdict import NO_REFERENCE
-from kvlab.views.lost_heads import caption_lost_heads, count_lost_heads, failed_runs, lost_heads
+from kvlab.views.lost_heads import count_lost_heads, failed_runs
 
 LEAST_RESULTS = 2  # of searches, from which heads are counted
 CHART = "repeats-chart"
@@ -51,10 +51,10 @@ def batch_of(record: RunRecord) -> analysis.Batch | None:
     return _batch(list_repeats(runs_root(), record.repeat.batch)) if record.repeat else None
 
 
-def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> str:
+def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) -> str:
     """The results of a batch, and links to its prompts; returns the chosen budget, "" for all.
 
-    `repeat` is the place of the record's prompt in the batch.
+    `runs` are those of the prompt in view, `repeat` is its place in the batch.
     """
     begun = len(batch.references)
     out_of = f" of {repeat.of} requested" if begun < repeat.of else ""
@@ -71,27 +71,24 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
     batch = replace(batch, cells=at_budget(batch.cells, budget))
     if len(batch.cells):
         if batch.is_asked:
-            figure = figures.board(batch.cells, page_theme())
-            show(figure, batch.prompts, figures.caption_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
-        lost_heads_section(batch, record, origin)
+            every = batch.prompts
+            show_view("repeats", runs, CHART, on_click=choose_clicked, source=origin, frame=every, budget=budget)
+        lost_heads_section(batch, runs, origin)
         ranking(batch)
-        cell_section(batch, record.comparison_id)
+        cell_section(batch, runs[0].record.comparison_id)
     st.header(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.description}." if repeat.planting else repeat.description))
     return budget
 
 
-def lost_heads_section(batch: analysis.Batch, record: RunRecord, origin: Provenance) -> None:
+def lost_heads_section(batch: analysis.Batch, runs: Sequence[Run], origin: Provenance) -> None:
     """The heads that lost the answers, over all prompts and as far as searches found them, and the missing searches."""
     shown = set(batch.cells["row"] + "|" + batch.cells["column"])
     failed = failed_runs(batch.prompts[(batch.prompts["row"] + "|" + batch.prompts["column"]).isin(shown)])
     results = restore.results_of(zip(failed["comparison_id"], failed["run_id"], strict=True))
     if len(results) >= LEAST_RESULTS:
-        layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
-        lost = count_lost_heads(list(results.values()), layers, record.model.num_key_value_heads)
-        caption = caption_lost_heads(lost, len({one.comparison_id for one in results.values()}))
-        figure = lost_heads(lost, page_theme())
-        show(figure, lost.heads, caption, "lost-heads", "lost-heads", origin)
+        lost = count_lost_heads(list(results.values()), runs[0].record)
+        show_view("lost_heads", runs, "lost-heads", source=origin, frame=lost)
     restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 

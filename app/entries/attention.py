@@ -12,7 +12,7 @@ import streamlit as st
 from app.base.component import after_first_chart, flush
 from app.base.text import plain
 from app.base.widgets import one_of
-from app.figures.figure import frame_of, show_view
+from app.figures.figure import frame_of, in_pairs, show_view
 from app.figures.tables import show_table
 from app.navigation import page
 from app.navigation.page import full_run, run_with_steps
@@ -68,10 +68,7 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
         names = ["mass", "output_error"]
         names += ["sag"] if steps["merged_true_mass"].fillna(0).any() else []
         names += ["guard"] if steps["guard_activations"].any() else []
-        columns = st.columns(2, gap="large")
-        for place, name in enumerate(names):
-            with columns[place % 2]:
-                show_view(name, run, f"merges-{name}", layer=layer, head=head)
+        in_pairs(*(partial(show_view, name, run, f"merges-{name}", layer=layer, head=head) for name in names))
         if steps[["layer", "head"]].drop_duplicates().shape[0] > 1:
             where(run)
     else:
@@ -96,12 +93,14 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
     if frame_of("events", run, layer=layer, head=head).empty:
         return
     st.header("Evicted and merged slots")
+    if run.record.level != "full" or layer is not None or not steps["merged"].any():
+        show_view("events", run, "merges-steps", layer=layer, head=head)
+        return
     left, right = page.map_columns(run)
     with left:
         show_view("events", run, "merges-steps", layer=layer, head=head)
-    if run.record.level == "full" and layer is None and steps["merged"].any():
-        with right:
-            show_view("merged_share", run, "merges-heads", focus=head_in_view(run))
+    with right:
+        show_view("merged_share", run, "merges-heads", focus=head_in_view(run))
 
 
 def merged_groups(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
@@ -110,14 +109,9 @@ def merged_groups(run: Run, steps: pd.DataFrame, layer: int | None, head: int | 
     votes = frame_of("votes", run, **place)
     balance = frame_of("mass_balance", run, **place)
     st.markdown(plain(merges.count_sentence(steps["merged"].sum(), len(balance), int(votes["slots"].sum()))))
-    left, right = st.columns(2, gap="large")
-    with left:
-        if len(frame_of("merge_similarity", run, **place)):
-            show_view("merge_similarity", run, "merges-alike", layer=layer, head=head)
-    with right:
-        show_view("votes", run, "merges-votes", layer=layer, head=head)
-    if len(balance):
-        show_view("mass_balance", run, "merges-balance", layer=layer, head=head)
+    names = ["merge_similarity"] if len(frame_of("merge_similarity", run, **place)) else []
+    names += ["votes", "mass_balance"] if len(balance) else ["votes"]
+    in_pairs(*(partial(show_view, name, run, f"merges-{name}", layer=layer, head=head) for name in names))
 
 
 def where(run: Run) -> None:

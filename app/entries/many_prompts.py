@@ -21,7 +21,7 @@ from kvlab.trace.catalogue import list_runs
 
 def quality_page() -> None:
     page.heading(
-        "Quality",
+        "Scores",
         "Scores of compressed caches and the full cache on the same prompts: generated tasks, public benchmarks, and "
         "your own prompts.",
     )
@@ -37,7 +37,7 @@ def quality_page() -> None:
             show_job(sample)
         except UserError as error:
             st.error(plain(str(error)))
-    page_file("Quality", "Scores of compressed caches and the full cache.")
+    page_file("Scores", "Scores of compressed caches and the full cache.")
 
 
 def safe_budget_page() -> None:

@@ -17,7 +17,8 @@ from app.evaluation.result_rows import measured_rows
 from app.evaluation.speed_results import speed_form
 from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root, session_id
-from app.new_run.answer import NEW_TOKENS, FullAnswer, Question, answer_section, fitted_question, withdraw
+from app.new_run.answer import NEW_TOKENS, Question, answer_section, fitted_question
+from app.new_run.full_answer import FullAnswer, withdraw
 from app.new_run.method_section import fit_section, hyper_parameter_section, method_section, placement_section
 from app.new_run.model_section import chat_section, count_section, model_section, propose_model
 from app.new_run.prompt_library import save_section

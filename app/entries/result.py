@@ -143,7 +143,7 @@ def compare_page() -> None:
     batch = batch_of(runs[0].record)
     budget = None
     if batch is not None and record.repeat is not None:
-        budget = batch_section(record, record.repeat, batch)
+        budget = batch_section(runs, record.repeat, batch)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
     points = run_points(table, places(runs))
@@ -237,7 +237,7 @@ def what_differs(runs: Sequence[Run]) -> None:
         with st.expander(
             f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
         ):
-            build = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
+            build = partial(table_of, table.rename_axis("setting").reset_index())
             show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
             st.dataframe(table, alt="One row per setting, one column per run")
 
@@ -337,8 +337,11 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
         st.caption("No run has generated its own continuation yet.")
         return
     st.caption(MARKED)
-    written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
-    build = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
+
+    def build() -> Passages:
+        written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
+        return Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))
+
     show_title(Offer("The text of each run", build, MARKED, of_comparison(runs)), "compare-texts")
     st.html(STYLE)
     columns = st.columns(2, gap="large")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import pandas as pd
@@ -13,12 +14,13 @@ from app.base.widgets import one_of
 from app.compare.board import bytes_axis
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import frame_of, show_view, slug
+from app.figures.figure import frame_of, in_pairs, show_view, slug
 from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
+from kvlab.core.errors import UserError
 from kvlab.evaluation.request import SampleJob
 from kvlab.forms import eval_form
 from kvlab.papers import paper_tables as paper_table_text
@@ -59,14 +61,14 @@ def results(name: str | None = None) -> None:
         st.info(left_out)
     # Methods by task; a click on a cell shows its prompts below.
     show_view("ranks", rows, RANKS, on_click=choose_clicked, source=origin, budget=budget)
-    left, right = st.columns(2, gap="large")
-    with left:
-        # Scores of each task by the share of tokens actually kept.
-        show_view("score_by_budget", rows, "quality-budget", source=origin)
-    with right:
-        # By the bytes of a prompt, with the frontier; not for losses.
-        show_view("score_by_bytes", rows, "quality-bytes", source=origin, axis=axis)
-    show_view("needles", rows, "quality-needles", source=origin, budget=budget)
+    # Scores of each task by the share of tokens actually kept; by the bytes of a prompt, with the frontier.
+    in_pairs(
+        partial(show_view, "score_by_budget", rows, "quality-budget", source=origin),
+        partial(show_view, "score_by_bytes", rows, "quality-bytes", source=origin, axis=axis),
+    )
+    with suppress(UserError):  # few evaluations are a grid of lengths and depths
+        frame_of("needles", rows, budget=budget)
+        show_view("needles", rows, "quality-needles", source=origin, budget=budget)
     if rows["task"].str.startswith("ruler").any():
         show_view("public_board", rows, "quality-board", source=origin)
     prompts(rows, budget)
@@ -148,7 +150,8 @@ def prompts(rows: pd.DataFrame, budget: str) -> None:
     if found.empty:
         st.caption("This method was not evaluated on this task at this budget.")
         return
-    shown = found.assign(index=found["index"] + 1)[list(COLUMNS)].rename(columns=COLUMNS)
+    shown = found.assign(index=found["index"] + 1, answer=quality_tables.answer_texts(found))
+    shown = shown[list(COLUMNS)].rename(columns=COLUMNS)
     shown = shown.dropna(axis="columns", how="all")
     source = f"evaluation · task {task} · {plural(len(found), 'prompt')}"
     show_title(

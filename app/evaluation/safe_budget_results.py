@@ -9,12 +9,11 @@ import streamlit as st
 
 from app.base.links import go
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.evaluation.quality_results import chosen_rows, record, sample_of
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import show
+from app.figures.figure import show_view
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
@@ -23,12 +22,11 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of
-from kvlab.results.quality_tables import label_rows
+from kvlab.results.quality_tables import answer_texts, label_rows
 from kvlab.results.risk import sentences
-from kvlab.results.risk.export import as_json
+from kvlab.results.risk.export import NOT_MEASURABLE, as_json, risk_table
 from kvlab.results.risk.losses import KL_ABOVE, Measure, flips, measurable, measured_by, overlap
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
-from kvlab.views import risk as figures
 from kvlab.views.base.provenance import Provenance
 
 MOST_PROMPTS = 500
@@ -61,7 +59,7 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
     drop_stale_option("changed_at", budgets)
     at = right.selectbox("Budget", budgets, **in_url("changed_at"))
     prompts = every[(every["arm"] == arm) & (every["asked"] == at)].head(MOST_PROMPTS)
-    shown = prompts.assign(index=prompts["index"] + 1, answer=prompts["answer"].where(prompts["answer"] != "[]"))
+    shown = prompts.assign(index=prompts["index"] + 1, answer=answer_texts(prompts))
     # By KL every cache reads the full cache's text.
     names = {name: words for name, words in CHANGED.items() if found.criterion.by != "kl" or name != "prediction"}
     places = offered_table(f"Prompts that change: {arm} at {at}", shown, names, "changed-table", origin, picks=True)
@@ -98,8 +96,8 @@ def _recorded(row: pd.Series) -> str | None:
 
 
 def as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
-    """The frame with these shares in percent."""
-    return frame.assign(**{name: (100 * frame[name].astype(float)).round(3) for name in names})
+    """The frame with these shares in percent, with as many digits as the sentences beside it."""
+    return frame.assign(**{name: [float(f"{100 * share:.3g}") for share in frame[name]] for name in names})
 
 
 def offered_table(
@@ -133,10 +131,6 @@ WAYS: dict[Measure, str] = {
     "text": "the text differs",
     "kl": "the KL is above",
 }
-AXES: dict[Measure, str] = {
-    "answer": "prompts that lose their answer", "score": "mean fall of the score", "text": "prompts with another text",
-    "kl": "prompts with a KL above the threshold",
-}  # fmt: skip
 TABLE = {
     "arm": "method", "asked": "budget", "prompts": "prompts", "changed": "changed", "risk": "risk %",
     "upper": "upper bound %", "p_value": "p", "certified": "safe", "kept": "tokens kept %", "bytes": "bytes %",
@@ -168,7 +162,7 @@ def results(name: str | None = None) -> None:
         st.info("Only the full cache is evaluated so far: nothing can be certified yet.")
         return
     if not measurable(rows):
-        st.info("These rows have neither scores nor texts nor KL, so nothing can be certified.")
+        st.info(NOT_MEASURABLE)
         return
     criterion, methods = choose_criterion(rows)
     key = (name, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
@@ -176,7 +170,7 @@ def results(name: str | None = None) -> None:
     if isinstance(found, str):
         st.warning(plain(found))
         return
-    draw(found, origin_of(rows))
+    draw(rows, found)
 
 
 def _is_at_work(name: str) -> bool:
@@ -192,8 +186,7 @@ def _is_at_work(name: str) -> bool:
 def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     """Widgets for the measure of change, tolerance, confidence, methods and groups."""
     ways = measurable(rows)
-    arms = label_rows(rows[rows["method"] != FULL.method])["arm"].drop_duplicates()
-    proposed = sentences.proposed_tolerance(max(1, int((rows["method"] == FULL.method).sum())), len(arms))
+    proposed = sentences.tolerance_for(rows)
     left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
     with left:
         by = one_of("A prompt has changed if", {way: WAYS[way] for way in ways}, key="changed_by")
@@ -221,8 +214,9 @@ def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     return Criterion(by, tolerance / 100, confidence / 100, above, by_group), tuple(chosen)
 
 
-def draw(found: SafeBudgets, origin: Provenance) -> None:
+def draw(rows: pd.DataFrame, found: SafeBudgets) -> None:
     """The answer and everything behind it."""
+    origin = origin_of(rows)
     certain = found.answers["safe"].notna().any()
     box = st.success if certain else st.warning
     lines = sentences.headline(found)
@@ -236,16 +230,12 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
     if found.criterion.by_group:
         drop_stale_option("safe_group", found.groups)
         group = st.selectbox("Group", found.groups, **in_url("safe_group"))
-    table = found.table[found.table["group"] == group]
-    tolerance = found.criterion.tolerance
-    figure = figures.risk_against_budget(
-        table, tolerance, AXES[found.criterion.by], page_theme(), "" if group == ALL else group
-    )
-    caption = figures.caption_risk_against_budget(table, tolerance)
-    show(figure, table, caption, "safe-risk", "risk-by-budget", origin)
+    table = risk_table(found, group)
+    show_view("risk_by_budget", rows, "safe-risk", source=origin, frame=table)
     for line in sentences.method_lines(found):
         st.markdown(f"- {plain(line)}")
-    offered_table("Risk of every budget", as_percent(table, SHARES), TABLE, "safe-table", origin)
+    shown = as_percent(table, SHARES).assign(p_value=[float(f"{p:.3g}") for p in table["p_value"]])
+    offered_table("Risk of every budget", shown, TABLE, "safe-table", origin)
     with st.expander("How it was tested and counted", **in_url("safe_how")):
         for line in sentences.notes(found):
             st.markdown(f"- {plain(line)}")

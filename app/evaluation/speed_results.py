@@ -1,15 +1,13 @@
-"""The results of a benchmark: rates, time within a step, prefill, memory, and the cost of recording, with bounds."""
+"""The form and the results of a benchmark: rates, prefill and memory, with bounds."""
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
-from app.base.theme import theme as page_theme
 from app.base.widgets import private_switch
 from app.evaluation.result_rows import measured_rows
-from app.figures.figure import show
+from app.figures.figure import show_view
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.model_section import propose_model
 from app.queue.job_panel import queue_and_open
@@ -21,7 +19,6 @@ from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name
 from kvlab.planning.choices import model_field_help
 from kvlab.results import speed_tables
-from kvlab.views import speed
 
 FIRST = ["decode", "prefill", "memory"]
 
@@ -84,15 +81,6 @@ def speed_form() -> None:
         queue_and_open("speed", lambda: job)
 
 
-# Title, whether more is better, and the meaning of the tick.
-TITLES = {
-    "rate": ("Decode rate", True, speed.DEVICE_BOUND),
-    "prefill": ("Seconds to read and compress the prompt", False, speed.DEVICE_BOUND),
-    "memory": ("Memory footprint, compared with the budget", False, "the budget"),
-    "freed": ("Memory that the device's allocator gave to the cache", False, "the budget"),
-}
-
-
 def results(name: str | None = None) -> None:
     """The pickers and all figures of one file; `name` is the file of a job."""
     rows = measured_rows("benchmarks")
@@ -117,31 +105,14 @@ def results(name: str | None = None) -> None:
         return
     drop_stale_option("load", list(load_of))
     place = right.selectbox("Measured on", list(load_of), **in_url("load"))
-    draw(speed_tables.rows_of_load(rows, load_of[place]), rows, place)
-
-
-def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
-    """All figures of one load that have data."""
+    here = speed_tables.rows_of_load(rows, load_of[place])
     origin = speed_tables.origin(here)
-    theme = page_theme()
     copied = speed_tables.bandwidth(rows)
     if copied is not None:
         st.caption(
             plain(f"This device copies {copied:.1f} GB/s; bounds are the bytes to be moved divided by that rate.")
         )
-    for name, (title, more, bound) in TITLES.items():
-        figure_name, unit = speed_tables.MEASURES[name]
-        frame = speed_tables.speed_table(here, figure_name)
-        if frame["value"].notna().any():
-            figure = speed.measured(frame, unit, place, theme, title, bound)
-            caption = speed.caption_measured(frame, unit, more, bound)
-            show(figure, frame, caption, f"speed-{name}", f"{name}-{place}", origin)
-    parts = speed_tables.split(here)
-    if len(parts):
-        figure = speed.step_split(parts, place, theme)
-        show(figure, parts, speed.caption_step_split(parts), "speed-split", f"step-{place}", origin)
-    cost = speed_tables.recording(here)
-    if len(cost):
-        figure = speed.recording(cost, place, theme)
-        show(figure, cost, speed.caption_recording(cost), "speed-recording", f"recording-{place}", origin)
+    for name, measure in speed_tables.MEASURES.items():
+        if here.loc[here["figure"] == measure.figure, "median"].notna().any():
+            show_view("speed", here, f"speed-{name}", source=origin, measure=name)
     st.caption(f":material/folder_open: {plain(str(origin))}")

@@ -190,18 +190,19 @@ def show_view(
     *,
     on_click: Callable[[], None] | None = None,
     source: FigureSource = "",
+    frame: pd.DataFrame | None = None,
     **place: Any,
 ) -> Drawn | None:
     """The view with its title, export menu (pictures, CSV, HTML, a slide of a story), alternative text and caption.
 
-    None, with one sentence, if the subject cannot give it, or if all of its lines or cells are equal. `on_click` and
-    `key` are those of `show`.
+    None, with one sentence, if the subject cannot give it, or if all of its lines or cells are equal. `frame` is the
+    view's, where the page has read it for something else too. `on_click` and `key` are those of `show`.
     """
     found = find_view(name)
     try:
         found.check(subject)
         wanted = {part: place[part] for part in signature(found.read).parameters if part in place}
-        frame = frame_of(name, subject, **wanted)
+        frame = frame_of(name, subject, **wanted) if frame is None else frame
         if frame.empty:
             note(found.describe(frame, subject, **place) or "There is nothing to draw here.")
             return None
@@ -211,6 +212,15 @@ def show_view(
         return None
     has_chart = show(drawn.figure, drawn.frame, drawn.caption, key, drawn.file_name, drawn.provenance, on_click)
     return drawn if has_chart else None
+
+
+def in_pairs(*charts: Callable[[], object]) -> None:
+    """Draw charts two in a row; the last of an odd number has its row to itself."""
+    for first in range(0, len(charts), 2):
+        pair = charts[first : first + 2]
+        for column, draw in zip(st.columns(len(pair), gap="large"), pair, strict=True):
+            with column:
+                draw()
 
 
 @st.cache_resource(max_entries=OPEN_FRAMES, show_spinner=False, hash_funcs=BY_STAMP)

@@ -245,9 +245,10 @@ def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
         return
     numbers = {entry.comparison_id: entry.number for entry in group}
     st.session_state["pick_repeat"] = wanted
-    label = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
+    count = len(set(numbers.values()))
+    labels = {name: f"{number} of {count}" for name, number in numbers.items()}
     help_text = "One prompt of this batch; the page Result shows all of them together."
-    bar.picker("repeat", "Which prompt", list(numbers), label, help_text, on_change=_choose_repeat)
+    bar.picker("repeat", "Which prompt", list(labels), labels.__getitem__, help_text, on_change=_choose_repeat)
 
 
 def _choose_repeat() -> None:
@@ -289,8 +290,8 @@ def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
         reason = f"Opened with this run: {why}."
         st.session_state[OPENED] = wanted
         st.session_state[OPENED_WHY] = why
-    label = lambda name: names[name] + STATUS_NOTE[by_id[name].status]  # noqa: E731
-    if not _bar_picker("run", "Run", list(by_id), wanted, label, reason):
+    labels = {name: names[name] + STATUS_NOTE[run.status] for name, run in by_id.items()}
+    if not _bar_picker("run", "Run", list(labels), wanted, labels.__getitem__, reason):
         return None
     if reason is None:
         remember("run", wanted)

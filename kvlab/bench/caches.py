@@ -84,7 +84,10 @@ def _through_attention(
     batch, _, tokens, head_dim = keys.shape
     query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
     query = query.to(keys.device)
-    work = lambda: attend_by_hand(layer, module, query, keys, values)  # noqa: E731
+
+    def work() -> Tensor:
+        return attend_by_hand(layer, module, query, keys, values)
+
     if layer.settings.pipeline.score.needs_hidden_states:
         states = normal(model, source, batch, tokens, model.config.hidden_size)
         # Call the module with `work` as its forward, so that hooks see its inputs.

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -180,9 +181,12 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLa
     found = [known.get(run.run_id, NOTHING) for run in compressed]
     verdicts = [row["verdict"] for row in found if row.get("verdict") not in (None, "unfinished")]
     right = sum(verdict == "right" for verdict in verdicts)
-    known_gaps = zip(compressed, (row.get("mean_kl") for row in found), strict=True)
-    gaps = {run.label: float(kl) for run, kl in known_gaps if isinstance(kl, float)}  # 0 is a valid KL
-    closest = min(gaps, key=gaps.__getitem__, default="")
+    gaps: dict[str, list[float]] = {}  # of each method and budget, over the prompts
+    for run, row in zip(compressed, found, strict=True):
+        if isinstance(row.get("mean_kl"), float):  # 0 is a valid KL
+            gaps.setdefault(run.label, []).append(row["mean_kl"])
+    means = {label: fmean(over) for label, over in gaps.items()}
+    closest = min(means, key=means.__getitem__, default="")
     sizes = [known.get(run.run_id, NOTHING).get("bytes") for run in runs]
     return {
         "kind": "comparison",
@@ -199,7 +203,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLa
         "right": right if verdicts else None,
         "judged": len(verdicts),
         "answer": f"{right} of {len(verdicts)} right" if verdicts else "",
-        "least_kl": gaps.get(closest),
+        "least_kl": means.get(closest),
         "closest": closest,
         "score": None,
         "owner": first.owner,

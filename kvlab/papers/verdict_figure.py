@@ -291,13 +291,13 @@ def verdict_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
                 textposition="inside",
                 insidetextanchor="middle",
                 textangle=0,
-                # A number is read on a plain or a sparsely hatched ground only.
+                # A number is read on a plain or a sparsely and faintly hatched ground only.
                 insidetextfont={"color": INK[theme] if pattern else SURFACES[theme]},
                 marker={
                     "color": colour,
                     "pattern": {
                         "shape": pattern,
-                        "fgcolor": colour,
+                        "fgcolor": mix(colour, SURFACES[theme], 0.4),
                         "bgcolor": mix(colour, SURFACES[theme], 0.7) if pattern else colour,
                         "size": 9,
                         "solidity": 0.12,

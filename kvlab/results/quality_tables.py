@@ -143,7 +143,7 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
 def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     """One row per arm and budget: mean score over tasks, mean bytes per prompt, and whether it is Pareto-optimal.
 
-    `axis`: the bytes that count, live_bytes or bytes_read. Only tasks where more is better and that all arms have, so
+    An arm that scores 0 is not: the least bytes of all would make it so. `axis`: the bytes that count, live_bytes or bytes_read. Only tasks where more is better and that all arms have, so
     that skipping hard tasks does not pay. Columns: `NAMES`,
     score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
     """
@@ -157,7 +157,7 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     score = found["score"].to_numpy(float)
     return found.assign(
         frontier=[
-            not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
+            bool(p) and not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
             for s, p in zip(size, score, strict=True)
         ]
     )
@@ -200,6 +200,11 @@ def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.D
     both = both.rename(columns={"score_full": "full"}).assign(lost=sign * (both["score_full"] - both["score"]))
     order = both.assign(_goodness=sign * both["score"])
     return order.sort_values(["lost", "_goodness"], ascending=[False, True], kind="stable").drop(columns="_goodness")
+
+
+def answer_texts(rows: pd.DataFrame) -> pd.Series:
+    """The answers of each prompt as plain text, several with commas; empty for a prompt without."""
+    return rows["answer"].map(lambda text: ", ".join(json.loads(text)) or None, na_action="ignore")
 
 
 @view("score_by_budget", title="Score by budget", page="quality")

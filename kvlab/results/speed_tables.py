@@ -1,25 +1,45 @@
-"""Tables behind the Speed page, from benchmark rows (`kvlab.bench.rows.SCHEMA`) at one batch and context."""
+"""Tables and the view of benchmark rows (`kvlab.bench.rows.SCHEMA`) at one batch and context."""
 
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from kvlab.common.formatting import model_title
+from kvlab.common.formatting import join_words, model_title
+from kvlab.core.errors import UserError
+from kvlab.core.validation import quote_value
+from kvlab.views import speed
+from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.view import view
 from kvlab.views.frames.speed import REFERENCE
 
-# measure: (name of the figure in the rows, unit)
+
+class Measure(NamedTuple):
+    """A measured figure: its name in the rows, and how it is drawn; `bound` is what the tick at a bar means."""
+
+    figure: str
+    unit: str
+    title: str
+    more_is_better: bool
+    bound: str
+
+
 MEASURES = {
-    "rate": ("decode rate", "tokens/s"),
-    "prefill": ("prefill", "s"),
-    "memory": ("allocated bytes", "bytes"),
-    "freed": ("allocator: taken by the cache", "bytes"),
+    "rate": Measure("decode rate", "tokens/s", "Decode rate", True, speed.DEVICE_BOUND),
+    "prefill": Measure("prefill", "s", "Seconds to read and compress the prompt", False, speed.DEVICE_BOUND),
+    "memory": Measure("allocated bytes", "bytes", "Memory footprint, compared with the budget", False, "the budget"),
+    "freed": Measure(
+        "allocator: taken by the cache",
+        "bytes",
+        "Memory that the device's allocator gave to the cache",
+        False,
+        "the budget",
+    ),
 }
-DECIDING = "scoring and deciding"
-RECORDING = "recording {} / off"
-LEVELS = ("light", "full")
 COLUMNS = [
     "method", "label", "value", "spread", "bound", "ratio", "limit", "reference", "own_ratio", "is_full", "status",
     "note", "repeats",
@@ -28,8 +48,7 @@ COLUMNS = [
 
 def loads(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
     """(model, batch, context) of all measurements, each model's largest context first."""
-    drawn = {figure for figure, _ in MEASURES.values()} | {RECORDING.format(level) for level in LEVELS} | {DECIDING}
-    measured = rows[(rows["batch"] > 0) & rows["figure"].isin(drawn)]
+    measured = rows[(rows["batch"] > 0) & rows["figure"].isin([one.figure for one in MEASURES.values()])]
     found = measured[["model", "batch", "context"]].drop_duplicates().sort_values("context", ascending=False)
     return [(str(model), int(batch), int(context)) for model, batch, context in found.itertuples(index=False)]
 
@@ -75,29 +94,6 @@ def speed_table(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
     )
 
 
-def split(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decode step time per method split into attention, deciding, rest, whole (ms), with columns label, method.
-
-    Deciding is the attention step minus the same over as many slots without decisions, round by round; rest is the
-    whole step minus attention. Empty unless modes decode and compress were both measured.
-    """
-    figures = {"whole": "decode step", "attending": "attention step", "deciding": DECIDING}
-    parts = {name: speed_table(rows, figure).set_index("label")["value"] for name, figure in figures.items()}
-    both = pd.DataFrame({name: part[~part.index.duplicated()] for name, part in parts.items()})
-    both = both.dropna(subset=["whole", "attending", "deciding"])
-    deciding = both["deciding"].clip(lower=0)
-    attention = (both["attending"] - deciding).clip(lower=0)
-    rest = (both["whole"] - both["attending"]).clip(lower=0)
-    table = pd.DataFrame({"attention": attention, "deciding": deciding, "rest": rest, "whole": both["whole"]})
-    return table.rename_axis("label").reset_index()
-
-
-def recording(rows: pd.DataFrame) -> pd.DataFrame:
-    """Step time relative to no recording, one row per method and level (value, spread, label, level)."""
-    frames = [speed_table(rows, RECORDING.format(level)).assign(level=level) for level in LEVELS]
-    return pd.concat(frames, ignore_index=True).dropna(subset="value")
-
-
 def label(row: pd.Series) -> str:
     """A method with its budget and options, such as `h2o 20 %` or `full (sdpa)`."""
     method = str(row["method"])
@@ -127,3 +123,35 @@ def bandwidth(rows: pd.DataFrame) -> float | None:
     """Measured copy bandwidth of the device in GB/s; None if not measured."""
     found = rows.loc[rows["figure"] == "copy bandwidth", "median"].dropna()
     return float(found.iloc[-1]) if len(found) else None
+
+
+@view("speed", title="Speed", page="speed")
+def speed_of(rows: pd.DataFrame, measure: str = "rate") -> pd.DataFrame:
+    """`speed_table` of one of `MEASURES`; of rows of several loads, at the largest context.
+
+    Raises UserError for another measure, and where it was not measured.
+    """
+    if measure not in MEASURES:
+        raise UserError(f"There is no measure {quote_value(measure)} of speed: choose {join_words(list(MEASURES))}.")
+    if "figure" not in rows:
+        raise UserError("These rows are of an evaluation: speed is drawn of a benchmark's, measured by `kvlab bench`.")
+    figure = MEASURES[measure].figure
+    measured = loads(rows[(rows["figure"] == figure) & rows["median"].notna()])
+    if not measured:
+        raise UserError(f"These rows have no {figure}: measure it with `kvlab bench`.")
+    here = rows_of_load(rows, measured[0])
+    table = speed_table(here, figure)
+    table.attrs["place"] = place(here, measured[0])
+    return table
+
+
+@speed_of.figure
+def draw_speed(frame: pd.DataFrame, theme: Theme, measure: str = "rate") -> go.Figure:
+    one = MEASURES[measure]
+    return speed.measured(frame, one.unit, frame.attrs["place"], theme, one.title, one.bound)
+
+
+@speed_of.caption
+def describe_speed(frame: pd.DataFrame, measure: str = "rate") -> str:
+    one = MEASURES[measure]
+    return speed.caption_measured(frame, one.unit, one.more_is_better, one.bound)

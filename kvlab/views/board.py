@@ -12,7 +12,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
-from kvlab.trace.reader import Run
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
@@ -24,6 +25,7 @@ from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, number, percent, plural, token_text, visible
 from kvlab.views.frames import board as frames
 from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.facts import fact_fates, head_shares
 from kvlab.views.frames.verdict import MOST_CHARACTERS
 
 WIDTH = 0.94  # of a cell, as a share of the column
@@ -56,15 +58,18 @@ BESIDE = StripArea(0.13, 0.76, 0.38)
 @view("board", title="Is the answer still right?", page="result")
 def answers_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     """`frames.board.board`; raises UserError if the comparison has no expected answer."""
-    record = runs[0].record
-    expected = frames.expected_answer(runs, load_labels(runs[0].path.parent, record.comparison_id))
+    check = frames.check_answer(runs, _expected(runs))
+    return frames.board(runs, check, frames.verdicts(runs, check))
+
+
+def _expected(runs: Sequence[Run]) -> frames.ExpectedAnswer:
+    name = runs[0].record.comparison_id
+    expected = frames.expected_answer(runs, load_labels(runs[0].path.parent, name))
     if expected is None:
         raise UserError(
-            f"{record.comparison_id} has no expected answer: enter one on the page Result, or give `answer` to the "
-            "comparison."
+            f"{name} has no expected answer: enter one on the page Result, or give `answer` to the comparison."
         )
-    check = frames.check_answer(runs, expected)
-    return frames.board(runs, check, frames.verdicts(runs, check))
+    return expected
 
 
 @answers_of_runs.figure
@@ -216,6 +221,44 @@ def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: 
         f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache it gets "
         f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {in_reader} of the fact. {everywhere}"
     )
+
+
+@view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")
+def fact_of_run(run: Run) -> pd.DataFrame:
+    """The fate of the fact in every head when the answer was written: `with_reader`.
+
+    Raises UserError if the comparison has no expected answer, or the fact behind it is not known.
+    """
+    root = run.path.parent
+    entries = list_runs(root, comparison_id=run.record.comparison_id)
+    runs = [open_run(root / entry.run_id) for entry in entries]
+    check = frames.check_answer(runs, _expected(runs))
+    if not len(check.positions):
+        raise UserError(
+            f"{run.record.comparison_id} does not say where its prompt has the answer: mark it on the page Result."
+        )
+    shares = head_shares(fact_fates(run, check.positions, check.step))
+    return with_reader(shares, frames.readers(runs, check), check.moment)
+
+
+def with_reader(shares: pd.DataFrame, readers: pd.DataFrame, moment: str) -> pd.DataFrame:
+    """`facts.head_shares`; its `attrs` have the head that reads the fact (of `readers`, None if unknown), and when."""
+    reader = readers.iloc[0].to_dict() if len(readers) else None
+    shares.attrs |= {"reader": reader, "moment": moment}
+    return shares
+
+
+@fact_of_run.figure
+def draw_fact(frame: pd.DataFrame, theme: Theme, run: Run, fate: str = "kept") -> go.Figure:
+    reader = frame.attrs["reader"]
+    place = None if reader is None else (int(reader["layer"]), int(reader["head"]))
+    return fact_by_head(frame, run.record.label, fate, place, theme)
+
+
+@fact_of_run.caption
+def describe_fact(frame: pd.DataFrame) -> str:
+    reader = frame.attrs["reader"]
+    return caption_fact_by_head(frame, None if reader is None else pd.Series(reader), frame.attrs["moment"])
 
 
 def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:

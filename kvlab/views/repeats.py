@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
+from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
 from kvlab.views.base import simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import INK, QUIET, no_fading
+from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, number, percent, plural, visible
 from kvlab.views.board import bytes_text, caption_over_budget, in_grid, lay_out
+from kvlab.views.frames import repeats as frames
 from kvlab.views.frames.repeats import Batch, compare_with_best
+from kvlab.views.frames.trade_off import at_budget
 from kvlab.views.frames.verdict import KINDS, NO_REFERENCE
 
 # of a cell; height of the bar and its offset below the row's middle
@@ -28,6 +35,31 @@ STRIP_FOOT = 0.35
 SPAN = 0.88  # width of a 100 % share, relative to the cell
 SIZE_LIMIT = 10  # characters of the bytes text if there are several columns
 ROOMY = 3  # with more columns, cells show the share only
+
+
+@view("repeats", title="How often is the answer still right?", page="result")
+def answers_of_batch(runs: Sequence[Run]) -> pd.DataFrame:
+    """`frames.repeats.batch_prompts` of the runs' batch; raises UserError without a batch, and without answers."""
+    record = runs[0].record
+    if record.repeat is None:
+        raise UserError(
+            f"{record.comparison_id} is of one prompt: `kvlab compare --repeats 10` records ten, each with a needle."
+        )
+    table = frames.batch_prompts(runs[0].path.parent, record.repeat.batch)
+    if not frames.build_batch([table]).is_asked:
+        raise UserError(f"The prompts of {record.repeat.batch} have no answers: record them with a column `answer`.")
+    return table
+
+
+@answers_of_batch.figure
+def draw_answers(frame: pd.DataFrame, theme: Theme, budget: str = "") -> go.Figure:
+    return board(at_budget(frames.cells(frame), budget), theme)
+
+
+@answers_of_batch.caption
+def describe_answers(frame: pd.DataFrame, budget: str = "") -> str:
+    batch = frames.build_batch([frame])
+    return caption_board(replace(batch, cells=at_budget(batch.cells, budget)))
 
 
 def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -79,8 +111,8 @@ def caption_references(batch: Batch) -> str:
     text = f"The full cache itself answers {len(known) - len(failed)} of {plural(len(known), 'prompt')}."
     if failed.empty:
         return text
-    where = "Warning" if len(failed) == len(known) else f"On prompt {', '.join(map(str, failed))}"
-    return f"{text} {where}: {NO_REFERENCE}."
+    where = "every prompt" if len(failed) == len(known) else f"prompt {', '.join(map(str, failed))}"
+    return f"{text} On {where} {NO_REFERENCE}."
 
 
 def rank_line(group: pd.DataFrame) -> str:
@@ -150,8 +182,8 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     """In each cell a scale from 0 to 100 %, the interval and the share."""
     known = cells[cells["n"] > 0]
     whole = known["span"] - 1 + SPAN
-    at = lambda share: known["x"] - whole / 2 + whole * share  # noqa: E731
-    low, high, share = (at(known[name].astype(float)) for name in ("share_low", "share_high", "share"))
+    start = known["x"] - whole / 2
+    low, high, share = (start + whole * known[name].astype(float) for name in ("share_low", "share_high", "share"))
     y = known["y"] + FOOT
     colour = SEQUENTIAL[theme][-2] if theme == "light" else pick(HUES["blue"], theme)
     hover = [[row.row, row.column, _told(row)] for row in known.itertuples()]
@@ -162,14 +194,14 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
             orientation="h",
             y=y,
             x=wide,
-            base=start,
+            base=begin,
             width=thick,
             marker={"color": ink, "line": {"width": 0}},
             **shared,
             **no_fading(),
         )
-        for wide, start, thick, ink in (
-            (whole, known["x"] - whole / 2, 0.02, quiet),
+        for wide, begin, thick, ink in (
+            (whole, start, 0.02, quiet),
             (high - low, low, BAR, mix(colour, SURFACES[theme], 0.45)),
         )
     ]

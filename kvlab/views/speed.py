@@ -1,4 +1,4 @@
-"""Speed of benchmarks: rates beside the full cache and the bound of the device, parts of a step, context length."""
+"""Speed of benchmarks: rates beside the full cache and the bound of the device, and by context length."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from kvlab.views.base.words import (
     byte_size,
     byte_unit,
     comparison_words,
-    contrast,
     join_names,
     near,
     number,
-    part,
     sentence,
     some_of,
 )
@@ -41,10 +39,8 @@ def drop_doubtful(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
     return frame[np.array(sure, bool)]
 
 
-PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"
 ROOM_FOR_RATIO = 1.5  # of the longest bar
-LEVEL_HUES = {"light": ("blue", ""), "full": ("orange", "/")}
 PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
 
 
@@ -123,71 +119,9 @@ def caption_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound
     return f"Best of the compressed caches: {names}, {how} the full cache."
 
 
-def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """Milliseconds of a decode step: attention, compression decisions, and the rest of the model."""
-    figure = go.Figure()
-    for column, name, hue, pattern in PARTS:
-        figure.add_bar(
-            y=frame["label"],
-            x=frame[column],
-            orientation="h",
-            name=name,
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
-            hovertemplate=f"%{{y}}: {name} %{{x:.3g}} ms<extra></extra>",
-        )
-    height = 170 + 38 * len(frame)
-    title = "Time of a decode step"
-    finish(figure, title=title, x=f"ms per step<br>{place}", y="method and budget", theme=theme, height=height)
-    return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
-
-
-def caption_step_split(frame: pd.DataFrame) -> str:
-    """Who spends most and least of a step on deciding."""
-    shares = frame.set_index("label")["deciding"] / frame.set_index("label")[["attention", "deciding", "rest"]].sum(
-        axis=1
-    )
-    share = part(float(shares.iloc[0])) if len(shares) else ""
-    return contrast(
-        shares,
-        "Deciding what to keep takes the largest part of a step with {most}, the smallest with {least}.",
-        f"Deciding what to keep takes {share} of a step with every method.",
-        f"Deciding what to keep takes {share} of a step with {{only}}.",
-    )
-
-
 def _spread(spread: pd.Series, theme: Theme) -> dict[str, object]:
     """Error bars over the range of the readings."""
     return {"type": "data", "array": spread.fillna(0) / 2, "thickness": 1.2, "width": 4, "color": INK[theme]}
-
-
-def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """Duration of a recorded step relative to an unrecorded one, one bar per level."""
-    figure = go.Figure()
-    for level, group in frame.groupby("level", sort=False):
-        hue, pattern = LEVEL_HUES[str(level)]
-        figure.add_bar(
-            y=group["label"],
-            x=group["value"],
-            orientation="h",
-            name=f"level {level}",
-            error_x=_spread(group["spread"], theme),
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
-            hovertemplate=f"%{{y}}, level {level}: %{{x:.3g}} times<extra></extra>",
-        )
-    height = 170 + 46 * frame["label"].nunique()
-    title = "Cost of recording per decode step"
-    x = f"relative to a step without recording<br>{place}"
-    finish(figure, title=title, x=x, y="method and budget", theme=theme, height=height)
-    figure.add_vline(1, line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"})
-    return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
-
-
-def caption_recording(frame: pd.DataFrame) -> str:
-    """By how much recording slows steps down at most."""
-    most = frame["value"].max()
-    if pd.isna(most):
-        return "How much recording slows a step down was not measured."
-    return f"A recorded step takes at most {number(most, 3)} times as long as one without recording."
 
 
 def _ratio(line: Any, unit: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -32,31 +35,37 @@ RESULTS = [
 ]
 
 
+def record(layers: int, heads: int, sliding: tuple[int, ...] = ()) -> Any:
+    model = SimpleNamespace(num_hidden_layers=layers, num_key_value_heads=heads)
+    return SimpleNamespace(model=model, sliding_layers=sliding)
+
+
 def test_the_heads_of_the_cheapest_changes_are_counted_with_their_price():
-    lost = count_lost_heads(RESULTS, (0, 1), 2)
-    counts = lost.heads.set_index(["layer", "head"])
+    lost = count_lost_heads(RESULTS, record(2, 2))
+    counts = lost.set_index(["layer", "head"])
     assert counts["count"].to_dict() == {(0, 0): 0, (0, 1): 1, (1, 0): 3, (1, 1): 0}
     assert counts.loc[(1, 0), "slots"] == 6 and counts.loc[(0, 1), "slots"] == 6
     assert counts.loc[[(0, 0), (1, 1)], "slots"].isna().all()
-    assert (lost.results, lost.located, lost.everywhere) == (5, 3, 1), "one is restored by nothing"
-    assert lost.slots == (2, 6, 8, 30)
+    counted = {"results": 5, "located": 3, "prompts": 1}
+    assert lost.attrs == counted, "one is restored by nothing, and one in every head"
 
 
 def test_layers_without_a_recording_are_left_out_and_no_result_is_no_lost_head():
-    lost = count_lost_heads([], (1, 3), 1)
-    assert lost.heads["layer"].tolist() == [1, 3] and lost.heads["count"].sum() == 0
-    assert (lost.results, lost.slots) == (0, ())
+    lost = count_lost_heads([], record(4, 1, sliding=(0, 2)))
+    assert lost["layer"].tolist() == [1, 3] and lost["count"].sum() == 0
+    assert lost.attrs["results"] == 0
 
 
 def test_n_is_said():
-    caption = caption_lost_heads(count_lost_heads(RESULTS, (0, 1), 2), over=4)
+    several = [one.model_copy(update={"comparison_id": f"c{place % 4}"}) for place, one in enumerate(RESULTS)]
+    caption = caption_lost_heads(count_lost_heads(several, record(2, 2)))
     assert caption == "Giving their tokens back to single heads restores 3 of the 5 lost answers, of 4 prompts."
-    assert "none of the 2 lost answers" in caption_lost_heads(count_lost_heads([RESULTS[4]] * 2, (0, 1), 2), over=2)
+    assert "none of the 2 lost answers" in caption_lost_heads(count_lost_heads([RESULTS[4]] * 2, record(2, 2)))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_map_has_layers_across_and_counts_on_its_cells(theme: str):
-    figure = lost_heads(count_lost_heads(RESULTS, (0, 1), 2), theme)
+    figure = lost_heads(count_lost_heads(RESULTS, record(2, 2)), theme)
     heat = figure.data[0]
     assert heat.z.tolist() == [[0, 3], [1, 0]]
     assert "median price 6 slots" in str(heat.text[0][1])

@@ -10,7 +10,6 @@ import pandas as pd
 
 from kvlab.papers.kvmerger.merging_sets import Walkthrough
 from kvlab.views.frames.repeats import Batch
-from kvlab.views.lost_heads import LostHeads
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
 VARIANTS = ("seed 1", "seed 2", "seed 3", "single", "none", "all", "equal", "missing")
@@ -78,7 +77,9 @@ def _text(measure: str) -> Callable[[Values], tuple[Any, ...]]:
 
 def _lost_heads(values: Values) -> tuple[Any, ...]:
     located = {"none": 0, "all": 4, "missing": 0}.get(values.variant, 2)
-    return LostHeads(values.frame("layer:i head:p count:n"), 4, located, 0, (3,)), 7
+    frame = values.frame("layer:i head:p count:n")
+    frame.attrs |= {"results": 4, "located": located, "prompts": 7}
+    return (frame,)
 
 
 def _batch(values: Values) -> tuple[Any, ...]:
@@ -191,8 +192,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view serving.pages_over_steps": _frame(f"{STEP} fragmentation:s", sharing="layer"),
     "view serving.pages_map": _frame("page:i kept:n"),
     "view speed.measured": _frame("label:l value:v ratio:v", "tokens/s", True, method="h2o", repeats=3, spread=0.0),
-    "view speed.step_split": _frame("label:l attention:v deciding:v rest:v"),
-    "view speed.recording": _frame("label:l value:v"),
     "view speed.over_length": _sizes,
     "view speed.against_the_paper": _frame("method:l our_ratio:v paper_ratio:v"),
     "view difference.describe_difference_kl": _frame("token:i a:v b:v"),

@@ -35,36 +35,29 @@ def sizes() -> pd.DataFrame:
 
 
 def benchmark() -> pd.DataFrame:
-    """Rows of three caches; attention and deciding of one of them are timed apart, another did not fit."""
+    """Rows of three caches, of which one did not fit."""
 
-    def row(figure: str, method: str, value: float | None, mode: str = "decode", **more: object) -> Row:
+    def row(figure: str, method: str, value: float | None, **more: object) -> Row:
         budget = {} if method == "full" else {"budget": 0.2, "budget_unit": "fraction"}
         known = {"repeats": 5, "iqr": 0.1, "device": "cpu: a processor", "dtype": "float32"}
-        return Row(mode, figure, "mini", method, 1, 512, "ms", median=value, **(known | budget | more))
+        return Row("decode", figure, "mini", method, 1, 512, "ms", median=value, **(known | budget | more))
 
     rows = [
         row("decode rate", "full", 100.0, bound=400.0, ratio_to_full=1.0, is_full=True),
         row("decode rate", "h2o", 220.0, bound=900.0, ratio_to_full=2.2),
         row("decode rate", "keepkv", None, status="oom", note="the model does not fit"),
         row("decode step", "h2o", 4.5),
-        row("attention step", "h2o", 2.0, mode="compress"),
-        row("scoring and deciding", "h2o", 0.5, mode="compress"),
-        row("recording light / off", "h2o", 1.04, mode="overhead"),
-        row("recording full / off", "h2o", 1.8, mode="overhead"),
     ]
     return to_table(rows).to_pandas().assign(name="made up")
 
 
 def drawn(theme: str):
     rates = speed_tables.speed_table(benchmark(), "decode rate")
-    parts, cost = speed_tables.split(benchmark()), speed_tables.recording(benchmark())
     table, size = ranks(), sizes()
     yield "ranks", quality.rank_table(table, theme), quality.caption_rank_table(table)
     yield "bytes", quality.score_against_bytes(size, theme), quality.caption_score_against_bytes(size)
     caption = speeds.caption_measured(rates, "tokens/s", True)
     yield "rates", speeds.measured(rates, "tokens/s", PLACE, theme, "Rate"), caption
-    yield "split", speeds.step_split(parts, PLACE, theme), speeds.caption_step_split(parts)
-    yield "recording", speeds.recording(cost, PLACE, theme), speeds.caption_recording(cost)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -77,7 +70,7 @@ def test_every_figure_is_named_read_and_not_empty(theme: str):
 
 def test_what_was_measured_on_what_stands_on_every_figure_of_speed():
     for name, figure, _ in drawn("light"):
-        assert (PLACE in figure.layout.xaxis.title.text) == (name in ("rates", "split", "recording"))
+        assert (PLACE in figure.layout.xaxis.title.text) == (name == "rates")
 
 
 def test_shared_ranks_are_marked_and_level_ones_are_bold():
@@ -96,11 +89,6 @@ def test_of_many_tasks_a_cell_has_the_rank_alone():
     figure = quality.rank_table(many)
     assert {text.replace("<b>", "").replace("</b>", "") for text in figure.data[1].text if text} == {"1", "1=", "2"}
     assert "score" not in figure.layout.xaxis.title.text
-
-
-def test_the_parts_of_a_step_add_up_to_it():
-    (line,) = speed_tables.split(benchmark()).to_dict("records")
-    assert (line["attention"], line["deciding"], line["rest"], line["whole"]) == (1.5, 0.5, 2.5, 4.5)
 
 
 def ratios(figure: go.Figure) -> list[str]:

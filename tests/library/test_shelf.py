@@ -59,6 +59,19 @@ def test_a_run_that_is_the_full_caches_equal_is_the_closest(kept: Path):
     assert (row["least_kl"], row["closest"]) == (0.0, "keepkv 25 %")
 
 
+def test_of_several_prompts_the_closest_is_so_on_average(tmp_path: Path):
+    for number in (1, 2):
+        repeat = Repeat(batch="night", number=number, of=2, planting=Planting(draw=number))
+        comparison(tmp_path, f"night-{number}", repeat=repeat)
+    comparisons, known = list_comparisons(tmp_path), {}
+    for entry in comparisons:
+        for run in entry.runs:
+            gap = {"h2o": 0.5, "keepkv": 0.1 if entry.number == 1 else 2.0}.get(run.method)
+            known[run.run_id] = {"mean_kl": gap, "verdict": None}
+    (row,) = item_table(tmp_path, comparisons, known, {}).to_dict("records")
+    assert (row["least_kl"], row["closest"]) == (0.5, "h2o 25 %")
+
+
 def test_an_answer_said_later_judges_again(kept: Path):
     list_all(kept).read(float("inf"))
     text = next(open_run(path) for path in kept.glob("one*h2o*")).record

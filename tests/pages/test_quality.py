@@ -1,4 +1,4 @@
-"""The page Quality: what the form sends, what results show, and the way from a cell to a recorded prompt."""
+"""The page Scores: what the form sends, what results show, and the way from a cell to a recorded prompt."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_board_over_all_prompts_comes_first_with_n_and_what_is_left_out(runs
     assert "of 3 (" in ranking
     assert "Not ranked: **full cache**" in ranking
     assert "Prompt 2 of 4" in text
-    assert "full cache does not answer" not in text
+    assert "own answer is another one" not in text
     assert len(page.dataframe[0].value) == 3, "the single prompts of the cell"
 
 
@@ -75,8 +75,8 @@ def test_prompts_that_the_full_cache_fails_are_named_over_the_ranking(
         write_repeat(runs_root, number, "no such words" if number in failing else None)
     page = open_page("compare", comparison="night-01")
     warned = [str(element.value).replace("\\", "") for element in page.warning]
-    where = "Warning" if len(failing) == 2 else "On prompt 2"
-    assert any(f"{where}: the full cache does not answer either" in line for line in warned)
+    where = "every prompt" if len(failing) == 2 else "prompt 2"
+    assert any(f"On {where} the full cache's own answer is another one" in line for line in warned)
 
 
 def test_a_batch_still_under_way_says_how_many_prompts_it_rests_on(runs_root: Path, open_page: Open):

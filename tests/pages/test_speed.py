@@ -38,11 +38,11 @@ def measured(runs_root: Path) -> Path:
 def test_results_say_on_what_they_were_measured(measured: Path, open_page: Open):
     page = open_page("speed")
     text = told(page)
-    assert "h2o 20 %, better than the full cache" in text and "A recorded step takes at most 1.8 times as long" in text
+    assert "h2o 20 %, better than the full cache" in text
     place = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"
     assert page.selectbox(key="load").value == place
-    charts = [element.proto.spec for element in page.get("plotly_chart")]
-    assert len(charts) == 3 and all("a processor" in chart for chart in charts)
+    (chart,) = (element.proto.spec for element in page.get("plotly_chart"))
+    assert "a processor" in chart
 
 
 def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, started_workers: list):

@@ -1,4 +1,4 @@
-"""Every registered view, drawn of generated runs in both themes: small, named, not empty, one sentence, its files."""
+"""Every registered view, drawn of generated runs and results in both themes: small, named, not empty, one sentence."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+import kvlab.results.risk.export  # registers, with what it imports, the views of evaluations
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import KVLAB
 from kvlab.core.restore import Restore
+from kvlab.papers.evaluations import origin_of
+from kvlab.results import speed_tables
 from kvlab.trace import Run, open_run
+from kvlab.trace.catalogue import list_runs
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.trace.user_labels import save_answer
 from kvlab.views.base.view import Drawn, all_views, find_view
 from kvlab.views.frames.prompt_spans import parse_spans
 from tests.cli.running import kvlab
+from tests.figures.test_quality import benchmark
+from tests.pages.test_repeats_page import search_of, write_repeat
+from tests.results.risk_rows import rows_of
 from tests.synthetic.runs import write_synthetic_run
 
 MAX_BYTES = 2_000_000
 MAX_CELLS = 768
 METHODS = (("full", 1.0), ("h2o", 0.1), ("keepkv", 0.1), ("keepkv", 0.2), ("pool", 0.1))
-OF_READINGS = ("steps_read",)  # drawn of a real run with a sparse reading: tests/engine/test_recorded_readings.py
+# drawn of a real run with a sparse reading, and of rows of a board's tasks
+ELSEWHERE = {"steps_read": "tests/engine/test_recorded_readings.py", "public_board": "tests/views/test_public_board.py"}
+OF_BATCH = ("repeats", "lost_heads")
 KVLABS = [name for name in all_views() if all_views().origin(name) == KVLAB]
 
 
@@ -79,17 +88,41 @@ def restored(run: Run) -> RestoreResult:
 
 
 @pytest.fixture(scope="module")
-def drawn(runs: list[Run]) -> dict[str, tuple[Drawn, Drawn]]:
-    """Each view of a run or comparison, light and dark; the run is one that merges."""
-    found = {name: find_view(name) for name in KVLABS}
-    subjects: dict[str, Any] = {"run": runs[2], "runs": runs}
+def batch(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """The runs of the first of two prompts; what restores the answers of both is known."""
+    root = tmp_path_factory.mktemp("batch") / "runs"
+    for number in (1, 2):
+        name = write_repeat(root, number)
+        for entry in list_runs(root, comparison_id=name):
+            if entry.method != "full":
+                search_of(root, name, entry.run_id, ((0, 0),))
+    return [open_run(root / entry.run_id) for entry in list_runs(root, comparison_id="night-01")]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, pd.DataFrame]:
+    """Rows of an evaluation with two methods over 40 prompts at two depths, and those of a benchmark."""
+    scored = rows_of({"h2o": [0, 8, 24], "snapkv": [0, 1, 24]}, 40)
+    scored = scored.assign(depth=(scored["index"] % 2).astype(float), name="mine")
+    scored.attrs["source"] = origin_of(scored)
+    timed = benchmark().assign(scale=1, versions='{"torch": "2"}')
+    timed.attrs["source"] = speed_tables.origin(timed)
+    return {"speed": timed, "": scored}
+
+
+@pytest.fixture(scope="module")
+def drawn(runs: list[Run], batch: list[Run], results: dict[str, pd.DataFrame]) -> dict[str, tuple[Drawn, Drawn]]:
+    """Each view, light and dark; the run is one that merges."""
     spans = parse_spans("first:0-99;second:100-399", 1500)
     place = {"token": 40, "spans": spans, "span": (300, 304), "result": restored(runs[2])}
-    return {
-        name: (view.draw(subjects[view.kind], "light", **place), view.draw(subjects[view.kind], "dark", **place))
-        for name, view in found.items()
-        if view.kind in subjects and name not in OF_READINGS
-    }
+    found = {}
+    for name in KVLABS:
+        if name not in ELSEWHERE:
+            view = find_view(name)
+            several = batch if name in OF_BATCH else runs
+            subject = {"run": runs[2], "runs": several, "rows": results.get(name, results[""])}[view.kind]
+            found[name] = (view.draw(subject, "light", **place), view.draw(subject, "dark", **place))
+    return found
 
 
 def test_every_view_is_small_named_and_not_empty(drawn: dict[str, tuple[Drawn, Drawn]]) -> None:
@@ -104,7 +137,8 @@ def test_every_view_is_small_named_and_not_empty(drawn: dict[str, tuple[Drawn, D
                 if trace.type == "heatmap":
                     assert max(trace.z.shape) <= MAX_CELLS and _is_finite(trace.z), name
                     leads = (figure.layout.meta or {}).get("go", {})
-                    assert leads and set(leads.values()) <= {"layer", "head", "step", "token"}, name
+                    assert leads or find_view(name).kind == "rows", name
+                    assert set(leads.values()) <= {"layer", "head", "step", "token"}, name
                 elif trace.type == "image":
                     assert trace.source.startswith("data:image/png"), name
                 elif trace.type != "sankey":
@@ -159,3 +193,34 @@ def _is_finite(values: Any) -> bool:
         return bool(np.isfinite(np.asarray(values, float)).any())
     except (TypeError, ValueError):
         return len(values) > 0
+
+
+def test_a_view_of_what_was_not_measured_is_one_sentence(
+    runs: list[Run], batch: list[Run], results: dict[str, pd.DataFrame]
+) -> None:
+    scored = results[""]
+    for name, subject, place, told in (
+        ("speed", scored, {}, "of an evaluation"),
+        ("speed", results["speed"], {"measure": "prefill"}, "no prefill"),
+        ("speed", results["speed"], {"measure": "joy"}, "no measure 'joy'"),
+        ("risk_by_budget", scored, {"by": "kl"}, "No row has a KL"),
+        ("repeats", runs, {}, "of one prompt"),
+        ("lost_heads", runs, {}, "restored yet"),
+        ("fact_by_head", batch[0], {}, "recorded at level light"),
+    ):
+        with pytest.raises(UserError, match=told):
+            find_view(name).draw(subject, **place)
+
+
+def test_the_command_draws_results_by_their_name(results: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+    for folder, name, rows in (("eval/mine", "part-000000", results[""]), ("bench", "fast", results["speed"])):
+        (tmp_path / folder).mkdir(parents=True)
+        plain = pd.DataFrame(rows.drop(columns="name").to_dict("list"))  # its source is no JSON
+        plain.to_parquet(tmp_path / folder / f"{name}.parquet", index=False)
+    file = tmp_path / "risk.csv"
+    told = kvlab("view", "mine", "risk_by_budget", "--runs", str(tmp_path), "--to", str(file))
+    assert "Smallest safe budget: h2o" in told
+    assert pd.read_csv(file)["changed"].tolist() == [0, 8, 24, 0, 1, 24]
+    assert "h2o 20 %" in kvlab("view", "fast", "speed", "--runs", str(tmp_path))
+    with pytest.raises(UserError, match="no evaluation or benchmark 'slow'.*there are fast, mine"):
+        kvlab("view", "slow", "speed", "--runs", str(tmp_path))

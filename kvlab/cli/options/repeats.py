@@ -16,8 +16,6 @@ from kvlab.cli.options.tables import print_batch
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.repeats import Planting, plantings
-from kvlab.trace import open_run
-from kvlab.trace.catalogue import list_repeats
 
 Resume = Annotated[str, typer.Option(help="resume a stopped comparison or batch by its id")]
 
@@ -67,12 +65,10 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """Print a batch: right answers with intervals, rankings, and the full cache's results."""
-    from kvlab.views.frames.repeats import build_batch, rank_cells, repeat_table
+    from kvlab.views.frames.repeats import batch_prompts, build_batch, rank_cells
     from kvlab.views.repeats import caption_references, caption_significance, rank_line
 
-    found = build_batch(
-        [repeat_table([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)]
-    )
+    found = build_batch([batch_prompts(out, batch)])
     if as_json:
         typer.echo(found.cells.to_json(orient="records", indent=2, double_precision=15))
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -14,7 +15,7 @@ from kvlab.common.formatting import format_duration
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.restore import Restore
+from kvlab.core.restore import Restore, RestoreKind
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.engine.restore.failed_run import Evidence, Prompt, decode_forced, gather_evidence, read_prompt
@@ -266,6 +267,14 @@ class _Reruns:
         return are_right
 
 
+def _in_heads(heads: Sequence[tuple[int, int]], kind: RestoreKind = "tokens", tokens: tuple[int, ...] = ()) -> Restore:
+    return Restore(kind=kind, tokens=tokens, heads=tuple(heads))
+
+
+def _of_tokens(tokens: Sequence[int], kind: RestoreKind = "tokens") -> Restore:
+    return Restore(kind=kind, tokens=tuple(sorted(tokens)))
+
+
 @dataclass
 class _Search:
     """The searches for one run, each with a share of the reruns."""
@@ -288,28 +297,25 @@ class _Search:
         tokens = self.tokens()
         if tokens:
             readers = self.evidence.heads(layers, tokens)
-            self.look_for("reading heads", readers, lambda some: Restore(tokens=tokens, heads=tuple(some)), 0.6)
-        whole = lambda some: Restore(kind="heads", heads=tuple(some))  # noqa: E731
-        self.look_for("heads", self.evidence.heads(layers), whole, 0.6)
+            self.look_for("reading heads", readers, partial(_in_heads, tokens=tokens), 0.6)
+        self.look_for("heads", self.evidence.heads(layers), partial(_in_heads, kind="heads"), 0.6)
         for kind in ("evict", "apart") if self.merges else ():
-            undone = lambda some, kind=kind: Restore(kind=kind, heads=tuple(some))  # noqa: E731
-            self.look_for(kind, self.evidence.heads(layers), undone, 0.5)
+            self.look_for(kind, self.evidence.heads(layers), partial(_in_heads, kind=kind), 0.5)
 
     def tokens(self) -> tuple[int, ...]:
         """Tokens to restore in every head: the fact's, or if these do not suffice, those that lost most attention."""
         order = self.evidence.tokens(self.prompt.tokens)
-        back = lambda some: Restore(tokens=tuple(sorted(some)))  # noqa: E731
         fact = [token for token in order if token in self.evidence.fact]
-        if fact and (found := self.look_for("tokens", fact, back, 0.4)).restores:
+        if fact and (found := self.look_for("tokens", fact, _of_tokens, 0.4)).restores:
             return found.returned.tokens
-        found = self.look_for("more tokens", order[:MOST_TOKENS], back, 0.4)
+        found = self.look_for("more tokens", order[:MOST_TOKENS], _of_tokens, 0.4)
         return found.returned.tokens if found.restores else ()
 
     def unread(self) -> None:
         """Search what the reading left out: slots of tokens, in as few heads as possible, and heads."""
         layers = self.prompt.layers
         unread = self.evidence.unread
-        back = lambda some: Restore(kind="read", tokens=tuple(sorted(some)))  # noqa: E731
+        back = partial(_of_tokens, kind="read")
         order = self.evidence.tokens(self.prompt.tokens, unread)
         fact = [token for token in order if token in self.evidence.fact]
         found = self.look_for("unread fact", fact, back, 0.3) if fact else None
@@ -318,10 +324,10 @@ class _Search:
         if found is not None and found.restores:
             tokens = found.returned.tokens
             readers = self.evidence.heads(layers, tokens, unread)
-            read = lambda some: Restore(kind="read", tokens=tokens, heads=tuple(some))  # noqa: E731
-            self.look_for("unread heads", readers, read, 0.5)
-        everything = lambda some: Restore(kind="read", heads=tuple(some))  # noqa: E731
-        self.look_for("reading everything", self.evidence.heads(layers, None, unread), everything, 0.5)
+            self.look_for("unread heads", readers, partial(_in_heads, kind="read", tokens=tokens), 0.5)
+        self.look_for(
+            "reading everything", self.evidence.heads(layers, None, unread), partial(_in_heads, kind="read"), 0.5
+        )
 
     @property
     def merges(self) -> bool:
@@ -334,7 +340,10 @@ class _Search:
         before = self.reruns.done
         prompt = self.prompt
         most = max(round(share * (self.reruns.most - before)), 1)
-        test = lambda parts: self._restore(name, [returned(some) for some in parts])  # noqa: E731
+
+        def test(parts: Sequence[Sequence]) -> list[bool]:
+            return self._restore(name, [returned(some) for some in parts])
+
         part = smallest(items, test, most, name in UNLIKELY)
         back = returned(part.items)
         decoded = decode_forced(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)

@@ -1,13 +1,26 @@
-"""Safe budgets as JSON."""
+"""Safe budgets as a view of evaluation rows, and as JSON."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.core.errors import UserError
 from kvlab.results.risk import sentences
-from kvlab.results.risk.losses import ARM, ASKED, flips, overlap
-from kvlab.results.risk.safe_budget import SafeBudgets
+from kvlab.results.risk.losses import ARM, ASKED, Measure, flips, measurable, overlap
+from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.view import view
+from kvlab.views.risk import caption_risk_against_budget, risk_against_budget
+
+NOT_MEASURABLE = "These rows have neither scores nor texts nor KL, so nothing can be certified."
+AXES: dict[Measure, str] = {
+    "answer": "prompts that lose their answer", "score": "mean fall of the score", "text": "prompts with another text",
+    "kl": "prompts with a KL above the threshold",
+}  # fmt: skip
 
 PROMPT_COLUMNS = [
     "group",
@@ -46,3 +59,38 @@ def as_json(found: SafeBudgets, notes: list[str], out: str) -> str:
     numbers |= {"simulated": {"draws": made.draws, "wrong": made.wrong, "smallest_certified": safe}}
     asked = {"out": out, "model": found.model, "criterion": asdict(found.criterion)}
     return json.dumps(asked | words | numbers | lines, indent=2, ensure_ascii=False)
+
+
+@view("risk_by_budget", title="Risk by budget", page="safe_budget")
+def risk_by_budget(
+    rows: pd.DataFrame, by: Measure | None = None, tolerance: float | None = None, confidence: float = 0.95
+) -> pd.DataFrame:
+    """`risk_table` of the rows; budgets of too few prompts are counted, and none of them is certified.
+
+    Default: by the first of the measures that the rows have, and the smallest usual tolerance that so many prompts can
+    certify. Raises UserError as `find_safe_budgets`.
+    """
+    ways = measurable(rows)
+    if not ways:
+        raise UserError(NOT_MEASURABLE)
+    criterion = Criterion(by or ways[0], tolerance or sentences.tolerance_for(rows, confidence), confidence)
+    return risk_table(find_safe_budgets(rows, criterion, show_too_few=True))
+
+
+def risk_table(found: SafeBudgets, group: str = ALL) -> pd.DataFrame:
+    """The table of a group of prompts; its `attrs` are what the view draws beside it."""
+    table = found.table[found.table["group"] == group]
+    table.attrs |= {"by": found.criterion.by, "tolerance": found.criterion.tolerance}
+    return table
+
+
+@risk_by_budget.figure
+def draw_risk(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    group = frame["group"].iloc[0]
+    where = "" if group == ALL else str(group)
+    return risk_against_budget(frame, frame.attrs["tolerance"], AXES[frame.attrs["by"]], theme, where)
+
+
+@risk_by_budget.caption
+def describe_risk(frame: pd.DataFrame) -> str:
+    return caption_risk_against_budget(frame, frame.attrs["tolerance"])

@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from kvlab.common.formatting import join_words, model_title, prompts
+from kvlab.core.choice import FULL
+from kvlab.results.quality_tables import label_rows
 from kvlab.results.risk.bounds import least_prompts, least_tolerance
 from kvlab.results.risk.losses import ARM, ASKED
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, shortage
@@ -55,6 +57,13 @@ def proposed_tolerance(count: int, families: int, confidence: float = 0.95) -> f
     """The smallest usual tolerance that so many prompts can certify for so many methods, if none changes."""
     least = least_tolerance(count, (1 - confidence) / max(1, families))
     return next((one for one in USUAL if one >= least), 0.99)
+
+
+def tolerance_for(rows: pd.DataFrame, confidence: float = 0.95) -> float:
+    """`proposed_tolerance` for the prompts and methods of evaluation rows."""
+    full = rows["method"] == FULL.method
+    arms = label_rows(rows[~full])[ARM].nunique()
+    return proposed_tolerance(max(1, int(full.sum())), arms, confidence)
 
 
 def prompts_warning(count: int, families: int) -> str:

@@ -231,6 +231,8 @@ def needle_fates(frame: pd.DataFrame) -> str:
 
 def rank_table(frame: pd.DataFrame) -> str:
     """Who is level with the best in every task."""
+    if len(frame) and not frame["score"].fillna(1).any():
+        return "Every method scores 0 in every task."
     level = frame.groupby("arm", sort=False)["level"].all()
     names = [arm_text(str(arm)) for arm in level.index[level]]
     if not names:

@@ -11,9 +11,9 @@ One file of `kvlab/views`, or of a plug-in, declares each:
     @slots.caption
     def describe_slots(frame): ...                        # -> one sentence
 
-The frame's first parameter says what the view is of: `run`, `runs` (a comparison) or `rows` (of evaluations, a frame).
-Further parameters of the three functions, such as `layer`, `head`, `step` and `token`, are the place in it; figure and
-caption may take `run`, `runs` or `rows` too.
+The frame's first parameter says what the view is of: `run`, `runs` (a comparison) or `rows` (of evaluations or
+benchmarks, a frame). Further parameters of the three functions, such as `layer`, `head`, `step` and `token`, are the
+place in it; figure and caption may take `run`, `runs` or `rows` too.
 """
 
 from __future__ import annotations
@@ -186,11 +186,13 @@ class View:
         else:
             found = "run" if isinstance(subject, Run) else "runs"
         if found != self.kind:
-            meant = {"run": "one run", "runs": "the runs of a comparison", "rows": "rows of evaluations"}[self.kind]
+            meant = {"run": "one run", "runs": "the runs of a comparison", "rows": "rows of results"}[self.kind]
             raise UserError(f"The view {self.name} is of {meant}.")
         if isinstance(subject, pd.DataFrame):
             if subject.empty:
-                raise UserError(f"There are no results for the view {self.name} yet: evaluate methods first.")
+                raise UserError(
+                    f"There are no results for the view {self.name} yet: evaluate or measure methods first."
+                )
             return
         runs = [subject] if isinstance(subject, Run) else subject
         if not runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pandas as pd
 
 from kvlab.common.intervals import Interval, mean_intervals, share_interval
 from kvlab.core.errors import UserError
-from kvlab.trace.reader import Run
-from kvlab.trace.user_labels import Labels
+from kvlab.core.validation import quote_value
+from kvlab.trace.catalogue import list_repeats
+from kvlab.trace.reader import Run, open_run
+from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views.frames.board import ExpectedAnswer, check_answer, expected_answer, fact_strip, places, verdicts
 from kvlab.views.frames.compare import at_same_bytes, headline
 from kvlab.views.frames.facts import FATES
@@ -95,6 +98,18 @@ def _not_asked(runs: Sequence[Run]) -> pd.DataFrame:
         reference=NOT_ASKED,
         **dict.fromkeys(FATES),
     )
+
+
+def batch_prompts(root: Path, batch: str) -> pd.DataFrame:
+    """`repeat_table` of every prompt of a batch in the folder of runs `root`; raises UserError if there is none."""
+    entries = list_repeats(root, batch)
+    if not entries:
+        raise UserError(f"There is no batch {quote_value(batch)} in {root}: `kvlab compare --repeats 10` records one.")
+    tables = [
+        repeat_table([open_run(root / run.run_id) for run in entry.runs], load_labels(root, entry.comparison_id))
+        for entry in entries
+    ]
+    return pd.concat(tables, ignore_index=True)
 
 
 def build_batch(tables: Sequence[pd.DataFrame]) -> Batch:

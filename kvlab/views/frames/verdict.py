@@ -15,7 +15,7 @@ from kvlab.common.thoughts import hide_thinking
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
-NO_REFERENCE = "the full cache does not answer either: rankings show similarity to it, not correctness"
+NO_REFERENCE = "the full cache's own answer is another one, so rankings show similarity to it, not correctness"
 MOST_CHARACTERS = 90  # of the text shown in place of the answer
 
 

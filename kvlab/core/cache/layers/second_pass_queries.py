@@ -41,8 +41,10 @@ def note_second_pass(layer: LayerState, layer_pass: PassView) -> None:
     if layer_pass.results is None:
         table.store(score_second_pass(table.first(width), layer_pass))
     else:
-        score = lambda: score_second_pass(table.first(width), layer_pass)  # noqa: E731
-        table.store(layer_pass.results.of_part("score_second_pass", pipeline.score, score))
+        scores = layer_pass.results.of_part(
+            "score_second_pass", pipeline.score, lambda: score_second_pass(table.first(width), layer_pass)
+        )
+        table.store(scores)
     if pipeline.references:
         more = _thinned(layer_pass, layer.checkpoint.every)
         layer.references = more if layer.references is None else layer.references.and_more(more)
