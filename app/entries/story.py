@@ -42,7 +42,6 @@ from kvlab.trace.stories import (
     parse_story,
     save_story,
 )
-from kvlab.views.base.caption import both_of
 
 HTML = """
 <nav class="kv-story" aria-label="Story">
@@ -132,7 +131,7 @@ def caption_bar(page: str) -> None:
         return
     data = {
         "where": f"{story.name} · {at + 1} of {len(story.views)}",
-        "caption": both_of(slide_text(story.views[at])),
+        "caption": slide_text(story.views[at]),
         "previous": _address(story, at - 1),
         "next": _address(story, at + 1),
         "drop": [TELLING, PLACE],
@@ -252,7 +251,7 @@ def view_row(story: Story, at: int, why: str) -> None:
                 view.caption,
                 key=f"caption-{story.name}-{at}-{view.caption}",
                 height=80,
-                placeholder=both_of(slide_text(view)) if view.slide else "",
+                placeholder=slide_text(view) if view.slide else "",
                 disabled=bool(why),
             )
             if caption != view.caption:

@@ -19,7 +19,6 @@ from kvlab.report.deck import deck
 from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
-from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import FigureSource
 
@@ -50,8 +49,7 @@ def slide_of(
         raise UserError("This is too large for a slide: add the view from the sidebar, or show less of it.")
     return Slide(
         title=title,
-        caption=str(caption),
-        simple=simple_of(caption),
+        caption=caption,
         of=subject,
         source=notes,
         kind=kind,

@@ -1,4 +1,4 @@
-"""A figure on a page: the chart, its caption in two sentences, and the export menu; registered views by name."""
+"""A figure on a page: the chart, its caption, and the export menu; registered views by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from app.figures.provenance import Item, clear_items, picture_source, record_ite
 from app.session.open_runs import BY_STAMP
 from kvlab.core.errors import UserError
 from kvlab.views.base import export
-from kvlab.views.base.caption import as_caption, both_of, simple_of
 from kvlab.views.base.provenance import FigureSource
 from kvlab.views.base.template import PLOTLY_CONFIG, has_colour_bar, same_cells, same_lines
 from kvlab.views.base.view import Drawn, Subject, find_view
@@ -55,10 +54,10 @@ def show(
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: exported, frame, caption, key, filename, source)
     if count := same_lines(figure):
-        note(as_caption(caption).within(before=f"All {count} lines are equal, so they are not drawn."))
+        note(f"All {count} lines are equal, so they are not drawn. {caption}")
         return False
     if count := same_cells(figure):
-        note(as_caption(caption).within(before=f"All {count:,} cells have the same colour, so the map is not drawn."))
+        note(f"All {count:,} cells have the same colour, so the map is not drawn. {caption}")
         return False
     # The title is page text, so that it wraps and zooms. The margin keeps the toolbar off a colour bar.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12
@@ -68,7 +67,7 @@ def show(
         theme=None,
         key=key,
         config=CONFIG,
-        alt=f"{title}. {both_of(caption)}",
+        alt=f"{title}. {caption}",
         on_select=on_click or "ignore",
         selection_mode="points",
     )
@@ -127,12 +126,7 @@ def heading(
 
 
 def note(caption: str, title: str = "") -> None:
-    """The caption of a figure: the simple sentence, and in small print the exact one; terms are explained on hover.
-
-    Both are escaped, as they quote token text.
-    """
-    if simple := simple_of(caption):
-        st.markdown(plain(simple))
+    """The caption of a figure, escaped, as it quotes token text; terms are explained on hover."""
     st.caption(plain(caption), help=terms_in(f"{title} {caption}"))
 
 

@@ -35,7 +35,6 @@ from kvlab.results.score_tables import (
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
 from kvlab.views import scores as figures
-from kvlab.views.base.caption import FigureCaption, as_caption
 from kvlab.views.base.provenance import Provenance, as_published, settings_of_rows
 from kvlab.views.base.words import number
 
@@ -216,20 +215,20 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
     return Provenance(f"evaluation {names}", details, settings_of_rows(rows))
 
 
-def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureCaption:
+def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:
     """Caption of `figures.score_against_budget` from its rows and table."""
     means = means_over_tasks(rows, shared_by_all_arms(table), ["arm"])
-    return as_caption(figures.caption_score_against_budget(means, panel))
+    return figures.caption_score_against_budget(means, panel)
 
 
-def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureCaption:
+def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> str:
     """Caption of `figures.score_by_option` from its rows and table."""
-    return as_caption(figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option))
+    return figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
 
 
-def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureCaption:
+def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> str:
     """Caption of `figures.benchmark_table` from its rows and table."""
-    return as_caption(figures.caption_benchmark_table(means_over_tasks(rows, table)))
+    return figures.caption_benchmark_table(means_over_tasks(rows, table))
 
 
 def gap(

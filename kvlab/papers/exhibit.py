@@ -15,7 +15,6 @@ from kvlab.core.errors import UserError
 from kvlab.requests.measurement import ExhibitFill, Measurement
 from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import OPEN, Claim
-from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import Provenance
 
@@ -133,7 +132,6 @@ class Exhibit:
                 one,
                 claim=_judged_under(one),
                 model=one.model or model,
-                caption=simple_of(one.caption) or str(one.caption),
             )
             for one in drawn
         )

@@ -46,10 +46,8 @@ from kvlab.results.score_tables import (
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
 from kvlab.views import scores as figures
-from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme
-from kvlab.views.base.simple import arm_text
-from kvlab.views.base.words import percent
+from kvlab.views.base.words import arm_text, percent
 
 LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
 THRESHOLDS = {"ahead": AHEAD, "not behind": NOT_BEHIND, "level KL": LEVEL_KL}
@@ -234,12 +232,11 @@ class ScoreExhibit:
             else:
                 figure = figures.benchmark_table(frame, theme, *([panel.heading] if panel.heading else []))
                 caption = caption_table(rows, table)
-            sentence = simple_of(caption) or str(caption)
             for label in sorted(renamed, key=len, reverse=True):
-                sentence = sentence.replace(label, renamed[label])
+                caption = caption.replace(label, renamed[label])
             is_first = not drawn
             grey = grey_table(printed) if is_first and len(printed) else None
-            drawn.append(Drawn(name, figure, frame, sentence, origin_of(rows), claim if is_first else None, grey))
+            drawn.append(Drawn(name, figure, frame, caption, origin_of(rows), claim if is_first else None, grey))
         return drawn
 
 

@@ -19,7 +19,6 @@ from kvlab.core.errors import UserError
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
-from kvlab.views.base.caption import FigureCaption, simple_of
 from kvlab.views.base.palette import HUES, SURFACES, THEMES, pick
 from kvlab.views.base.template import FONT, GRID, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET
 
@@ -80,8 +79,8 @@ def remove_title(figure: go.Figure) -> go.Figure:
 
 
 def slide_text(view: View) -> str:
-    """Text of a slide: the view's own caption, else the figure's with both sentences."""
-    return view.caption or (FigureCaption(view.slide.caption, view.slide.simple) if view.slide else "")
+    """Text of a slide: the view's own caption, else the figure's."""
+    return view.caption or (view.slide.caption if view.slide else "")
 
 
 def missing_picture_text(view: View) -> str:
@@ -120,17 +119,10 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
     subject, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (
         f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
-        f'<div class="figure" id="figure-{at}">{inside}</div>{_words(slide_text(view))}'
+        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
         f'<footer><span>{subject}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
         "</section>"
     )
-
-
-def _words(text: str) -> str:
-    """The text of a slide, a figure caption's exact sentence in small print below its simple one."""
-    exact = html.escape(text)
-    simple = html.escape(simple_of(text))
-    return f"<p>{simple}<br><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"
 
 
 def _colours() -> str:

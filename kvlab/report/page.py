@@ -12,8 +12,7 @@ from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
 from kvlab.trace.stories import Story, View
-from kvlab.views.base.caption import both_of
-from kvlab.views.base.export import Section, caption_html, figure_html
+from kvlab.views.base.export import Section, figure_html
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import FONT, INK
 
@@ -91,7 +90,7 @@ def _table(table: pd.DataFrame) -> str:
 
 def _figure(section: Section, theme: Theme, first: bool) -> str:
     chart = figure_html(section.figure, theme, WIDE, first)
-    return f"<section>{chart}{caption_html(section.caption)}</section>"
+    return f"<section>{chart}<p>{html.escape(section.caption)}</p></section>"
 
 
 STORY_STYLE = (
@@ -109,7 +108,7 @@ def story_html(story: Story, base: str) -> str:
 
 
 def _item(view: View, base: str) -> str:
-    words = html.escape(both_of(slide_text(view)))
+    words = html.escape(slide_text(view))
     caption = words.replace("\n", "<br>") or "<em>no caption</em>"
     query = f"?{urlencode(view.query)}" if view.query else ""
     link = html.escape(f"{base}/{view.page}{query}", quote=True)

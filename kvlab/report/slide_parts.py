@@ -19,7 +19,6 @@ from kvlab.report.deck import content, missing_picture_text, slide_text
 from kvlab.report.pictures import NOT_XML, picture
 from kvlab.report.views import Passages, Shown, Table, table_of
 from kvlab.trace.stories import Story
-from kvlab.views.base.caption import as_caption, both_of, simple_of
 from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.views.base.template import INK, QUIET
 from kvlab.views.frames.textdiff import Segment
@@ -33,7 +32,6 @@ INCH = 914_400  # EMU
 TITLE_HEIGHT = 0.8
 CAPTION_HEIGHT = 1.0
 OF_HEIGHT = 0.35
-CAPTION_POINTS = ((16, 12), (14, 11), (13, 10), (12, 9), (11, 8))  # of the simple and the exact sentence
 # character width relative to the font size; line height in inches per point
 CHARACTER = 0.58
 LEADING = 1.25 / 72
@@ -123,32 +121,15 @@ def add_words(
 
 
 def add_caption(slide: Any, caption: str, source: str, theme: Theme) -> None:
-    """Add both sentences of the caption at the bottom, with its `source` in small print."""
-    from pptx.util import Pt
-
-    top = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1
-    simple = simple_of(caption)
-    if simple:
-        box = add_words(slide, [simple, caption], top, CAPTION_HEIGHT, CAPTION_POINTS[0][0], theme)
-        for paragraph, points in zip(box.paragraphs, _caption_points(simple, caption), strict=True):
-            paragraph.font.size = Pt(points)
-    else:
-        points = 16 if len(caption) < 230 else 12 if len(caption) < 420 else 10
-        add_words(slide, [caption], top, CAPTION_HEIGHT, points, theme)
+    """Add the caption at the bottom in the largest font that fits, with its `source` in small print."""
+    width = WIDTH - 2 * EDGE - 0.2
+    room = CAPTION_HEIGHT - 0.1
+    points = next((size for size in range(16, 7, -1) if (_lines(caption, width, size) - 1) * size * LEADING <= room), 7)
+    add_words(slide, [caption], HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1, CAPTION_HEIGHT, points, theme)
     if source:
         add_words(
             slide, [source], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(source) < 150 else 9, theme, quiet=True
         )
-
-
-def _caption_points(simple: str, exact: str) -> tuple[int, int]:
-    """The largest font sizes of both sentences with which they fit below each other."""
-    width = WIDTH - 2 * EDGE - 0.2
-    for first, second in CAPTION_POINTS:
-        lines = (_lines(simple, width, first) - 1) * first + (_lines(exact, width, second) - 1) * second
-        if lines * LEADING <= CAPTION_HEIGHT - 0.1:
-            break
-    return first, second
 
 
 def add_table(
@@ -262,7 +243,7 @@ def add_picture(slide: Any, made: Picture, top: float, room: float, caption: str
     factor = min((WIDTH - 2 * EDGE) * INCH / shown.width, room * INCH / shown.height)
     shown.width, shown.height = int(shown.width * factor), int(shown.height * factor)
     shown.left = int((WIDTH * INCH - shown.width) / 2)
-    shown._element.nvPicPr.cNvPr.set("descr", clean(both_of(caption)))
+    shown._element.nvPicPr.cNvPr.set("descr", clean(caption))
     if made.svg is not None:
         # Attach an SVG to a picture by the extension that office programs since 2016 read.
         from pptx.opc.constants import RELATIONSHIP_TYPE
@@ -354,7 +335,7 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
-                note = as_caption(words).within(before=more)
+                note = f"{more}{words}"
                 add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, note, subject, theme)
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):

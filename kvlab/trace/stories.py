@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.lab import acting, is_owner
@@ -30,8 +30,7 @@ class Slide(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
-    caption: str = Field("", validation_alias=AliasChoices("caption", "reading"))  # `reading` in older stories
-    simple: str = Field("", description="the caption in one sentence for newcomers; empty in older stories")
+    caption: str = ""
     of: str = Field("", description="description of its data: method and budget, model, prompt, layer, head, words")
     source: str = Field("", description="origin: run id, settings, device, versions")
     kind: Kind = "figure"
@@ -40,6 +39,14 @@ class Slide(BaseModel):
         max_length=LARGEST_FIGURE,
     )
     theme: Literal["light", "dark"] = Field("light", description="background its colours were chosen for")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_older_caption(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Older stories name the caption `reading`, or have a `simple` sentence beside it, which is the one shown."""
+        kept = {name: value for name, value in fields.items() if name not in ("simple", "reading")}
+        caption = fields.get("simple") or fields.get("caption") or fields.get("reading") or ""
+        return kept | {"caption": caption}
 
 
 class View(BaseModel):

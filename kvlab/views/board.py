@@ -15,14 +15,23 @@ from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, VERDICTS, Theme, fate_scale, mix, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish, no_fading
 from kvlab.views.base.view import view
-from kvlab.views.base.words import byte_size, number, percent, plural, token_text, visible
+from kvlab.views.base.words import (
+    EXACT,
+    byte_size,
+    contrast,
+    number,
+    part,
+    percent,
+    sentence,
+    some_of,
+    token_text,
+    visible,
+)
 from kvlab.views.frames import board as frames
 from kvlab.views.frames.board import OWN_BUDGET
 from kvlab.views.frames.facts import fact_fates, head_shares
@@ -147,41 +156,26 @@ def budgets_in_order(cells: pd.DataFrame) -> list[str]:
 
 
 @answers_of_runs.caption
-@with_simple(simple.board)
 def caption_board(frame: pd.DataFrame) -> str:
-    """How many runs got the answer, and what the cells show."""
+    """Which runs answer right, and which keep most and least of the fact in slots of its own."""
     cells = frame.drop_duplicates("run_id")
     if cells.empty:
-        return "There are no compressed runs yet."
-    counts = cells["verdict"].value_counts()
-    counted = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if kind in counts)
-    strip = "The fate of the fact's tokens is unknown."
-    if frame["kept"].notna().any():
-        most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
-        when = _moment(frame)
-        tokens = int(frame.groupby("run_id")["position"].count().max())
-        column = f"one column per {tokens / MOST_TOKENS:.1f} tokens" if tokens > MOST_TOKENS else "one column per token"
-        strip = (
-            f"The strip shows the fact, {column}, filled by the share of heads that kept, merged or dropped it "
-            f"{when}; {most.index[0]} keeps most unmerged ({percent(most.iloc[0])} of heads, "
-            "mean over the fact's tokens)."
-        )
-    kl = "on the answer's tokens and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
-    return f"Of {plural(len(cells), 'run')}: {counted}. KL in nats per token {kl}. {caption_over_budget(cells)}{strip}"
-
-
-def _moment(frame: pd.DataFrame) -> str:
-    """Description of the step after which fates are evaluated."""
-    if "moment" in frame:
-        return str(frame["moment"].iloc[0])
-    return "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
-
-
-def caption_over_budget(cells: pd.DataFrame) -> str:
-    """Explain the percentage next to the bytes, with a trailing space; empty if no cell has one."""
-    if "over_budget" not in cells or not cells["over_budget"].notna().any():
-        return ""
-    return "The percentage after the bytes: excess over the budget's keys and values (metadata and generated tokens). "
+        return "There is no compressed run yet."
+    right = cells.loc[cells["verdict"] == "right", "label"].tolist()
+    text = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
+    kept = frame.groupby("label", sort=False)["kept"].mean().astype(float).dropna()
+    if kept.empty:
+        return sentence(text)
+    share = part(float(kept.iloc[0]))
+    least = "nothing of it by {least}" if kept.min() <= EXACT else "the smallest by {least}"
+    rest = contrast(
+        kept,
+        f"the largest part is kept unmerged by {{most}}, {least}",
+        f"every run keeps {share} unmerged",
+        f"{{only}} keeps {share} unmerged",
+    )
+    when = f"{frame['moment'].iloc[0]}, " if "moment" in frame else ""
+    return sentence(f"{text}; {when}of the text that the answer needs, {rest}")
 
 
 def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
@@ -204,23 +198,14 @@ def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | Non
     )
 
 
-@with_simple(simple.fact_by_head)
 def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
-    """The head that reads the fact and what it still holds, then all heads; `moment` names the step."""
-    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
-    everywhere = f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}."
-    if reader is None:
-        return (
-            f"{everywhere} The head that reads the fact is unknown: the full cache must answer, recorded at level full."
-        )
-    layer = int(reader["layer"])
-    head = int(reader["head"])
-    here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
-    in_reader = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
-    return (
-        f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache it gets "
-        f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {in_reader} of the fact. {everywhere}"
-    )
+    """What is left of the fact in the head that reads it, or in all heads."""
+    if reader is not None:
+        here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
+        if len(here):
+            share = part(1 - float(here["dropped"].iloc[0]))
+            return f"The head that reads the needed text most still holds {share} of it."
+    return sentence(f"over all heads, {part(1 - float(frame['dropped'].mean()))} of the needed text is still held")
 
 
 @view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")

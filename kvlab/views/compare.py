@@ -9,17 +9,24 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import End, label_ends, labelled_height, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import byte_size, byte_unit, number, percent, plural, visible
+from kvlab.views.base.words import (
+    byte_unit,
+    comparison_words,
+    contrast,
+    join_names,
+    memory_share,
+    often,
+    plural,
+    visible,
+)
 from kvlab.views.frames import compare as frames
-from kvlab.views.memory import PEAK_NOT_RECORDED
 
 FLOOR = 1e-6
+SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that count as equal
 TALLEST = 400  # pixels of the axis of layers
 
 kl = view("kl_along_text", title="Distance from the full cache, token by token", page="result")(frames.along_text)
@@ -44,18 +51,16 @@ def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @kl.caption
-@with_simple(simple.kl_along_text)
 def caption_kl_along_text(frame: pd.DataFrame) -> str:
-    """The closest run, and the largest KL of a single token."""
-    known = frame[(frame["method"] != "full") & frame["kl"].notna()]
-    if known.empty:
-        return "No KL was recorded: it needs the full cache's continuation, which runs at level off or light may lack."
-    means = known.groupby("label", sort=False)["kl"].mean().sort_values()
-    worst = known.loc[known["kl"].idxmax()]
-    return (
-        f"Closest to the full cache: {means.index[0]}, mean {number(means.iloc[0])} nats per token over "
-        f"{plural(int((known['label'] == means.index[0]).sum()), 'token')}; largest: {number(worst['kl'])} nats, "
-        f"{worst['label']} at token {worst['token']}. Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
+    """The runs that predict most and least like the full cache."""
+    means = _compressed(frame, "kl").groupby("label", sort=False)["kl"].mean()
+    exactly = len(means) > 0 and not means.any()
+    return contrast(
+        means,
+        "The predictions are closest to the full cache's with {least}, and furthest with {most}.",
+        f"All runs {'predict exactly like' if exactly else 'are equally close to'} the full cache.",
+        f"{'{only} predicts exactly like' if exactly else 'Only {only} is compared with'} the full cache.",
+        "How close the runs are to the full cache was not recorded.",
     )
 
 
@@ -69,15 +74,17 @@ def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @agreement.caption
-@with_simple(simple.agreement_along_text)
 def caption_agreement_along_text(frame: pd.DataFrame) -> str:
-    """Overall agreement of each run."""
-    known = frame[(frame["method"] != "full") & frame["agree"].notna()]
-    if known.empty:
-        return "Agreement was not recorded."
-    means = known.groupby("label", sort=False)["agree"].mean().sort_values(ascending=False)
-    each = ", ".join(f"{label} {percent(mean)}" for label, mean in means.items())
-    return f"Over the {known.groupby('label').size().max()} tokens of the continuation: {each}."
+    """The runs that agree most and least often."""
+    means = _compressed(frame, "agree").groupby("label", sort=False)["agree"].mean().astype(float)
+    how = often(float(means.iloc[0])) if len(means) else ""
+    return contrast(
+        means,
+        "The full cache's next token is predicted most often with {most}, and least often with {least}.",
+        f"All runs alike: the full cache's next token is {how} predicted.",
+        f"With {{only}}, the full cache's next token is {how} predicted.",
+        "Whether the runs agree was not recorded.",
+    )
 
 
 @extra_nll.figure
@@ -90,14 +97,19 @@ def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @extra_nll.caption
-@with_simple(simple.extra_nll_along_text)
 def caption_extra_nll_along_text(frame: pd.DataFrame) -> str:
-    """The total of each run."""
-    known = frame[(frame["method"] != "full") & frame["extra_nll"].notna()]
-    if known.empty:
-        return "The full cache's probabilities were not recorded."
-    totals = known.groupby("label", sort=False)["extra_nll"].last().sort_values()
-    return "By the end: " + ", ".join(f"{label} {total:+.3g} nats" for label, total in totals.items()) + "."
+    """The runs that find the full cache's text least and most likely."""
+    totals = _compressed(frame, "extra_nll").groupby("label", sort=False)["extra_nll"].last()
+    first = float(totals.iloc[0]) if len(totals) else 0.0
+    how = comparison_words(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
+    than = "as" if how == "as likely" else "than"
+    return contrast(
+        totals,
+        "The full cache's text comes as the smallest surprise to {least}, and as the largest to {most}.",
+        "The full cache's text is equally likely to all runs.",
+        f"To {{only}} the full cache's text is {how} {than} to the full cache.",
+        "The full cache's probabilities were not recorded.",
+    )
 
 
 @memory.figure
@@ -129,30 +141,21 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str 
 
 
 @memory.caption
-@with_simple(simple.memory_over_steps)
 def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
-    """The smallest and the largest cache at the end, or at each run's worst step, relative to the uncompressed one."""
-    if measure == "peak_bytes":
-        known = frame.dropna(subset=["peak_bytes"])
-        if known.empty:
-            return PEAK_NOT_RECORDED
-        worst = known.loc[known.groupby("label", sort=False)["peak_bytes"].idxmax()].set_index("label")
-        share = worst["peak_bytes"] / worst["full_bytes"]
-        low = worst["peak_bytes"].idxmin()
-        high = worst["peak_bytes"].idxmax()
-        when = "While the prompt is read" if (worst["step"] == 0).all() else "At its worst step"
-        least, most = (byte_size(worst["peak_bytes"][label]) for label in (low, high))
-        return (
-            f"{when}, {low} holds {least} at once ({percent(share[low])} of all keys and values so far), {high} {most} "
-            f"({percent(share[high])})."
-        )
-    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
-    last = last.assign(share=last[measure] / last["full_bytes"])
-    low = last.loc[last[measure].idxmin()]
-    high = last.loc[last[measure].idxmax()]
-    return (
-        f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
-        f"{high['label']} {percent(high['share'])} (slots also hold some metadata)."
+    """The runs that take least and most memory at the end, or at once."""
+    frame = frame.dropna(subset=[measure])
+    of_run = frame.groupby("label")[measure if measure == "peak_bytes" else "step"]
+    last = frame.loc[of_run.idxmax().sort_values()]
+    at_end = "At once" if measure == "peak_bytes" else "At the end"
+    names = last["label"].where(last["method"] != "full", "the full cache")
+    shares = (last[measure] / last["full_bytes"]).set_axis(names)
+    words = memory_share(float(shares.iloc[0])) if len(shares) else ""
+    return contrast(
+        shares,
+        f"The least memory {at_end.lower()} is taken by {{least}}, the most by {{most}}.",
+        f"{at_end}, all runs take {words}.",
+        f"{at_end}, {{only}} takes {words}.",
+        "The memory was not recorded.",
     )
 
 
@@ -191,16 +194,17 @@ def same_slots(frame: pd.DataFrame) -> list[list[str]]:
 
 
 @slots.caption
-@with_simple(simple.slots_by_layer)
 def caption_slots_by_layer(frame: pd.DataFrame) -> str:
-    """Whether the budget is uniform over layers."""
+    """Whether layers keep equally much."""
     spread = frame.groupby("label", sort=False)["live_slots"].agg(["min", "max"])
-    uneven = spread[spread["max"] > 1.02 * spread["min"]]
-    if uneven.empty:
-        same = ", ".join(f"{label} {row['max']:,.0f}" for label, row in spread.iterrows())
-        return f"Every method here keeps the same number of slots in each layer: {same}."
-    each = ", ".join(f"{label} ({row['min']:,.0f} to {row['max']:,.0f} slots)" for label, row in uneven.iterrows())
-    return f"Uneven over layers: {each}."
+    uneven = spread.index[spread["max"] > SLOTS_ALIKE * spread["min"]]
+    if not len(uneven):
+        return "Every layer of a run keeps equally many tokens."
+    if len(uneven) == len(spread):
+        return "Some layers keep more tokens than others, in every run."
+    return (
+        f"Some layers keep more tokens than others with {join_names(list(uneven))}; with the others all keep as many."
+    )
 
 
 def _along_text(
@@ -273,3 +277,7 @@ def caption_beyond_budget(frame: pd.DataFrame) -> str:
         return ""
     each = "; ".join(f"{row.label} {row.slots:,.0f} slots for {row.budget:,.0f}" for row in frame.itertuples())
     return f"Generated tokens exceed the budget (slots at the last step, mean over heads): {each}."
+
+
+def _compressed(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    return frame[(frame["method"] != "full") & frame[measure].notna()]

@@ -128,7 +128,7 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_memory_over_steps(frame: pd.DataFrame) -> str:
     """What the cache takes at the end."""
     last = frame.iloc[-1]
-    return f"At the end, the cache takes {words.memory(last['allocated_bytes'] / last['full_bytes'])}."
+    return f"At the end, the cache takes {words.memory_share(last['allocated_bytes'] / last['full_bytes'])}."
 
 
 @slots_of_heads.figure

@@ -7,13 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.common.formatting import prompts
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import add_points, hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.views.base.template import QUIET, colour_bar, finish
-from kvlab.views.base.words import percent, plural, two_digits
+from kvlab.views.base.words import contrast, often, part, percent
 from kvlab.views.scores import line_text
 
 COLUMNS = 3
@@ -62,14 +59,16 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(margin_t=76)
 
 
-@with_simple(simple.needle_map)
 def caption_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
-    """Mean score of each row over all cells; `means` has one line per row."""
-    cells = frame[["length", "depth"]].drop_duplicates()
-    most = int(frame["prompts"].max())
-    parts = [f"{line['row']} {line_text(line, show=two_digits)}" for _, line in means.iterrows()]
-    each = f"at most {prompts(most)} each" if most > 1 else f"{prompts(1)} each"
-    return f"Mean score over {plural(len(cells), 'cell')} of length and depth, {each}: {', '.join(parts)}."
+    """Who finds the needle best and worst."""
+    scores = means.set_index("row")["score"]
+    how = often(float(scores.iloc[0])) if len(scores) else ""
+    return contrast(
+        scores,
+        "On average, the hidden fact is found best with {most}, and worst with {least}.",
+        f"All methods alike: the hidden fact is {how} found.",
+        f"With {{only}}, the hidden fact is {how} found.",
+    )
 
 
 def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -108,12 +107,13 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(range=[0, 1.03], tickformat=".0%").update_yaxes(autorange="reversed", showgrid=False)
 
 
-@with_simple(simple.needle_fates)
 def caption_needle_fates(frame: pd.DataFrame) -> str:
-    """The rows that keep most and least of the needle."""
-    most = frame.loc[frame["held"].idxmax()]
-    least = frame.loc[frame["held"].idxmin()]
-    return (
-        f"Mean over layers, heads and prompts: {most['row']} still holds {line_text(most, 'held', percent)} of the "
-        f"needle's tokens, {least['row']} {line_text(least, 'held', percent)}."
+    """Who holds most and least of the needle."""
+    held = frame.set_index("row")["held"]
+    share = part(float(held.iloc[0])) if len(held) else ""
+    return contrast(
+        held,
+        "The largest part of the hidden fact is still held by {most}, the smallest by {least}.",
+        f"Every method still holds {share} of the hidden fact.",
+        f"{{only}} still holds {share} of the hidden fact.",
     )

@@ -7,14 +7,22 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.choice import FULL
-from kvlab.views.base import simple
-from kvlab.views.base.caption import FigureCaption, with_simple
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
-from kvlab.views.base.simple import arm_text
 from kvlab.views.base.template import colour_bar, finish, legend_room
-from kvlab.views.base.words import AXES, byte_size, byte_unit, number, plural, with_spaces
+from kvlab.views.base.words import (
+    AXES,
+    NOT_RECORDED,
+    arm_text,
+    byte_size,
+    byte_unit,
+    join_names,
+    number,
+    sentence,
+    some_of,
+    with_spaces,
+)
 from kvlab.views.frames.trade_off import HELD
 from kvlab.views.scores import line_text, sample_note
 
@@ -88,16 +96,19 @@ def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
     return f"rank {int(line['rank'])}, score {line_text(line)}, {stands}"
 
 
-@with_simple(simple.rank_table)
 def caption_rank_table(frame: pd.DataFrame) -> str:
-    """Methods level with the best in each task."""
-    parts = []
-    for task, group in frame.groupby("task", sort=False):
-        level = [arm_text(str(arm)) for arm in group.loc[group["level"], "arm"]]
-        few = f"all {len(level)}" if len(level) == len(group) > 1 else ", ".join(level)
-        parts.append(f"{with_spaces(str(task))}: {few}")
-    sentence = f"{LEVEL.capitalize()} by paired differences over at most {plural(frame['prompts'].max(), 'prompt')}"
-    return f"{sentence} ({'; '.join(parts)})."
+    """Who is level with the best in every task."""
+    if len(frame) and not frame["score"].fillna(1).any():
+        return "Every method scores 0 in every task."
+    level = frame.groupby("arm", sort=False)["level"].all()
+    names = [arm_text(str(arm)) for arm in level.index[level]]
+    if not names:
+        return "No method is as good as the best in every task."
+    if len(names) == len(level):
+        return (
+            "No method is clearly worse than the best in any task." if len(names) > 1 else "Only one method is shown."
+        )
+    return f"As good as the best in every task, as far as these prompts can tell: {join_names(names)}."
 
 
 def score_against_bytes(
@@ -154,19 +165,19 @@ def score_against_bytes(
     return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
 
-@with_simple(simple.score_against_bytes)
 def caption_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
-    """The points of the frontier, smallest first."""
-    frame = frame.assign(live_bytes=frame[axis])
-    best = frame[frame["frontier"]].sort_values("live_bytes")
-    points = []
-    for _, line in best.iterrows():
-        name = "the full cache" if line["method"] == FULL.method else f"{arm_text(str(line['arm']))} {line['asked']}"
-        points.append(f"{name} ({byte_size(line['live_bytes'])}, {line_text(line)})")
-    return (
-        f"{len(best)} of {plural(len(frame), 'point')} are on the frontier, over "
-        f"{plural(frame['tasks'].max(), 'task')}: {', '.join(points)}. By means: intervals may overlap."
+    """Who is not beaten in both score and memory."""
+    names = list(
+        dict.fromkeys(
+            "the full cache" if line.method == "full" else f"{arm_text(str(line.arm))} {line.asked}"
+            for line in frame[frame["frontier"]].sort_values(axis).itertuples()
+        )
     )
+    if not names:
+        return NOT_RECORDED
+    if frame["frontier"].all():
+        return "No one is beaten in both score and memory by another."
+    return f"Not beaten in both score and memory by another: {join_names(names)}."
 
 
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
@@ -222,17 +233,15 @@ def _words(line: dict[str, object]) -> str:
     return f"{line['dataset']}{metric} {line['budget']}".strip()
 
 
-def caption_ours_beside_theirs(frame: pd.DataFrame) -> FigureCaption:
-    """How many of the paper's cells were measured, and how many of its values are in our interval."""
+def caption_ours_beside_theirs(frame: pd.DataFrame) -> str:
+    """In how many of the measured cells the paper's value is within our interval."""
     theirs = paper_models(frame)
-    run = frame[frame["ours"].notna()]
     if not theirs:
-        text = f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
-        return FigureCaption(text, "The paper prints no numbers to compare with.")
+        return "The paper prints no numbers to compare with."
+    run = frame[frame["ours"].notna()]
     values = run[theirs[0]]
+    if not values.notna().any():
+        return "Nothing was measured that the paper prints."
     inside = int(((values >= run["ours_low"]) & (values <= run["ours_high"])).sum())
-    text = (
-        f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} is "
-        "within our 95 % interval."
-    )
-    return FigureCaption(text, simple.ours_beside_theirs(inside, int(values.notna().sum())))
+    published = some_of(inside, int(values.notna().sum()), "published value")
+    return sentence(f"the 95 % interval of the measurement here holds {published}")

@@ -12,14 +12,12 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import INK, QUIET, no_fading
 from kvlab.views.base.view import view
-from kvlab.views.base.words import byte_size, number, percent, plural, visible
-from kvlab.views.board import bytes_text, caption_over_budget, in_grid, lay_out
+from kvlab.views.base.words import byte_size, contrast, number, often, percent, plural, visible
+from kvlab.views.board import bytes_text, in_grid, lay_out
 from kvlab.views.frames import repeats as frames
 from kvlab.views.frames.repeats import Batch, compare_with_best
 from kvlab.views.frames.trade_off import at_budget
@@ -73,34 +71,17 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(annotations=_words(placed, len(columns), theme))
 
 
-@with_simple(simple.repeats_board)
 def caption_board(batch: Batch) -> str:
-    """What the cells show, and the number of prompts behind them."""
+    """The runs that are right most and least often."""
     cells = batch.cells[batch.cells["n"] > 0]
-    if cells.empty:
-        return "No repeat has finished yet."
-    best = cells.sort_values(["share", "live_bytes"], ascending=[False, True]).iloc[0]
-    fewest = cells["n"].min()
-    most = cells["n"].max()
-    over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
-    beyond = f" (of {batch.count} requested)" if most < batch.count else ""
-    most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_text(best)}."
-    return (
-        f"Each cell shows the share of {over}{beyond} answered right (dot) with its 95 % Wilson interval (bar). "
-        f"{most_often if best['right'] else 'No cell is right on any prompt.'} KL (nats per token) and bytes are "
-        f"means over the prompts. {caption_over_budget(cells)}{_read_fates(cells)}"
-    )
-
-
-def _read_fates(cells: pd.DataFrame) -> str:
-    """Explanation of the strip, or why there is none."""
-    followed = cells[cells["traced"] > 0]
-    if followed.empty:
-        return "The fate of the fact was not recorded: record the prompts at level full."
-    most = followed.loc[followed["kept"].idxmax()]
-    return (
-        f"The strip shows the fate of the fact's tokens when the answer was written, over all heads, mean over "
-        f"{prompts(int(most['traced']))}; {most['label']} keeps most unmerged ({percent(most['kept'])})."
+    shares = cells.set_index("label")["share"] if len(cells) else pd.Series(dtype=float)
+    how = often(float(shares.iloc[0])) if len(shares) else ""
+    return contrast(
+        shares,
+        "The answer is right most often with {most}, and least often with {least}.",
+        f"All runs alike: the answer is {how} right.",
+        f"The answer is {how} right with {{only}}.",
+        "No prompt with an answer has finished yet.",
     )
 
 

@@ -7,11 +7,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.palette import HUES, Style, Theme, pick, run_styles
 from kvlab.views.base.template import QUIET, finish
-from kvlab.views.base.words import percent
 
 TOLERANCES = 4  # the axis has room for as many at least
 ABOVE = 1.06
@@ -86,15 +83,12 @@ def _share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-@with_simple(simple.risk_against_budget)
 def caption_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
-    """What the marks are, and the smallest certified budget of each method."""
+    """The smallest budget of each method that was found safe."""
+    if not table["certified"].any():
+        return f"No smaller cache was found safe at a tolerance of {_share(tolerance)}."
     safe = [
-        f"{arm} {arm_rows.loc[arm_rows['certified'], 'asked'].iloc[-1] if arm_rows['certified'].any() else 'none'}"
-        for arm, arm_rows in table.sort_values("budget", ascending=False).groupby("arm", sort=False)
+        f"{arm} {rows.loc[rows['certified'], 'asked'].iloc[-1] if rows['certified'].any() else 'none'}"
+        for arm, rows in table.sort_values("budget", ascending=False).groupby("arm", sort=False)
     ]
-    return (
-        f"A budget is safe (filled) while its bar, the upper bound of the risk, ends below the tolerance of "
-        f"{percent(tolerance) if tolerance >= 0.01 else _share(tolerance)}, from the right to the first that does not. "
-        f"Smallest safe budget: {', '.join(safe)}."
-    )
+    return f"Smallest safe budget: {', '.join(safe)}."

@@ -17,15 +17,17 @@ from kvlab.core.choice import FULL
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
-from kvlab.views.base.simple import arm_text, composition, row_names
 from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
 from kvlab.views.base.words import (
     NOT_RECORDED,
+    arm_text,
     comparison_words,
+    composition,
     contrast,
     join_names,
     near,
     number,
+    row_names,
     shown_of,
     with_spaces,
 )

@@ -9,12 +9,10 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
-from kvlab.views.base.words import percent
-from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN, STATES
+from kvlab.views.base.words import near, sentence, some_of
+from kvlab.views.frames.token_heads import STATES
 
 COLOURS = ("evicted", "absorbed", "kept")  # of the states, as in all texts
 SHORT = ("no slot", "merged", "own slot")
@@ -44,14 +42,10 @@ def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focu
     )
 
 
-@with_simple(simple.heads_that_hold)
 def caption_heads_that_hold(table: pd.DataFrame) -> str:
-    """Shares of heads by state."""
-    in_own_slot, merged, gone = ((table["state"] == state).mean() for state in (OWN, MERGED, NO_SLOT))
-    parts = [f"{percent(in_own_slot)} of {len(table)} heads hold it in a slot of its own"]
-    if merged > 0:
-        parts.append(f"{percent(merged)} in another token's slot")
-    return f"{', '.join(parts)}, {percent(gone)} not at all."
+    """How many heads hold the token."""
+    held = int((table["state"] > 0).sum())
+    return sentence(f"this token is still held by {some_of(held, len(table), 'head')}")
 
 
 def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
@@ -68,14 +62,12 @@ def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light", f
     )
 
 
-@with_simple(simple.attention_to_token)
 def caption_attention_to_token(table: pd.DataFrame) -> str:
-    """The head that reads the token most, and the mean over heads."""
-    most = table.loc[table["attention"].idxmax()]
-    if most["attention"] <= 0:
-        return "No head gave it attention."
-    return (
-        f"Layer {most['layer']:.0f}, head {most['head']:.0f} reads it most: {percent(float(most['attention']))} of the "
-        f"attention of the answer's tokens; the mean over all heads is {percent(float(table['attention'].mean()))}. "
-        "A merged token has the attention of its slot."
-    )
+    """The head that reads the token most."""
+    values = table["attention"].fillna(0)
+    if values.max() <= 0:
+        return "No head looks at this token."
+    if near(float(values.min()), float(values.max())):
+        return "Every head looks at this token equally much."
+    most = table.loc[values.idxmax()]
+    return f"This token is looked at most in layer {int(most['layer'])}, head {int(most['head'])}."

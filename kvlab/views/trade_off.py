@@ -10,24 +10,21 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
+from kvlab.common.formatting import ONE_PROMPT, mean_words, prompts
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
-from kvlab.views.base import simple
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import POINT, place_labels
 from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
 from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
+from kvlab.views.base.words import AXES, byte_size, byte_unit, join_names, near, number, percent, visible
 from kvlab.views.compare import FLOOR
-from kvlab.views.frames.board import OWN_BUDGET, check_answer, expected_answer, places, verdicts
+from kvlab.views.frames.board import check_answer, expected_answer, places, verdicts
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.trade_off import (
     HELD,
     UNEQUAL,
     at_budget,
-    best_first,
     best_points,
     measures_kl,
     run_points,
@@ -251,45 +248,51 @@ def _label_points(
         )
 
 
-@with_simple(simple.quality_against_bytes)
 @quality.caption
 def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
-    """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
-    points = with_axis(points, axis)
-    shown = at_budget(points, budget)
-    known = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
-    if known.empty:
-        return "No compressed run recorded both bytes and closeness to the full cache."
-    count = int(known["prompts"].max())
-    is_kl = measures_kl(points)
-    many = f"Each dot is a mean over {prompts(count)}, its bar the 95 % interval over them"
-    dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
-    signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
-    best = best_first(best_points(shown))
-    where = f" at {budget}" if budget else ""
-    names = list(best["row" if budget else "label"])
+    """The best run for its bytes, and which methods hold more bytes than others of their budget."""
     unequal = caption_unequal_bytes(points, budget) if axis == HELD else ""
-    end = f" {unequal}" if unequal else ""
-    if not names:
-        return f"{dots}{signs}. No run{where} has a right answer.{end}"
-    better = "is closer to the full cache" if is_kl else "has more right answers"
-    return (
-        f"{dots}{signs}. Best for their bytes{where}: {join_words(names)} (no other with as few bytes {better}).{end}"
+    return f"{_best_for_bytes(points, budget, axis)} {unequal}".strip()
+
+
+def _best_for_bytes(points: pd.DataFrame, budget: str, axis: str) -> str:
+    """The right runs with the fewest bytes; without verdicts, the run of the best quality."""
+    shown = at_budget(with_axis(points, axis), budget)
+    compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
+    if compressed.empty:
+        return "No compressed run recorded both its memory and its quality."
+    is_kl = measures_kl(points)
+    size = compressed["live_bytes"]
+    name = "row" if budget else "label"
+    right = compressed["verdict"] == "right"
+    if right.any():
+        few = compressed[right & (size <= (1 + UNEQUAL) * size[right].min())]
+        few = few.sort_values(["live_bytes", "quality"], ascending=[True, is_kl], kind="stable")
+        return f"Right at the fewest bytes: {_sized_names(few, name)}."
+    if not is_kl and compressed["quality"].max() <= 0:
+        return "No run has a right answer."
+    good = -compressed["quality"] if is_kl else compressed["quality"]
+    best = compressed[[near(float(value), float(good.max())) for value in good]]
+    if len(best) == len(compressed) > 1:
+        return f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
+    best = best.sort_values("live_bytes", kind="stable")
+    judged = (
+        "No run has a right answer; closest" if compressed["verdict"].isin(["nearly", "wrong"]).any() else "Closest"
     )
+    what = f"{judged} to the full cache" if is_kl else "Most often right"
+    return f"{what}: {_sized_names(best, name)}."
 
 
 def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
-    """Which methods hold more than the median of their budget; "" where there is nothing to compare."""
-    shown = at_budget(points, budget)
-    known = shown[(shown["method"] != "full") & (shown["column"] != OWN_BUDGET) & shown["live_bytes"].notna()]
-    if not (known["column"].value_counts() > 1).any():
-        return ""
-    above = unequal_bytes(shown)
+    """Which runs hold over `UNEQUAL` more than the median of their budget; "" if none does."""
+    above = unequal_bytes(at_budget(points, budget))
     if above.empty:
-        return f"Equal bytes: no method holds over {100 * UNEQUAL:g} % more than the median of its budget."
-    name = "row" if budget else "label"
-    each = [
-        f"{line[name]} ({byte_size(line['live_bytes'])} against {byte_size(line['median'])})"
-        for _, line in above.iterrows()
-    ]
-    return f"Not at equal bytes. Above the median of their budget: {join_words(each)}."
+        return ""
+    names = _sized_names(above, "row" if budget else "label")
+    return f"Not at equal bytes: {names} hold more than most at their budget."
+
+
+def _sized_names(points: pd.DataFrame, name: str) -> str:
+    """Names of points with their bytes."""
+    sizes = zip(points[name], points["live_bytes"], strict=True)
+    return join_names([f"{label} ({byte_size(size)})" for label, size in sizes])

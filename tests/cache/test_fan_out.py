@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +13,8 @@ from transformers import PreTrainedModel
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out_cache import FanOutCache
+from kvlab.core.contract.method import make_method
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 
@@ -47,6 +52,31 @@ def test_the_prompt_s_keys_exist_once_until_a_method_drops_some(model: PreTraine
     first, _, dropping, second = (branch.cache.compressed_layers()[0].tables[0].slots for branch in fan_out.branches)
     assert first.keys.data_ptr() == second.keys.data_ptr()
     assert first.keys.data_ptr() != dropping.keys.data_ptr() and dropping.keys.shape[2] < first.keys.shape[2]
+
+
+def test_equal_scorers_score_the_prompt_once(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of other budgets and other allocators; and each cache holds what it holds alone."""
+    calls = []
+    update = WindowAttention.update
+
+    def counted(self: WindowAttention, *args: Any) -> Mapping[str, Tensor]:
+        calls.append(self)
+        return update(self, *args)
+
+    monkeypatch.setattr(WindowAttention, "update", counted)
+    own_window = make_method("snapkv", window=5)
+    settings = [("snapkv", 0.2), ("snapkv", 0.4), ("adakv", 0.4), (own_window, 0.4)]
+    fan_out = FanOutCache([make_cache(model, method, budget) for method, budget in settings], IDS.device)
+    with torch.inference_mode():
+        model(IDS, past_key_values=fan_out, use_cache=True)
+        layers = len(fan_out.branches[0].cache.compressed_layers())
+        assert len(calls) == 2 * layers, "one window of its own"
+        for (method, budget), branch in zip(settings, fan_out.branches, strict=True):
+            cache = make_cache(model, method, budget)
+            model(IDS, past_key_values=cache, use_cache=True)
+            for one, other in zip(branch.cache.compressed_layers(), cache.compressed_layers(), strict=True):
+                assert torch.equal(one.slots.position, other.slots.position)
+                assert torch.equal(one.slots.score, other.slots.score)
 
 
 def test_merging_never_changes_the_keys_of_others(model: PreTrainedModel) -> None:

@@ -152,14 +152,13 @@ def test_cells_say_how_far_their_bytes_are_above_the_budget():
     told = [words.text for words in figures.board(frame).layout.annotations]
     assert sum("2.19 MiB (+14 %)" in text for text in told) == 2
     assert sum("2.19 MiB (10 % of full)" in text for text in told) == 1, "one that takes no budget is beside the full"
-    assert "over the budget's keys and values" in figures.caption_board(frame)
     for share, words in ((0.14, "+14 %"), (0.0486, "+4.9 %"), (-0.7, "-70 %"), (1.2, "+120 %"), (0.0, "+0 %")):
         assert excess_text(share) == words
 
 
 def test_the_board_says_after_which_step_the_fates_are_taken():
     frame = a_board(2, 5).assign(moment="when the answer was written (after step 7)")
-    assert "merged or dropped it when the answer was written (after step 7)" in figures.caption_board(frame)
+    assert "; when the answer was written (after step 7), of the text" in figures.caption_board(frame)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

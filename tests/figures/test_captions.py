@@ -1,16 +1,13 @@
-"""The two sentences of every caption: which figures have them, and what simple ones never say."""
+"""The sentence of every figure: that there are frames for it, and what it never says."""
 
 from __future__ import annotations
 
 import inspect
 import math
-import pickle
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,28 +19,24 @@ import kvlab.papers
 import kvlab.views
 from kvlab.views import autopsy, regret, restore, serving, trade_off
 from kvlab.views import board as boards
-from kvlab.views.base import export, simple, words
-from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
+from kvlab.views.base import words
 from tests.figures.generated_frames import CASES, NAMES, cases
 
-MODULES = {"simple": simple}
+MODULES = {}
 VIEWS = {
     f"view {view.name}": import_module(f"{kvlab.views.__name__}.{view.name}")
     for view in iter_modules(kvlab.views.__path__)
     if not view.ispkg
 }
-WITH_TWO = [module for module in VIEWS.values() if hasattr(module, "with_simple")]
-VIEWS = {name: module for name, module in VIEWS.items() if module not in WITH_TWO}
 PAPERS = Path(kvlab.papers.__path__[0])
 for _file in PAPERS.rglob("*.py"):
     if _file.stem != "evaluations" and "\ndef caption_" in _file.read_text(encoding="utf-8"):
         _parts = _file.relative_to(PAPERS).with_suffix("").parts
         MODULES[" ".join(("papers", *_parts))] = import_module(".".join(("kvlab.papers", *_parts)))
 # Sentences that join another caption, or stand below a table.
-REMARKS = {
-    "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_references",
-    "caption_significance", "caption_ours_beside_theirs",
-}  # fmt: skip
+# Of several prompts: with their frames in `tests/views`.
+OF_BATCHES = {"describe_answers", "describe_fact"}
+REMARKS = {"caption_beyond_budget", "caption_unequal_bytes", "caption_references", "caption_significance"}
 PRIVATE = re.compile(
     r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"
     r"correlation|kurtosis|shadow|forced|perplexity|Jaccard|recall|nan|inf|None(?! of))\b|[{}]|  |\b0 %|100 %"
@@ -52,32 +45,19 @@ CONTRAST = re.compile(r"\b(largest|smallest|higher|lower|closest|furthest|better
 LONGEST = 190
 
 
-def captions() -> Iterator[tuple[str, Any]]:
-    """Every caption function of the views whose captions have an exact sentence beside the simple one."""
-    for module in WITH_TWO:
-        for name, function in vars(module).items():
-            if name.startswith("caption_") and inspect.unwrap(function).__module__ == module.__name__:
-                yield name, function
-
-
-def test_every_figure_has_both_sentences():
-    alone = {name for name, function in captions() if not hasattr(function, "__wrapped__")}
-    assert alone == REMARKS
-
-
-def test_there_are_frames_for_every_simple_sentence():
+def test_there_are_frames_for_every_caption():
     made = {
         f"{name}.{function.__name__}"
         for name, module in MODULES.items()
         for function in vars(module).values()
         if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_"
         if name[:6] != "papers" or function.__name__.startswith("caption_")
-    } - {"simple.arm_text", "simple.composition", "simple.row_names"}  # names within sentences
+    }
     made |= {
         f"{name}.{caption.removeprefix('caption_')}"
         for name, module in VIEWS.items()
         for caption in vars(module)
-        if caption.startswith("caption_")
+        if caption.startswith("caption_") and caption not in REMARKS
     }
     # Captions of views that read the run too, or rows of many methods, are in `tests/views`.
     made |= {
@@ -85,12 +65,13 @@ def test_there_are_frames_for_every_simple_sentence():
         for name, module in VIEWS.items()
         if name != "view public_board"
         for caption, function in vars(module).items()
-        if caption.startswith("describe_") and "run" not in inspect.signature(function).parameters
+        if caption.startswith("describe_") and caption not in OF_BATCHES
+        if "run" not in inspect.signature(function).parameters
     }
     assert made == set(CASES)
 
 
-def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal():
+def test_captions_are_plain_and_single_out_nothing_where_all_are_equal():
     for name in CASES:
         if name == "papers verdict_figure.caption_card":
             continue  # has n and interval of every mark: tests/papers/test_verdict_card.py
@@ -154,25 +135,10 @@ def test_the_board_says_who_holds_the_fact_and_who_lost_it():
          "dropped": [0.1, 0.3, 1.0, 1.0], "kl_answer": 1.0}
     )  # fmt: skip
     caption = boards.caption_board(frame)
-    assert caption.simple == (
+    assert caption == (
         "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is kept "
         "unmerged by keepkv, nothing of it by h2o."
     )
-    assert caption.startswith("Of 2 runs: 1 right, 1 wrong.")
-
-
-def test_a_caption_is_its_exact_sentence_and_keeps_the_simple_one():
-    caption = FigureCaption("KL is 0.5 <nats>.", "It is close.")
-    assert caption == "KL is 0.5 <nats>." and both_of(caption) == "It is close. KL is 0.5 <nats>."
-    assert simple_of(pickle.loads(pickle.dumps(caption))) == "It is close."  # as the page's caches copy it
-    more = caption.within("Medians.", "Sampled.")
-    assert (more, more.simple) == ("Medians. KL is 0.5 <nats>. Sampled.", "It is close.")
-    assert (
-        caption.renamed("KL", "It").simple == "It is close."
-        and simple_of("plain") == simple_of(as_caption("plain")) == ""
-    )
-    assert export.caption_html(caption) == "<p>It is close.</p><p><small>KL is 0.5 &lt;nats&gt;.</small></p>"
-    assert export.caption_html("<b>") == "<p>&lt;b&gt;</p>"
 
 
 @pytest.mark.parametrize(
@@ -236,12 +202,12 @@ def points_with_verdicts() -> pd.DataFrame:
 def test_the_headline_of_quality_against_bytes_names_no_loser():
     points = points_with_verdicts()
     caption = trade_off.caption_quality_against_bytes(points)
-    assert caption.simple == "Right at the fewest bytes: kvzip (14 MiB) and exactmerge2 (14.1 MiB)."
-    assert "streaming-llm" not in caption and "Best for their bytes: gvote, exactmerge2 and kvzip (" in caption
+    assert caption.startswith("Right at the fewest bytes: kvzip (14 MiB) and exactmerge2 (14.1 MiB).")
+    assert "streaming-llm" not in caption
     lost = trade_off.caption_quality_against_bytes(points.assign(verdict="wrong"))
-    assert lost.simple == "No run has a right answer; closest to the full cache: gvote (30 MiB)."
+    assert lost.startswith("No run has a right answer; closest to the full cache: gvote (30 MiB).")
     unjudged = trade_off.caption_quality_against_bytes(points.assign(verdict=""))
-    assert unjudged.simple == "Closest to the full cache: gvote (30 MiB)."
+    assert unjudged.startswith("Closest to the full cache: gvote (30 MiB).")
 
 
 def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch):

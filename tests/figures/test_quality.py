@@ -80,7 +80,7 @@ def test_shared_ranks_are_marked_and_level_ones_are_bold():
     assert words[("needle", "h2o")] == "2 · 0.2"
     assert words[("key value", "h2o")] == "<b>1= · 0.5</b>"
     assert list(figure.data[2].customdata[0]) == ["needle", "h2o"], "a click says task and method"
-    assert "needle: keepkv; key value: all 2" in quality.caption_rank_table(ranks())
+    assert quality.caption_rank_table(ranks()).endswith("as far as these prompts can tell: keepkv.")
 
 
 def test_of_many_tasks_a_cell_has_the_rank_alone():

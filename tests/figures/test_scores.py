@@ -9,8 +9,8 @@ import pytest
 from kvlab.results.score_tables import shared_by_all_arms
 from kvlab.views import scores
 from kvlab.views.base.palette import method_style
-from kvlab.views.base.simple import arm_text
 from kvlab.views.base.template import LEGEND_ROW, legend_room
+from kvlab.views.base.words import arm_text
 
 MIXED = "compose:score=h2o:select=h2o:settle=keepkv"
 

@@ -117,7 +117,6 @@ def test_one_prompt_is_said_in_the_title_and_no_dot_has_an_interval():
     figure = quality_against_bytes(points)
     assert figure.layout.title.text == "Quality against bytes: one prompt, one dot per run"
     assert all(trace.error_y.array is None for trace in figure.data)
-    assert caption_quality_against_bytes(points).startswith("One prompt: each dot is one run, without an interval")
 
 
 def test_budgets_of_a_method_are_one_line_from_the_smallest_on():
@@ -139,9 +138,7 @@ def test_a_budget_fills_and_names_its_points_and_leaves_the_axes():
         assert [symbol.endswith("-open") for symbol in trace.marker.symbol] == [True, False, True]
         assert trace.marker.size[1] > trace.marker.size[0] == trace.marker.size[2]
     caption = caption_quality_against_bytes(budgets("wrong"), "20 %")
-    assert "Best for their bytes at 20 %: keepkv (no other with as few bytes is closer to the full cache)." in caption
-    assert "✗ wrong" in caption
-    assert "✗" not in caption_quality_against_bytes(runs([1], [1]))
+    assert caption.startswith("No run has a right answer; closest to the full cache: keepkv (")
 
 
 def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
@@ -157,7 +154,7 @@ def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
         assert list(trace.error_y.array) == pytest.approx([0.2] * 3)
     assert any("91.7 % right" in note.text for note in figure.layout.annotations)
     caption = caption_quality_against_bytes(points)
-    assert "Best for their bytes: h2o 40 % and h2o 20 % (no other with as few bytes has more right answers)." in caption
+    assert caption.startswith("Most often right: h2o 40 % (")
     one = dots(quality_against_bytes(points, budget="20 %"))["h2o"]
     assert np.isnan(one.error_y.array[0]) and one.error_y.array[1] == pytest.approx(0.2), "bars of one budget only"
     assert "No run has a right answer" in caption_quality_against_bytes(points.assign(quality=0.0))
@@ -166,9 +163,9 @@ def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
 def test_who_holds_more_bytes_than_the_median_is_said():
     sizes = runs([2.0, 2.02, 2.04, 2.29, 2.33], [1.0] * 5)
     said = caption_unequal_bytes(sizes)
-    assert said.startswith("Not at equal bytes.")
-    assert "kvmerger 4 % (2.33 MiB against 2.04 MiB)" in said and "keepkv 3 % (2.29 MiB" in said
-    assert said.count("%") == 2, "the board gives bytes over the budget; no second excess over another base beside it"
-    assert "h2o" not in said
-    assert caption_unequal_bytes(runs([2.0, 2.05, 2.1], [1.0] * 3)).startswith("Equal bytes: no method holds over 5 %")
+    assert (
+        said
+        == "Not at equal bytes: kvmerger 4 % (2.33 MiB) and keepkv 3 % (2.29 MiB) hold more than most at their budget."
+    )
+    assert caption_unequal_bytes(runs([2.0, 2.05, 2.1], [1.0] * 3)) == "", "within 5 % of the median"
     assert caption_unequal_bytes(runs([2.0], [1.0])) == "", "one method has nothing to compare with"

@@ -21,7 +21,6 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 from kvlab.views import similarity as maps
-from kvlab.views.base.caption import simple_of
 from kvlab.views.base.lines import add_band, add_line
 from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
 from kvlab.views.base.provenance import of_run
@@ -342,7 +341,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         layers = maps.layers_to_show(frame["layer"].unique().tolist(), layer, *maps.extreme_layers(frame))
         figure = maps.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
         caption = maps.caption_similarity_wall(frame, layers, every)
-        words = f"{paper}{simple_of(caption) or caption}"
+        words = f"{paper}{caption}"
         drawn.append(Drawn(kind, figure, frame, words, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
 

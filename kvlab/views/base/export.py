@@ -20,14 +20,12 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from kvlab.core.errors import UserError
-from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import FONT, INK, PLOTLY_CONFIG, QUIET, for_export, without_controls
 
 EDGE = 24
 LEADING = 1.45
-SIMPLE_SIZE = 15
-CAPTION_SIZE = 13
+CAPTION_SIZE = 15
 SOURCE_SIZE = 11
 # Mean character widths per font size, so that wrapping does not depend on the installed fonts.
 NARROW = 0.6
@@ -40,7 +38,6 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
     figure = go.Figure()
     down = 6.0
     texts = (
-        (simple_of(caption), SIMPLE_SIZE, INK[theme]),
         (caption, CAPTION_SIZE, INK[theme]),
         (source, SOURCE_SIZE, QUIET[theme]),
     )
@@ -257,17 +254,10 @@ def _section(section: Section, theme: Theme, first: bool) -> str:
     chart = figure_html(section.figure, theme, 1100, first)
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
     source = f"<p><small>{html.escape(section.source)}</small></p>"
-    return f"<section>{chart}{caption_html(section.caption)}{lines}{source}</section>"
+    return f"<section>{chart}<p>{html.escape(section.caption)}</p>{lines}{source}</section>"
 
 
 def figure_html(figure: go.Figure, theme: Theme, width: int, with_plotly: bool) -> str:
     """The chart as part of an HTML page; the first one of a page brings plotly.js (`with_plotly`)."""
     sized = for_export(figure, theme, width)
     return sized.to_html(full_html=False, include_plotlyjs=with_plotly, config=PLOTLY_CONFIG)
-
-
-def caption_html(caption: str) -> str:
-    """A caption as paragraphs: the simple sentence, if it has one, above the exact one in small print."""
-    exact = html.escape(caption)
-    simple = html.escape(simple_of(caption))
-    return f"<p>{simple}</p><p><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.caption import as_caption
 from kvlab.views.base.palette import SEQUENTIAL, SURFACES, Theme
 from kvlab.views.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
 
@@ -173,7 +172,7 @@ def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
     if focus is None or same_cells(figure):
         return caption
     outlined = f"Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
-    return as_caption(caption).within(after=outlined)
+    return f"{caption} {outlined}".strip()
 
 
 def outline(

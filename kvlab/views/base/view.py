@@ -33,7 +33,6 @@ from kvlab.core.plugins.load import Registry
 from kvlab.requests.compare import RecordLevel
 from kvlab.trace.reader import Run
 from kvlab.views.base import export
-from kvlab.views.base.caption import both_of
 from kvlab.views.base.head_map import caption_focus
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import FigureSource, of_comparison, of_run
@@ -66,7 +65,7 @@ class Drawn:
     @property
     def alt(self) -> str:
         """What the figure shows, for those who do not see it."""
-        return f"{self.title}. {both_of(self.caption)}"
+        return f"{self.title}. {self.caption}"
 
     def __repr__(self) -> str:
         return f"<kvlab view {self.name}: {self.caption}>"

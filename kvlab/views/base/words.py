@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
+from pydantic import JsonValue
 
 from kvlab.common.formatting import format_bytes, join_words
+from kvlab.core.choice import FULL
+from kvlab.core.method_spec import parse_spec
 
 MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -139,7 +142,7 @@ def closeness(error: float) -> str:
     return "exactly" if error <= EXACT else _word(error, ERRORS, "hardly")
 
 
-def memory(share: float) -> str:
+def memory_share(share: float) -> str:
     """Bytes relative to the full cache's, as words after "takes"."""
     if not math.isfinite(share):
         return "an unknown amount of memory"
@@ -212,3 +215,22 @@ def sentence(words: str) -> str:
 
 def _word(value: float, words: Sequence[tuple[float, str]], beyond: str) -> str:
     return next((word for bound, word in words if value < bound), beyond)
+
+
+def arm_text(arm: str) -> str:
+    """An arm as people say it: of a composition, whose selection and whose settling."""
+    parts = composition(arm)
+    return f"{parts['score']} settled by {parts['settle']}" if {"score", "settle"} <= parts.keys() else arm
+
+
+def composition(arm: str) -> dict[str, JsonValue]:
+    """The parts of an arm such as `compose:score=h2o:settle=keepkv`; empty for a method of its own."""
+    return parse_spec(arm)[1] if arm.startswith("compose:") else {}
+
+
+def row_names(frame: pd.DataFrame) -> list[str]:
+    """The names of rows with columns method, arm and asked (the budget)."""
+    return [
+        "full cache" if method == FULL.method else f"{arm_text(arm)} {asked}"
+        for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
+    ]

@@ -58,7 +58,7 @@ class EvictAndCloseGaps:
     once, in float32.
     """
 
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -48,7 +48,7 @@ class Ballots:
     group: Literal["union", "mean"] = "union"
     every_step: bool = False
     needs_hidden_states: bool = True
-    state: Mapping[str, float] = field(default_factory=lambda: {BALLOTS: 0.0})
+    state: Mapping[str, float] = field(default_factory=lambda: {BALLOTS: 0.0}, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

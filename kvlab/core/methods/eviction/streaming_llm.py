@@ -38,7 +38,7 @@ class EvictAndReposition:
     original positions), because stepwise rotation would accumulate rounding errors in half precision.
     """
 
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

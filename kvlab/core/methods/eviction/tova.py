@@ -26,7 +26,7 @@ class LastQuery:
     heads: str = "shared"
     every_step: bool = True
     needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -88,7 +88,7 @@ class PairMerge:
     late: float = 0.0
     heads: Literal["shared", "each"] = "shared"
     space: Space = "unrotated"
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -59,7 +59,7 @@ class ExactResidual:
     pivots: Literal["score", "spread"] = "score"
     future: FutureQueries | None = None
     future_weight: float = 0.5
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -40,7 +40,7 @@ class PairCalibration:
 
     threshold: float = 0.0
     variant: Literal["repaired", "code"] = "repaired"
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

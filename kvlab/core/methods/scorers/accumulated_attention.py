@@ -27,7 +27,7 @@ class AccumulatedAttention:
     decay: float = 1.0
     every_step: bool = True
     needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
     aggregate: Literal["mean", "max"] = "mean"
 
     @property

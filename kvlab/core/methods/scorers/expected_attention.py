@@ -37,7 +37,7 @@ class ExpectedAttention:
     epsilon: float = 0.0
     every_step: bool = False
     needs_hidden_states: bool = True
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
     recalls: int = RECALLED
 
     @property

@@ -134,7 +134,7 @@ class PredictedScore:
     known: Mapping[int, ScoreNetwork] = field(default_factory=dict)
     every_step: bool = False
     needs_hidden_states: bool = True
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
     recalls: int = 0
     networks: Networks = "kvzap"
 

@@ -83,7 +83,7 @@ def most_looked_at(slots: Slots, layer_pass: AttentionPass, rows: int) -> dict[s
 class LayerAttention(SecondPassAttention):
     """A slot's score plus the mean of the scores of its token over the layer's heads (KVCompose)."""
 
-    state: Mapping[str, float] = field(default_factory=lambda: {LOOKED: 0.0}, kw_only=True)
+    state: Mapping[str, float] = field(default_factory=lambda: {LOOKED: 0.0}, hash=False, kw_only=True)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -98,7 +98,7 @@ class QueryCentres(_Fitted):
     furthest: int = 65_536
     heads: Literal["each", "shared"] = "each"
     prompt: Literal["compete", "keep"] = "compete"
-    state: Mapping[str, float] = field(default_factory=lambda: {OF_PROMPT: False}, kw_only=True)
+    state: Mapping[str, float] = field(default_factory=lambda: {OF_PROMPT: False}, hash=False, kw_only=True)
 
     @property
     def capabilities(self) -> Capabilities:

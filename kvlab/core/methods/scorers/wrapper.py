@@ -21,7 +21,7 @@ class PromptScorer:
 
     every_step: bool = False
     needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

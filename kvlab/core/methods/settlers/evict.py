@@ -15,7 +15,7 @@ from kvlab.core.contract.view import View
 class Evict:
     """Evict all victims."""
 
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -52,7 +52,7 @@ class GaussianSets:
     space: Space = "rotated"
     pivot: AnyPivot = "attention"
     weights: Weights = "gaussian"
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -31,7 +31,7 @@ class GlobalRidge:
     ridge: float = 0.01
     untouched: float = 0.1
     refit_keys: bool = True
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -57,7 +57,7 @@ class MatchAttention:
     second_pass: SecondPassRequest | None = None
     newest: int = 0
     value_ridge: float | None = None
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def capabilities(self) -> Capabilities:
