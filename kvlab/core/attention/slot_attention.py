@@ -41,7 +41,6 @@ def slot_attention(
         tiles = Tiles(query, key, bias, scaling, softcap, alibi)
         outputs = []
         normalizers = []
-        rows = tiles.query.shape[2]
         beside = None if sinks is None else sinks[..., None]
         for first in range(0, rows, ROW_BLOCK):
             last = min(first + ROW_BLOCK, rows)

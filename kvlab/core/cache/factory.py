@@ -157,6 +157,9 @@ def make_cache(
         budget: a float in (0, 1] is a fraction of the first prompt (1.0 keeps everything), an int is slots per KV
             head, a string such as `10%B` or `64MiB` is bytes.
         compress_every: decode steps between decisions; the slack is taken from inside the budget.
+        seed: of methods that draw at random.
+        observer: gets every pass and decision, as a recorder does.
+        timed: measure the seconds of decisions and second passes (on a GPU each waits for the device).
 
     Raises UserError for an invalid argument, or as `attach` for a model that cannot run kvlab's attention.
     """

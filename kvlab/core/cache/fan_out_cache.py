@@ -46,10 +46,10 @@ class FanOutCache(Cache):
         super().__init__(layers=[self._serve(index, layer) for index, layer in enumerate(first.layers)])
 
     @classmethod
-    def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device, timed: bool = False) -> FanOutCache:
+    def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device) -> FanOutCache:
         """Serve caches that have read prompts of one length apart from each other."""
         others = [[cache.layers[index] for cache in caches] for index in range(len(caches[0].layers))]
-        joined = cls(caches, device, timed)
+        joined = cls(caches, device)
         joined.is_split = True
         for index, layers in enumerate(others):
             layer = joined.layers[index]

@@ -63,11 +63,6 @@ EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = KINDS = range(5)  # what happens to 
 NOT_YET = -2.0  # initial value of the moving threshold of `SIMILAR`: below every cosine
 
 
-def one_too_many(view: View) -> bool:
-    """Whether every head is known to have one slot too many."""
-    return view.certain
-
-
 @dataclass(frozen=True)
 class InPlace:
     """How one slot of every head is evicted in place.
@@ -80,12 +75,10 @@ class InPlace:
         bounds: (recent (B, H), sinks (B, H, 1)) tokens of a view that are protected.
         fields: further kernel arguments (fields of `Work`) for a view; None if the
             view cannot be decided in place.
-        certain: whether every head of a view has exactly one slot too many.
         decay: factor of the running sum of scores, if the scorer has one.
     """
 
     kind: int
     bounds: Callable[[View], tuple[Tensor, Tensor]]
     fields: Callable[[View], Mapping[str, Any] | None] = lambda view: {}
-    certain: Callable[[View], bool] = one_too_many
     decay: float = 1.0

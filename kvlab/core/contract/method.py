@@ -78,7 +78,7 @@ class Method(BaseModel, ABC):
     read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
 
     name: ClassVar[str]
-    family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
+    family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free | quantising | composition
     title: ClassVar[str]
     paper: ClassVar[str] = ""
     needs_budget: ClassVar[bool] = True

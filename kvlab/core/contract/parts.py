@@ -276,7 +276,7 @@ class Selector(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it protects (`protected`, `sinks`) and needs to see."""
+        """What it protects (`protected`) and needs to see."""
         ...
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
@@ -304,7 +304,7 @@ class Settler(Protocol):
 
 @dataclass(frozen=True)
 class PartCapabilities:
-    """Capabilities of the four parts of a pipeline."""
+    """`Capabilities` by part of a pipeline; a part that declares none has the defaults."""
 
     score: Capabilities = field(default=NONE)
     allocate: Capabilities = field(default=NONE)

@@ -28,7 +28,7 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
     decision = pipeline.in_place
     if decision is None:
         return None
-    if view.most_excess != 1 or not decision.certain(view) or view.layer_pass.moves_logits:
+    if view.most_excess != 1 or not view.certain or view.layer_pass.moves_logits:
         return None
     slots = view.slots
     if KEY_LENGTH in slots.extra:  # the kernel computes key lengths itself and would leave this column stale
@@ -87,7 +87,7 @@ def kernel_input(view: View, pipeline: Pipeline, bucket: Bucket) -> Work | None:
 
 
 def reusable_work(bucket: Bucket, layer_pass: PassView, tokens_seen: Tensor) -> Work | None:
-    """Reuse the bucket's last kernel input if only `seen` and the time have changed; else None."""
+    """Reuse the bucket's last kernel input if only the last pass's mass and the time have changed; else None."""
     work = None if _failed else bucket.reusable_work()
     if work is not None:
         work.mass = layer_pass.last_mass()

@@ -180,8 +180,6 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     active = into.active
     if target.shape[-1] > FEW_EDGES:
         # Prefill: scatter-adds over the whole table.
-        target = into.target
-        active = into.active
         index = wide(target, states)
         one = torch.ones(states.shape[:3], device=states.device)
         merged = states.float() * _put(one.clone(), target, into.target_weight, active)[..., None]

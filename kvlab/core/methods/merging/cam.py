@@ -61,10 +61,7 @@ class ValueMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Random numbers differ by head index within a row.
-
-        The float32 copies of values during prompt settling were measured with the allocator.
-        """
+        """Random numbers differ by head index within a row."""
         return Capabilities(
             across_heads=self.draw == "bernoulli",
             fills_budget=True,

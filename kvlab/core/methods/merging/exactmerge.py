@@ -63,7 +63,7 @@ class ExactResidual:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The logits of the window's queries are in memory; float32 copies were measured with the allocator."""
+        """Reads the window's queries; its edges carry mass without votes."""
         return Capabilities(prompt_rows=self.prompt_rows, merges=True, mass_of_votes=None)
 
     def prompt_rows(self, tokens: int) -> int:

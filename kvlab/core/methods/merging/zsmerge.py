@@ -65,7 +65,7 @@ class ResidualMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Merges unless `share` is 0; float32 copies of keys were measured with the allocator."""
+        """Merges unless `share` is 0."""
         return Capabilities(
             fills_budget=True,
             merges=self.share > 0,
@@ -114,7 +114,6 @@ class ResidualMerge:
             return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
         eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
         # First merge of some heads, which creates their residual slots.
-        slots = view.slots
         pivots = self._pivots(view, victims, allowed, eligible)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
         near = nearest(slots, victims.index, residual, self.similarity)[1]

@@ -89,7 +89,7 @@ class WholePages(Wrapper):
     def _worth(self, view: View, places: Tensor) -> tuple[Tensor, Tensor]:
         """(highest, mean) worth (B, H, S) float32 of each slot, to its head or to all that share its page."""
         if self.heads == "model":
-            # As `_worth`, the same in all layers.
+            # Over the slots of all layers, once for the model.
             if TOGETHER not in view.statistics:
                 scores = [view.statistics[layer].to(places.device) for layer in sorted(view.statistics)]
                 worth = torch.stack(scores).nan_to_num(nan=0.0).float()  # (L, B, H, S)
