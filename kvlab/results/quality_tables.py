@@ -143,9 +143,10 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
 def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     """One row per arm and budget: mean score over tasks, mean bytes per prompt, and whether it is Pareto-optimal.
 
-    An arm that scores 0 is not: the least bytes of all would make it so. `axis`: the bytes that count, live_bytes or bytes_read. Only tasks where more is better and that all arms have, so
-    that skipping hard tasks does not pay. Columns: `NAMES`,
-    score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
+    An arm that scores 0 is not: the least bytes of all would make it so. `axis`: the bytes that count, live_bytes or
+    bytes_read. Only tasks where more is better and that all arms have, so that skipping hard tasks does not pay.
+    Columns: `NAMES`, score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks,
+    frontier.
     """
     table = label_rows(with_measures(rows))
     table = table[table["metric"].map(higher_is_better)]
