@@ -163,6 +163,7 @@ def test_every_caption_is_one_line_and_every_view_has_its_table_page_and_file_na
     for name, (light, _) in drawn.items():
         assert light.caption.endswith(".") and "\n" not in light.caption and "nan" not in light.caption, name
         assert light.caption in light.alt and light.title in light.alt
+        assert (str(light.provenance) == "batch night, 2 prompts") == (name in OF_BATCH)
         assert str(light.provenance) and re.fullmatch(r"[\w .%:=+-]+", light.file_name), name
         assert light.to("csv").count(b"\n") > len(light.frame) - 1, name
         assert light.caption.split()[0].encode() in light.to("html"), name
