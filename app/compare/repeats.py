@@ -27,7 +27,7 @@ from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views import repeats as figures
-from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.provenance import Provenance, of_batch
 from kvlab.views.base.words import byte_size, plural
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import repeats as analysis
@@ -66,7 +66,7 @@ def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) ->
         st.warning(plain(references), icon=":material/warning:")
     points = batch_points(batch)
     budget = budget_slider(points)
-    origin = Provenance(f"batch {repeat.batch}, {prompts(begun)}")
+    origin = of_batch(repeat.batch, begun)
     home_view(points, budget, origin)
     batch = replace(batch, cells=at_budget(batch.cells, budget))
     if len(batch.cells):

@@ -50,12 +50,21 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
 
 
 def _batch(name: str) -> None:
+    """The outcome over all prompts of a batch, and the texts of each of the first prompts."""
     tables = []
+    races = []
     for entry in list_repeats(runs_root(), name):
         if runs := _opened(entry.runs):
             tables.append(_repeat(runs, load_labels(runs_root(), entry.comparison_id)))
-    if tables:
-        _sentence(batch_outcome(build_batch(tables)))
+            place = runs[0].record.repeat
+            title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
+            races.append(_texts(runs).model_copy(update={"title": title}))
+    if not tables:
+        return
+    _sentence(batch_outcome(build_batch(tables)))
+    for race in races[:MOST_RACES]:
+        show_race(race, with_reading=False)
+    st.caption(READING)
 
 
 def _sentence(words: str) -> None:
@@ -87,19 +96,22 @@ READING = (
     "same position (■: the text ends there). The bar shows how much of the full cache the run holds."
 )
 LONGEST_TEXT = 3_000  # characters of a column
+MOST_RACES = 6  # prompts of a batch whose texts are drawn after its end
 STATES = {
     "waiting": "waits for its turn", "reading": "reading the prompt", "writing": "writing", "ended": "",
     "cancelled": "cancelled", "failed": "failed",
 }  # fmt: skip
 
 
-def show_race(live: LiveTexts) -> None:
-    """Draw the columns, with the prompt's title and end above them."""
-    named = f"**{plain(live.title)}**: " if live.title else ""
-    if live.prompt_end:
-        st.caption(f"{named}the prompt ends “… {plain(live.prompt_end)}”")
+def show_race(live: LiveTexts, with_reading: bool = True) -> None:
+    """Draw the columns, with the prompt's title and end above them; `with_reading`: and below them how to read them."""
+    ends = f"the prompt ends “… {plain(live.prompt_end)}”" if live.prompt_end else ""
+    named = f"**{plain(live.title)}**" if live.title else ""
+    if named or ends:
+        st.caption(": ".join(filter(None, (named, ends))))
     st.html(f"<style>{read_static('race.css')}</style>{race_html(live, page_theme())}")
-    st.caption(READING)
+    if with_reading:
+        st.caption(READING)
 
 
 def race_html(live: LiveTexts, theme: Theme = "light") -> str:

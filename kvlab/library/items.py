@@ -183,8 +183,8 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLa
     right = sum(verdict == "right" for verdict in verdicts)
     gaps: dict[str, list[float]] = {}  # of each method and budget, over the prompts
     for run, row in zip(compressed, found, strict=True):
-        if isinstance(row.get("mean_kl"), float):  # 0 is a valid KL
-            gaps.setdefault(run.label, []).append(row["mean_kl"])
+        if isinstance(gap := row.get("mean_kl"), float):  # 0 is a valid KL
+            gaps.setdefault(run.label, []).append(gap)
     means = {label: fmean(over) for label, over in gaps.items()}
     closest = min(means, key=means.__getitem__, default="")
     sizes = [known.get(run.run_id, NOTHING).get("bytes") for run in runs]

@@ -145,8 +145,8 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
 
     An arm that scores 0 is not: the least bytes of all would make it so. `axis`: the bytes that count, live_bytes or
     bytes_read. Only tasks where more is better and that all arms have, so that skipping hard tasks does not pay.
-    Columns: `NAMES`,
-    score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
+    Columns: `NAMES`, score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks,
+    frontier.
     """
     table = label_rows(with_measures(rows))
     table = table[table["metric"].map(higher_is_better)]

@@ -20,6 +20,7 @@ from kvlab.trace.restore_results import RestoreResult, load_result
 from kvlab.trace.schema import RunRecord
 from kvlab.views.base.head_map import head_map
 from kvlab.views.base.palette import LOSS, Theme
+from kvlab.views.base.provenance import of_batch
 from kvlab.views.base.view import view
 from kvlab.views.base.words import plural, sentence, some_of
 from kvlab.views.frames.restore import cheapest, slot_count_text
@@ -53,7 +54,10 @@ def heads_of_lost_answers(runs: Sequence[Run]) -> pd.DataFrame:
             f"No answer of {record.comparison_id} was restored yet: search with `kvlab restore RUN`, or on the page "
             "Why wrong."
         )
-    return count_lost_heads(results, record)
+    table = count_lost_heads(results, record)
+    if record.repeat:
+        table.attrs["source"] = of_batch(record.repeat.batch, len(entries))
+    return table
 
 
 def count_lost_heads(results: Sequence[RestoreResult], record: RunRecord) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.provenance import of_batch
 from kvlab.views.base.template import INK, QUIET, no_fading
 from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, contrast, number, often, percent, plural, visible
@@ -46,6 +47,7 @@ def answers_of_batch(runs: Sequence[Run]) -> pd.DataFrame:
     table = frames.batch_prompts(runs[0].path.parent, record.repeat.batch)
     if not frames.build_batch([table]).is_asked:
         raise UserError(f"The prompts of {record.repeat.batch} have no answers: record them with a column `answer`.")
+    table.attrs["source"] = of_batch(record.repeat.batch, table["number"].nunique())
     return table
 
 

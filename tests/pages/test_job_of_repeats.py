@@ -31,6 +31,9 @@ def test_a_cancelled_batch_keeps_what_is_done_and_can_go_on(runs_root: Path, ope
     page = open_page("compare", job=job_id)
     assert not page.exception
     assert "1 has not started." in [element.value for element in page.text]
+    races = [element.proto.body for element in page.get("html") if "kv-race" in element.proto.body]
+    assert [race.count("<section") for race in races] == [3, 1], "the texts of each prompt that has begun"
+    assert any(str(caption.value).replace("\\", "").startswith("**1 of 3: ") for caption in page.caption)
     labels = [button.label for button in page.button]
     assert "Compare the repeats" in labels
     page.button(key="go_on").click().run()

@@ -85,6 +85,12 @@ def test_the_frontier_holds_what_nothing_beats(runs_root: Path):
     assert table["frontier"].to_dict() == {"full": False, "h2o": False, "snapkv": True, "keepkv": True}
 
 
+def test_an_arm_that_scores_nothing_is_not_on_the_frontier(runs_root: Path):
+    rows = results(runs_root)
+    rows.loc[rows["method"] == "h2o", "live_bytes"] = 1
+    assert not quality_tables.by_bytes(rows).set_index("arm")["frontier"]["h2o"]
+
+
 def test_the_worst_prompt_comes_first_and_presets_are_told_apart(runs_root: Path):
     rows = results(runs_root)
     found = quality_tables.prompts_behind(rows, "needle", "snapkv", "20 %")
@@ -118,7 +124,7 @@ def test_results_are_drawn_and_a_cell_leads_to_a_recorded_prompt(runs_root: Path
     offered = {button.proto.label for button in page.get("download_button")}
     assert {"Scores as Markdown", "Scores as LaTeX"} <= offered
     shown = page.dataframe[0].value
-    assert shown["prompt"].iloc[0] == 1 and shown["score"].iloc[0] == 0
+    assert shown["prompt"].iloc[0] == 1 and shown["score"].iloc[0] == 0 and shown["answer"].iloc[0] == "7"
     page.button(key="record_sample").click().run()
     (job,) = jobs.list_jobs(runs_root)
     request = jobs.request_of(runs_root, job.job_id)

@@ -51,6 +51,8 @@ def test_the_answer_the_prompts_and_the_flips_are_shown(runs_root: Path, open_pa
     tables = [frame.value for frame in page.dataframe]
     risks, shown, flips, pairs = tables
     assert risks["changed"].tolist() == [0, 20, 60, 0, 1, 60]
+    assert risks["risk %"].tolist() == [0, 13.3, 40, 0, 0.667, 40], "three digits, as in the sentences"
+    assert set(shown["answer"]) == {"7"}
     assert set(shown["method"]) == {"h2o"} or set(shown["method"]) == {"snapkv"}
     assert flips["right to wrong"].tolist() == [0, 20, 60, 0, 1, 60]
     assert pairs["in common %"].tolist()[1:] == [5, 100]

@@ -12,12 +12,12 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-import kvlab.results.risk.export  # registers, with what it imports, the views of evaluations
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import KVLAB
 from kvlab.core.restore import Restore
 from kvlab.papers.evaluations import origin_of
 from kvlab.results import speed_tables
+from kvlab.results.risk import export  # noqa: F401  # registers, with what it imports, the views of evaluations
 from kvlab.trace import Run, open_run
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.restore_results import RestoreResult, SearchResult
@@ -163,6 +163,7 @@ def test_every_caption_is_one_line_and_every_view_has_its_table_page_and_file_na
     for name, (light, _) in drawn.items():
         assert light.caption.endswith(".") and "\n" not in light.caption and "nan" not in light.caption, name
         assert light.caption in light.alt and light.title in light.alt
+        assert (str(light.provenance) == "batch night, 2 prompts") == (name in OF_BATCH)
         assert str(light.provenance) and re.fullmatch(r"[\w .%:=+-]+", light.file_name), name
         assert light.to("csv").count(b"\n") > len(light.frame) - 1, name
         assert light.caption.split()[0].encode() in light.to("html"), name
@@ -222,5 +223,5 @@ def test_the_command_draws_results_by_their_name(results: dict[str, pd.DataFrame
     assert "Smallest safe budget: h2o" in told
     assert pd.read_csv(file)["changed"].tolist() == [0, 8, 24, 0, 1, 24]
     assert "h2o 20 %" in kvlab("view", "fast", "speed", "--runs", str(tmp_path))
-    with pytest.raises(UserError, match="no evaluation or benchmark 'slow'.*there are fast, mine"):
+    with pytest.raises(UserError, match=r"no evaluation or benchmark 'slow'.*there are fast, mine"):
         kvlab("view", "slow", "speed", "--runs", str(tmp_path))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from pydantic import JsonValue
 
-from kvlab.common.formatting import ONE_PROMPT, model_title
+from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
@@ -72,6 +72,11 @@ def of_run(run: Run) -> Provenance:
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     details = (record.label, model_title(record.model.name), _prompt(run), record.device, versions)
     return Provenance(f"run {record.run_id}", details, settings_of_record(record), (record.run_id,))
+
+
+def of_batch(batch: str, count: int) -> Provenance:
+    """The provenance of a figure over `count` prompts of a batch."""
+    return Provenance(f"batch {batch}, {prompts(count)}")
 
 
 def of_comparison(runs: Sequence[Run]) -> Provenance:

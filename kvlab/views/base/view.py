@@ -235,7 +235,7 @@ class View:
     def draw_frame(
         self, frame: pd.DataFrame, subject: Subject, theme: Theme = "light", source: FigureSource = "", **place: Any
     ) -> Drawn:
-        """Draw a frame that was read before; `source` is its provenance where rows do not carry it."""
+        """Draw a frame that was read before; `source` is its provenance where neither its `attrs` nor rows carry it."""
         assert self._draw is not None, self.name
         values = {**place, self.kind: subject}
         figure = _call(self._draw, (frame, theme), values, self.name)
@@ -251,6 +251,7 @@ class View:
         caption = self.describe(frame, subject, **place)
         if "focus" in place:
             caption = caption_focus(caption, figure, place["focus"])
+        source = source or frame.attrs.get("source", "")
         if isinstance(subject, Run):
             source = source or of_run(subject)
             start = f"{subject.record.label}-"
