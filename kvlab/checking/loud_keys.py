@@ -80,8 +80,8 @@ def _error(store: Store, keys: Tensor, rotary: Rotary | None) -> Tensor:
 
 def _sentence(loss: KeyLoss) -> str:
     found = (
-        f"layer {loss.layer} loses {100 * loss.share:.1f} % of a median channel's variance, {loss.times:.1f} times what "
-        "keys with equal channels lose"
+        f"layer {loss.layer} loses {100 * loss.share:.1f} % of a median channel's variance, {loss.times:.1f} times as "
+        "much as keys with equal channels"
     )
     if not loss.loud:
         return f"ok: {found}"

@@ -65,7 +65,7 @@ def continued(model: PreTrainedModel, ids: Tensor, keys: list[Tensor], values: l
     [("", set()), ("slow", {"turbo4", "lean4", "q4_0"}), ("fast", {"turbo4", "lean4", "q4_0", "kivi4", "centred4"})],
 )
 def test_the_stores_that_are_warned_of_are_those_whose_divergence_rises(where: str, warned: set[str]) -> None:
-    """KIVI's steps of 32 slots and a subtracted mean take a loud channel that turns slowly, and none that turns fast."""
+    """KIVI's groups of 32 slots and a subtracted mean bear loud channels that turn slowly, not those that turn fast."""
     plain, found = divergences(""), divergences(where)
     print({name: (round(plain[name][0], 5), round(found[name][0], 5), found[name][1]) for name in NAMES})
     assert {name for name in NAMES if found[name][1]} == warned
