@@ -103,8 +103,8 @@ class VaSE(DecodeCompression):
 
     paper: ClassVar[str] = "https://arxiv.org/abs/2606.03928"
     presets: ClassVar[Mapping[str, Preset]] = {
-        "code": Preset(
-            "the authors' class with its runner's settings",
+        "paper": Preset(
+            "the settings of its experiments, as in the authors' code",
             {
                 "window": (64, "myscripts/math/eval_range_sink_sample_attn.sh, residual_length"),
                 "kernel": (5, "modified/transformers/cache_utils.py, compute_attention_scores, with --smooth"),
@@ -119,9 +119,6 @@ class VaSE(DecodeCompression):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("window", "kernel", "shield", "sinks", "decode", "buffer"), "the code's"
-    )
 
     def pipeline(self) -> Pipeline:
         score = OlderAttention(self.window, self.kernel, "average", "zeros")
