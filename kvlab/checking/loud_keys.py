@@ -54,7 +54,8 @@ def check_keys(model: str) -> dict[str, str]:
 
 def key_loss(store: Store, layers: Sequence[Tensor], rotary: Rotary | None) -> KeyLoss:
     """What `store` loses of each layer's keys (1, H, S, d), rotated at positions 0 to S - 1."""
-    shares, times = [], []
+    shares = []
+    times = []
     for layer_keys in layers:
         keys = layer_keys.float()
         deviation, mean = torch.std_mean(keys, 2, keepdim=True)

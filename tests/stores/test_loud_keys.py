@@ -17,7 +17,8 @@ from kvlab.core.stores import STORES
 from kvlab.core.stores.store import keys_as_held
 from kvlab.models.load import load_model
 
-PROMPT, NEXT = 512, 96
+PROMPT = 512
+NEXT = 96
 NAMES = ("turbo4", "lean4", "q4_0", "kivi4", "centred4", "int8", "q8_0", "gear4")
 # Of each half of a head's channels, which rotate in pairs: the first ones fast, the last ones by .04 in 1,024 tokens.
 PLACES = {"fast": (0, 1), "slow": (14, 15)}
@@ -35,14 +36,17 @@ def divergences(where: str) -> dict[str, tuple[float, bool]]:
             for channel in PLACES[where]:
                 bias[head * model.config.head_dim + channel] = 24.0  # as loud as in Qwen2, whose bias does the same
         projection.bias = nn.Parameter(bias, requires_grad=False)
-    ids, rotary, found = text_ids(loaded, PROMPT + NEXT), find_rotary(model), {}
+    ids = text_ids(loaded, PROMPT + NEXT)
+    rotary = find_rotary(model)
+    found = {}
     prompt = DynamicCache(config=model.config)
     with torch.inference_mode():
         model(ids[:, :PROMPT], past_key_values=prompt)
         native = [layer.keys for layer in prompt.layers]
         values = [layer.values for layer in prompt.layers]
         expected = continued(model, ids, native, values)
-        order, live = torch.arange(PROMPT).expand(1, 4, -1), torch.full((1, 4), PROMPT)
+        order = torch.arange(PROMPT).expand(1, 4, -1)
+        live = torch.full((1, 4), PROMPT)
         for name in NAMES:
             store = STORES[name]
             given = continued(model, ids, [keys_as_held(store, keys, order, live) for keys in native], values)
@@ -66,9 +70,11 @@ def continued(model: PreTrainedModel, ids: Tensor, keys: list[Tensor], values: l
 )
 def test_the_stores_that_are_warned_of_are_those_whose_divergence_rises(where: str, warned: set[str]) -> None:
     """KIVI's groups of 32 slots and a subtracted mean bear loud channels that turn slowly, not those that turn fast."""
-    plain, found = divergences(""), divergences(where)
+    plain = divergences("")
+    found = divergences(where)
     print({name: (round(plain[name][0], 5), round(found[name][0], 5), found[name][1]) for name in NAMES})
     assert {name for name in NAMES if found[name][1]} == warned
     for name in NAMES:
-        before, now = plain[name][0], found[name][0]
+        before = plain[name][0]
+        now = found[name][0]
         assert now > 3 * before if name in warned else now < 1.5 * before + 5e-4

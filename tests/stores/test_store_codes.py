@@ -154,7 +154,8 @@ def test_vllms_stores_take_its_bytes_and_keep_lengths(name: str, bytes_at_128: i
 
 def ggml_block(numbers: np.ndarray, name: Format) -> bytes:
     """ggml-quants.c, quantize_row_NAME_ref, of one block of 32 float32, number by number."""
-    one, half_up = np.float32(1), np.float32(0.5)
+    one = np.float32(1)
+    half_up = np.float32(0.5)
     if name == "q8_0":
         step = np.abs(numbers).max() / np.float32(127)
         scaled = [abs(float(number * (one / step if step else step))) for number in numbers]
@@ -208,7 +209,8 @@ def test_blocks_are_llama_cpps_byte_for_byte(name: Format, source: str) -> None:
 @pytest.mark.parametrize("width", [*WIDTHS, 64, 192])
 def test_blocks_give_back_what_their_codes_and_steps_say(name: Format, width: int) -> None:
     """Off by half a step of the block, or a whole one at q4_0's open end; also of a width that llama.cpp refuses."""
-    states, real = draw(1, 2, 24, width) * torch.logspace(-2, 2, 24)[:, None], torch.ones(1, 2, 24, dtype=torch.bool)
+    states = draw(1, 2, 24, width) * torch.logspace(-2, 2, 24)[:, None]
+    real = torch.ones(1, 2, 24, dtype=torch.bool)
     code = Blocks(name, rotation=0)
     back = code.decode(code.encode(states, real), width)
     for first in range(0, width, 32):
@@ -220,14 +222,16 @@ def test_blocks_give_back_what_their_codes_and_steps_say(name: Format, width: in
 
 def test_keys_are_rotated_by_the_widest_matrix_and_values_by_64() -> None:
     """llama.cpp's sizes (build_input_k_rot, build_input_v_rot): none unless 64 divides the width."""
-    keys, values = STORES["q4_0"].keys, STORES["q4_0"].values
+    keys = STORES["q4_0"].keys
+    values = STORES["q4_0"].values
     assert isinstance(keys, Blocks) and isinstance(values, Blocks)
     sizes = {width: (keys.matrix_size(width), values.matrix_size(width)) for width in (32, 64, 80, 96, 128, 192, 256)}
     assert sizes == {32: (0, 0), 64: (64, 64), 80: (0, 0), 96: (0, 0), 128: (128, 64), 192: (64, 64), 256: (256, 64)}
     asked = store_of("q4_0/rotation=32").keys
     assert isinstance(asked, Blocks) and [asked.matrix_size(width) for width in (32, 80, 128)] == [32, 16, 32]
     # A loud channel makes its block's step large; rotated, it is spread over all channels.
-    states, real = 0.3 * draw(1, 1, 8, 128), torch.ones(1, 1, 8, dtype=torch.bool)
+    states = 0.3 * draw(1, 1, 8, 128)
+    real = torch.ones(1, 1, 8, dtype=torch.bool)
     states[..., 5] = 8.0
     plain, rotated = (
         (code.decode(code.encode(states, real), 128) - states)[..., :32].square().mean()
