@@ -1,4 +1,4 @@
-"""`kvlab doctor`: installed versions, devices, a self-test of about ten seconds; or a check of recorded runs."""
+"""`kvlab doctor`: versions, devices, a self-test of about ten seconds; or a check of recorded runs or of a model."""
 
 from __future__ import annotations
 
@@ -34,55 +34,37 @@ PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow",
 
 
 def doctor(
-    runs: Annotated[Path | None, typer.Argument(help="a run folder or folder of runs to check instead")] = None,
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="instead, a run folder or folder of runs to check, or a model: mini, a folder, a hub name"),
+    ] = None,
     deep: Annotated[
         bool,
         typer.Option(help="also check a law: StreamingLLM finds needles as often as their place is kept"),
     ] = False,
-    model: Annotated[str, typer.Option(help="the model of --deep: mini, a local folder, or a hub name")] = "mini",
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """Report versions, devices and memory, and test that a compressed cache works here; or check recorded runs.
+    """Report versions, devices and memory, and test a compressed cache here; or check recorded runs, or a model's keys.
 
-    With --deep, 24 needles are looked for in texts of 512 tokens. Checking runs compares every file with its checksum
-    in run.json. Exit status 1: something is damaged or fails.
+    With --deep, 24 needles are looked for in texts of 512 tokens, by the model or mini. Checking runs compares every
+    file with its checksum in run.json; checking a model, every store's loss of the keys of one text. Exit status 1:
+    something is damaged or fails.
     On an NVIDIA GPU decode steps use a Triton kernel, which needs the package triton (pip install 'kvlab\\[kernels]'),
     a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
-    if runs is not None:
-        from kvlab.trace.verify import verify_runs
-
-        findings = verify_runs(runs)
-        if as_json:
-            typer.echo(
-                json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2)
-            )
-        else:
-            table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
-            for finding in findings:
-                table.add_row(finding.run, finding.state, finding.verdict)
-            print_wide(table)
-        if any(finding.problems for finding in findings):
-            raise typer.Exit(1)
+    if target is not None and target.is_dir() and not (target / "config.json").is_file():
+        _check_runs(target, as_json)
         return
-    # What each plug-in registers, or why it failed to load.
-    from kvlab.core.plugins.load import load_plugins
+    if target is None:
+        report = _machine_report()
+    else:
+        from kvlab.checking.loud_keys import check_keys
 
-    report = {
-        **_versions(),
-        **_machine(),
-        **{
-            f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
-            if one.failure
-            else f"{one.origin.stamp}, {one.description}"
-            for one in load_plugins()
-        },
-        **_self_tests(),
-    }
+        report = check_keys(str(target))
     if deep:
         from kvlab.evaluation.self_check import check_needles
 
-        report |= check_needles(model)
+        report |= check_needles("mini" if target is None else str(target))
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
@@ -90,6 +72,34 @@ def doctor(
             typer.echo(f"{name:>34}  {value}")
     if any(str(value).startswith("FAILED") for value in report.values()):
         raise typer.Exit(1)
+
+
+def _check_runs(folder: Path, as_json: bool) -> None:
+    from kvlab.trace.verify import verify_runs
+
+    findings = verify_runs(folder)
+    if as_json:
+        typer.echo(json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2))
+    else:
+        table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
+        for finding in findings:
+            table.add_row(finding.run, finding.state, finding.verdict)
+        print_wide(table)
+    if any(finding.problems for finding in findings):
+        raise typer.Exit(1)
+
+
+def _machine_report() -> dict[str, str]:
+    from kvlab.core.plugins.load import load_plugins
+
+    # What each plug-in registers, or why it failed to load.
+    plugins = {
+        f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
+        if one.failure
+        else f"{one.origin.stamp}, {one.description}"
+        for one in load_plugins()
+    }
+    return {**_versions(), **_machine(), **plugins, **_self_tests()}
 
 
 def _versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli import COMMANDS, commands, main, replacements
+from kvlab.core.stores import STORES
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning.plan import Machine
 from kvlab.trace import open_run
@@ -287,6 +289,14 @@ def test_doctor_names_what_is_damaged_and_ends_with_status_1(three_runs: Path) -
     assert printed.exit_code == 1
     assert all(path.name in printed.stdout for path in (one, two, three))
     assert kvlab("doctor", str(three)).count("no checksums") == 1
+
+
+def test_doctor_says_what_each_store_loses_of_a_models_keys(capsys, monkeypatch) -> None:
+    report = json.loads(kvlab("doctor", "mini", "--json"))
+    assert [*report] == [f"store {name}" for name, store in STORES.items() if store.packs]
+    sentence = r"ok: layer \d loses [\d.]+ % of .*, [\d.]+ times as much .*"
+    assert all(re.fullmatch(sentence, said) for said in report.values())
+    assert "no-such-model" in complaint(capsys, monkeypatch, "doctor", "no-such-model")
 
 
 def test_doctor_without_runs_there_is_one_sentence(capsys, monkeypatch, tmp_path: Path) -> None:

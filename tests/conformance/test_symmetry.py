@@ -13,6 +13,7 @@ from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import make_method
 from kvlab.core.methods.eviction.nacl import SampledRest
 from kvlab.core.methods.eviction.random import Draws
+from kvlab.core.methods.eviction.vase import ShieldedSample
 from kvlab.core.methods.merging.cam import ValueMerge
 from kvlab.core.methods.merging.less import Absorb
 from kvlab.core.methods.scorers.kvzap import PredictedScore
@@ -92,7 +93,7 @@ def heads_differ(variant: Variant) -> bool:
     settings = pipeline.settle
     fitted_or_drawn = PredictedScore | QueryCentres | QueryFilter | Draws
     if isinstance(getattr(pipeline.score, "scorer", pipeline.score), fitted_or_drawn) or isinstance(
-        pipeline.select, SampledRest
+        pipeline.select, SampledRest | ShieldedSample
     ):
         return True
     drawn = isinstance(settings, ValueMerge) and settings.draw == "bernoulli"
@@ -117,7 +118,7 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
     assert places(elsewhere) == expected
 
 
-DRAWS = ("cam", "gvote", "random", "compactor", "nacl", "kvmerger:pivot=random", "exactmerge:futures=4")
+DRAWS = ("cam", "gvote", "random", "compactor", "nacl", "vase", "kvmerger:pivot=random", "exactmerge:futures=4")
 RANDOM = [variant for variant in every_variant() if str(variant) in DRAWS]
 
 

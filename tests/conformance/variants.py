@@ -10,7 +10,7 @@ from kvlab.core.stores import STORES
 from kvlab.core.stores.kivi import PerChannel
 
 # Stores that pack something of a prompt of two dozen tokens: few slots stay native, and groups are of four.
-for _name in ("fp8", "int8", "turbo4", "turbo3"):
+for _name in ("fp8", "int8", "turbo4", "turbo3", "q5_1", "q4_0"):
     STORES.add(f"short-{_name}", replace(STORES[_name], sinks=1, residual=2, lot=2))
 for _name, _bits in (("kivi4", 4), ("kivi2", 2)):
     STORES.add(f"short-{_name}", replace(STORES[_name], keys=PerChannel(_bits, group=4), sinks=1, residual=2, lot=4))
@@ -61,6 +61,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "headkv": {"profile": "even", "window": 3, "kernel": 3, "buffer": 2},
     "lukv": {"curves": "even", "n_future": 8, "sinks": 1},
     "nacl": {"window": 3, "drawn": 0.4},
+    "vase": {"window": 3, "kernel": 3, "sinks": 1, "buffer": 2},
     "finch": {"window": 3},
     "scissorhands": {"window": 6, "recent": 2, "buffer": 2},
     "raas": {"threshold": 0.05, "window": 4},
@@ -117,6 +118,8 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("less", {"store": "short-kivi4"}),
     ("exactmerge", {"store": "short-turbo4"}),
     ("exactmerge2", {"store": "short-turbo4"}),
+    ("h2o", {"store": "short-q4_0"}),
+    ("snapkv", {"store": "short-q5_1"}),
     ("exactmerge2", {"rehearse": False, "decode": "budget"}),
     ("compose", {"score": "snapkv", "settle": "keepkv", "score_window": 3, "store": "short-kivi4"}),
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache import make_cache
+from kvlab.core.contract.numerics import uniform_draws
 from kvlab.core.methods import make_method
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw
@@ -20,7 +21,7 @@ from tests.methods.test_selection import BUDGET, TOKENS, prompt
 WINDOW, BUFFER = 3, 4
 GOING_ON = (
     "snapkv", "pyramidkv", "adakv", "lagkv", "expected-attention", "criticalkv", "rkv", "chunkkv", "grkv", "asymkv",
-    "kvslimmer", "exactmerge2",
+    "kvslimmer", "exactmerge2", "vase",
 )  # fmt: skip
 
 
@@ -137,11 +138,73 @@ def test_rkv_slot_by_slot(balance: float, excused: int) -> None:
         assert sorted(layer.table(head)) == sorted([*best, *range(TOKENS - WINDOW, TOKENS)])
 
 
+@pytest.mark.parametrize(("shield", "sinks"), [(0.25, 1), (0.5, 0), (0.0, 2), (1.0, 1)])
+def test_vase_slot_by_slot(shield: float, sinks: int) -> None:
+    """Shares of attention among older slots, pooled with zeros; ranges of values; draws anew for each length."""
+    options = {"window": WINDOW, "kernel": 3, "shield": shield, "sinks": sinks, "buffer": BUFFER}
+    layer, (query, key, value) = Layer(make_method("vase", **options), BUDGET, ROTARY), prompt()
+    layer.feed(query, key, value)
+    alive = [list(range(TOKENS))] * 2
+    for seen in range(TOKENS, TOKENS + 3 * BUFFER + 1):
+        if seen > TOKENS:
+            new = [draw(90 + 3 * seen + n, 1, heads, 1, DIM) for n, heads in enumerate((4, 2, 2))]
+            query, key, value = (torch.cat(pair, 2) for pair in zip((query, key, value), new, strict=True))
+            layer.feed(*new)
+            alive = [[*own, seen - 1] for own in alive]
+        for head in range(2):
+            if (seen - TOKENS) % BUFFER == 0:
+                group = query[0, 2 * head : 2 * head + 2, seen - WINDOW :]
+                alive[head] = vase_keeps(group, key[0, head], value[0, head], alive[head], head, shield, sinks)
+            assert sorted(layer.table(head)) == alive[head], (seen, head)
+
+
+def vase_keeps(
+    group: Tensor, key: Tensor, value: Tensor, alive: list[int], head: int, shield: float, sinks: int
+) -> list[int]:
+    """What stays of `alive` by VaSE's rule: query heads (G, window, d) and all keys and values (T, d) of a KV head."""
+    seen = len(key)
+    older = [t for t in alive if t < seen - WINDOW]
+    score = dict.fromkeys(older, 0.0)
+    for row in group.flatten(0, 1):
+        logit = {t: float(row @ key[t]) / math.sqrt(DIM) for t in older}
+        total = sum(math.exp(each) for each in logit.values())
+        for token, each in logit.items():
+            score[token] += math.exp(each) / total
+    around = {t: sum(score[o] for o in older[max(i - 1, 0) : i + 2]) / 3 for i, t in enumerate(older)}
+    span = {t: float(value[t].max() - value[t].min()) for t in older}
+    first = [t for t in older if t < sinks]
+    room = BUDGET - WINDOW - len(first)
+    large = sorted((t for t in older if t >= sinks), key=lambda t: -span[t])
+    large = large[: max(min(int(BUDGET * shield) - len(first), room), 0)]
+    own = uniform_draws(0, torch.tensor(older).expand(1, 2, -1) + (seen << 32))[0, head]  # layer 0 of seed 0
+    luck = {t: math.log(around[t]) - math.log(-math.log(float(u) + 2**-26)) for t, u in zip(older, own, strict=True)}
+    others = sorted((t for t in older if t not in {*first, *large}), key=lambda t: -luck[t])[: room - len(large)]
+    return sorted([*first, *large, *others, *range(seen - WINDOW, seen)])
+
+
+def test_vase_draws_a_slot_as_often_as_its_share_of_attention() -> None:
+    """One draw in each of many heads with the same states: four standard deviations."""
+    heads, tokens = 4000, 9
+    layer = Layer(make_method("vase", window=1, kernel=1, shield=0.5, sinks=0), 3, ROTARY)
+    query, key, value = (draw(n, 1, 1, tokens, DIM) for n in (1, 2, 3))
+    layer.feed(*(part.expand(1, heads, -1, -1) for part in (query, key, value)))
+    kept = layer.slots.position[layer.slots.valid].view(heads, 3)
+    span = value[0, 0, :-1].amax(-1) - value[0, 0, :-1].amin(-1)
+    shielded = int(span.argmax())
+    logit = (key[0, 0, :-1] @ query[0, 0, -1]) / math.sqrt(DIM)
+    logit[shielded] = -math.inf
+    expected = torch.softmax(logit, 0)
+    often = torch.bincount(kept.flatten().long(), minlength=tokens)[:-1] / heads
+    assert often[shielded] == 1.0
+    often[shielded] = 0.0
+    assert ((often - expected).abs() <= 4 * (expected * (1 - expected) / heads).sqrt()).all()
+
+
 SMALL = {"snapkv": {"window": 3, "kernel": 3}, "pyramidkv": {"window": 2, "kernel": 3}, "adakv": {"window": 2},
          "lagkv": {"lag": 3, "sinks": 1}, "expected-attention": {"sinks": 1}, "criticalkv": {"window": 3},
          "rkv": {"window": 2}, "chunkkv": {"window": 2, "length": 4}, "grkv": {"window": 3, "rows": 6},
          "asymkv": {"window": 2, "sinks": 1}, "kvslimmer": {"window": 2, "sinks": 1},
-         "exactmerge2": {"window": 3, "sinks": 1, "recent": 2}}  # fmt: skip
+         "exactmerge2": {"window": 3, "sinks": 1, "recent": 2}, "vase": {"window": 2, "sinks": 1}}  # fmt: skip
 
 
 @pytest.mark.parametrize("every", [1, 3])

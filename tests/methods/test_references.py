@@ -61,6 +61,7 @@ REFERENCES = {
     "kvcompose": "test_kvcompose.py::test_heads_of_a_layer_keep_equally_many_of_their_own",
     "headkv": "test_profile.py::test_headkv_splits_by_profile_and_evenly_and_keeps_snapkvs_best",
     "nacl": "test_nacl.py::test_most_by_score_and_the_rest_by_chance",
+    "vase": "test_decode_buffer.py::test_vase_slot_by_slot",
     "finch": "test_question_and_persistence.py::test_finch_weighs_queries_by_what_they_saw",
     "scissorhands": "test_question_and_persistence.py::test_scissorhands_counts_queries_below_an_equal_share",
     "morphkv": "test_decode_buffer.py::test_morphkv_slot_by_slot",

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+import struct
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from kvlab.core.stores import STORES, store_bytes
+from kvlab.core.errors import UserError
+from kvlab.core.stores import STORES, store_bytes, store_of
 from kvlab.core.stores.code import pack_bits, unpack_bits
 from kvlab.core.stores.eight_bit import Eight
+from kvlab.core.stores.ggml import Blocks, Format
 from kvlab.core.stores.kivi import PerChannel, PerToken
 from kvlab.core.stores.store import KeptChannels
 from kvlab.core.stores.turbo import Rotated, normal_levels
 from tests.stores.test_stores import PACKING, draw, learned
 
 WIDTHS = [32, 80, 37, 8]
+PARTS = ("step", "least", "high", "codes")  # of a block in a file, in this order
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -144,3 +150,93 @@ def test_vllms_stores_take_its_bytes_and_keep_lengths(name: str, bytes_at_128: i
         own = states[0, :, slot]
         step = (own.amax(-1) - own.amin(-1)) / (2 ** (3 if "3bit" in name else 4) - 1)
         assert ((value[0, :, slot] - own).abs().amax(-1) <= step * 0.52 + 1e-3 * own.abs().amax(-1)).all()
+
+
+def ggml_block(numbers: np.ndarray, name: Format) -> bytes:
+    """ggml-quants.c, quantize_row_NAME_ref, of one block of 32 float32, number by number."""
+    one = np.float32(1)
+    half_up = np.float32(0.5)
+    if name == "q8_0":
+        step = np.abs(numbers).max() / np.float32(127)
+        scaled = [abs(float(number * (one / step if step else step))) for number in numbers]
+        whole = [math.floor(size) + (size - math.floor(size) >= 0.5) for size in scaled]
+        codes = [int(math.copysign(size, number)) for size, number in zip(whole, numbers, strict=True)]
+        return struct.pack("<e32b", step, *codes)
+    if name == "q4_0":
+        furthest = max(numbers, key=abs)  # the first of several
+        step = furthest / np.float32(-8)
+        codes = [min(15, int(number * (one / step if step else step) + np.float32(8.5))) for number in numbers]
+        return struct.pack("<e16B", step, *(codes[at] | codes[at + 16] << 4 for at in range(16)))
+    least = numbers.min()
+    step = (numbers.max() - least) / np.float32(31)
+    codes = [min(31, int((number - least) * (one / step if step else step) + half_up)) for number in numbers]
+    fifth = sum((code >> 4) << at for at, code in enumerate(codes))
+    return struct.pack(
+        "<2eI16B", step, least, fifth, *((codes[at] & 15) | (codes[at + 16] & 15) << 4 for at in range(16))
+    )
+
+
+def gguf_blocks(states: np.ndarray, name: Format) -> bytes:
+    """Of the package gguf, which reads and writes llama.cpp's files."""
+    gguf = pytest.importorskip("gguf", reason="needs gguf: install kvlab[gguf]")
+    return gguf.quants.quantize(states, getattr(gguf.GGMLQuantizationType, name.upper())).tobytes()
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q5_1", "q4_0"])
+@pytest.mark.parametrize("source", ["definition", "gguf"])
+def test_blocks_are_llama_cpps_byte_for_byte(name: Format, source: str) -> None:
+    """Of float32 and bfloat16 numbers of all sizes, ties, constants and zeros; of rotated ones, of what is rotated."""
+    states = draw(1, 2, 60, 64) * torch.logspace(-4, 3, 60)[:, None]
+    states = torch.cat(
+        [states, states.bfloat16().float(), states.sign(), torch.full((1, 2, 1, 64), -3.25), torch.zeros_like(states)],
+        2,
+    )
+    real = torch.ones(states.shape[:3], dtype=torch.bool)
+    hadamard = torch.ones(1, 1)
+    for _ in range(6):
+        hadamard = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), hadamard)
+    for code, turned in ((Blocks(name, rotation=0), states), (Blocks(name), states @ (hadamard / 8))):
+        coded = code.encode(states, real)
+        rows = turned.numpy().reshape(-1, 32)
+        parts = [coded[part].contiguous().view(torch.uint8).reshape(len(rows), -1) for part in PARTS if part in coded]
+        ours = torch.cat(parts, 1).numpy()
+        expected = gguf_blocks(rows, name) if source == "gguf" else b"".join(ggml_block(row, name) for row in rows)
+        assert ours.tobytes() == expected
+        assert store_bytes(replace(STORES[name], keys=code, values=code), 64, 64) == (4 * len(expected) // len(rows), 0)
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q5_1", "q4_0"])
+@pytest.mark.parametrize("width", [*WIDTHS, 64, 192])
+def test_blocks_give_back_what_their_codes_and_steps_say(name: Format, width: int) -> None:
+    """Off by half a step of the block, or a whole one at q4_0's open end; also of a width that llama.cpp refuses."""
+    states = draw(1, 2, 24, width) * torch.logspace(-2, 2, 24)[:, None]
+    real = torch.ones(1, 2, 24, dtype=torch.bool)
+    code = Blocks(name, rotation=0)
+    back = code.decode(code.encode(states, real), width)
+    for first in range(0, width, 32):
+        block, error = (tensor[..., first : first + 32] for tensor in (states, (back - states).abs()))
+        largest = block.abs().amax(-1)
+        step = {"q8_0": largest / 127, "q5_1": (block.amax(-1) - block.amin(-1)) / 31, "q4_0": largest / 8}[name]
+        assert (error.amax(-1) <= step * (1.01 if name == "q4_0" else 0.51) + largest * 2**-10).all()
+
+
+def test_keys_are_rotated_by_the_widest_matrix_and_values_by_64() -> None:
+    """llama.cpp's sizes (build_input_k_rot, build_input_v_rot): none unless 64 divides the width."""
+    keys = STORES["q4_0"].keys
+    values = STORES["q4_0"].values
+    assert isinstance(keys, Blocks) and isinstance(values, Blocks)
+    sizes = {width: (keys.matrix_size(width), values.matrix_size(width)) for width in (32, 64, 80, 96, 128, 192, 256)}
+    assert sizes == {32: (0, 0), 64: (64, 64), 80: (0, 0), 96: (0, 0), 128: (128, 64), 192: (64, 64), 256: (256, 64)}
+    asked = store_of("q4_0/rotation=32").keys
+    assert isinstance(asked, Blocks) and [asked.matrix_size(width) for width in (32, 80, 128)] == [32, 16, 32]
+    # A loud channel makes its block's step large; rotated, it is spread over all channels.
+    states = 0.3 * draw(1, 1, 8, 128)
+    real = torch.ones(1, 1, 8, dtype=torch.bool)
+    states[..., 5] = 8.0
+    plain, rotated = (
+        (code.decode(code.encode(states, real), 128) - states)[..., :32].square().mean()
+        for code in (replace(keys, rotation=0), keys)
+    )
+    assert plain > 5 * rotated
+    with pytest.raises(UserError, match="kivi4 has no rotation"):
+        store_of("kivi4/rotation=0")

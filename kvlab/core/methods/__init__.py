@@ -18,7 +18,7 @@ SHOWN = (
     "pyramidinfer", "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "fast_kvzip",
     "duoattention", "attention_matching", "expected_attention", "criticalkv", "defensivekv", "cap", "cur", "compactor",
     "qfilter", "simlayerkv", "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv",
-    "headkv", "lukv", "nacl", "finch", "scissorhands", "zsmerge", "kvmerger", "pyramid_pool",
+    "headkv", "lukv", "nacl", "vase", "finch", "scissorhands", "zsmerge", "kvmerger", "pyramid_pool",
     "cam", "d2o", "less", "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge",
     "exactmerge2",
 )  # fmt: skip

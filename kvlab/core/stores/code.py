@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 # By bits, numbers that fill whole bytes together: (numbers, bytes).
-LOTS = {2: (4, 1), 3: (8, 3), 4: (2, 1), 5: (8, 5), 6: (4, 3), 8: (1, 1)}
+LOTS = {1: (8, 1), 2: (4, 1), 3: (8, 3), 4: (2, 1), 5: (8, 5), 6: (4, 3), 8: (1, 1)}
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:

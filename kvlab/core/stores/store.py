@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
 from kvlab.core.stores.eight_bit import Eight, PlainFloat8
+from kvlab.core.stores.ggml import Blocks, Format
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.core.stores.low_rank import LowRank, coordinates_basis
 from kvlab.core.stores.quantized_states import Turn
@@ -184,6 +185,7 @@ TURBO = "https://arxiv.org/abs/2504.19874"
 SHADOW = "https://arxiv.org/abs/2410.21465"
 THINK = "https://arxiv.org/abs/2407.21018"
 GEAR = "https://arxiv.org/abs/2403.05527"
+LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/pull/21038"
 QUERY_SQUARES = "query_squares"  # the head state for stores with `queries`
 WHOLE = 2**20  # channels: a slot's value has one step and one minimum
 
@@ -193,6 +195,12 @@ def _of_vllm(bits: int | None, value_bits: int) -> Store:
     keys: Code = PlainFloat8() if bits is None else Rotated(bits, keeps="length")
     title = f"vLLM's: {'float8' if bits is None else f'{bits}-bit'} keys, {value_bits}-bit values"
     return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
+
+
+def _of_llama_cpp(name: Format) -> Store:
+    """llama.cpp's cache of this type: all slots but the newest."""
+    title = f"llama.cpp's {name}: blocks of 32 rotated channels"
+    return Store(title, Blocks(name, widest=True), Blocks(name), 0, 1, LLAMA_CPP, gathered=16)
 
 
 def _of_gear(bits: int) -> Store:
@@ -235,6 +243,7 @@ STORES: Registry[Store] = Registry(
         "turboquant_4bit_nc": _of_vllm(4, 4),
         "turboquant_k3v4_nc": _of_vllm(3, 4),
         "turboquant_3bit_nc": _of_vllm(3, 3),
+        **{name: _of_llama_cpp(name) for name in get_args(Format)},
         "gear4": _of_gear(4),
         "gear2": _of_gear(2),
         "low_rank": Store(
@@ -262,10 +271,18 @@ STORES: Registry[Store] = Registry(
 
 
 # the least and the most of each
-SETTINGS = {"sinks": (0, MOST), "residual": (1, MOST), "group": (2, MOST), "rank": (1, 64), "pruned": (1, 99)}
-OF_CODES: dict[str, tuple[type[Learning], ...]] = {
+SETTINGS = {
+    "sinks": (0, MOST),
+    "residual": (1, MOST),
+    "group": (2, MOST),
+    "rank": (1, 64),
+    "pruned": (1, 99),
+    "rotation": (0, 256),
+}
+OF_CODES: dict[str, tuple[type[Decoding], ...]] = {
     "rank": (LowRank, Residual),
     "pruned": (KeptChannels,),
+    "rotation": (Blocks,),
 }  # settings of codes of these classes
 
 
