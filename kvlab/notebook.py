@@ -380,7 +380,8 @@ class Scores(_Table):
 
     def view(self, name: str, **place: Any) -> LiveView:
         """Draw a view of evaluations; raises UserError for an unknown view, or one of another kind."""
-        import kvlab.results.quality_tables  # noqa: F401  # registers those of scores
+        import kvlab.results.quality_tables
+        import kvlab.results.survival  # noqa: F401  # both register views of scores
 
         return _draw(name, self.rows, place)
 

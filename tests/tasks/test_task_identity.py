@@ -48,7 +48,8 @@ def place_of_answer(sample):
         before = sample.context.index(sample.meta["block"])
         room = len(sample.context) - len(sample.meta["block"])
         return before / room
-    return sample.context.index(sample.answers[0]) / len(sample.context)
+    text = sample.decoded or sample.context
+    return text.index(sample.answers[0]) / len(text)
 
 
 def test_the_needle_is_first_at_depth_0_and_last_at_depth_1(small_tokenizer):
