@@ -21,7 +21,7 @@ def table(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="FILE.md or .tex, with --of .csv, with --preset also .html, with --beside and --of survival also .svg, "
+            help="FILE.md or .tex, with --of .csv, with --preset also .html, with --beside and --of survival .svg, "
             ".png, .html, .csv; default: printed"
         ),
     ] = None,
@@ -32,8 +32,8 @@ def table(
             "--of",
             help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
             "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
-            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk); survival (of hidden "
-            "tokens, beside random draws)",
+            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk); survival of "
+            "hidden tokens beside random draws",
         ),
     ] = "scores",
     beside: Annotated[

@@ -83,11 +83,10 @@ def generate_together(
 ) -> list[list[Outcome] | Exception]:
     """For each cache one outcome per prompt, or the error that ended it; all prompts must have one length.
 
-    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn, its
-    first `decoded` tokens one by one.
-    Every cache has one row per prompt; a row leaves the batch when its answer ends. `check` is called before every
-    layer of the prompt and every step, and may raise to stop. `leaving` is called just before rows leave. Raises
-    UserError for a method whose result chunks would change.
+    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn,
+    its first `decoded` tokens one by one. Every cache has one row per prompt; a row leaves the batch when its answer
+    ends. `check` is called before every layer of the prompt and every step, and may raise to stop. `leaving` is called
+    just before rows leave. Raises UserError for a method whose result chunks would change.
     """
     results: list[list[Outcome] | Exception] = [[] for _ in caches]
     for group in sharing_groups(caches):

@@ -27,11 +27,11 @@ CURVE_POINTS = 80
 def survival_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Two rows per task, depth, method and budget, `where` `IN_ONE` and `IN_ANY`, of rows whose decisions were counted.
 
-    Prompts of several lengths count together. Columns: task, difficulty, depth, `NAMES`, samples, evictions (E, decisions
-    that evicted since a token of the statement was read), kept (K) and dropped (W, slots drawn from at each), heads (H),
-    where, survived (share of the statement's tokens) with its 95 % interval over prompts, trials (prompts x tokens, in
-    one head x heads), binomial_low and binomial_high (95 % interval of as many independent trials), expected (the closed
-    form, mean over prompts) and within (the closed form lies in the binomial interval).
+    Prompts of several lengths count together. Columns: task, difficulty, depth, `NAMES`, samples, evictions (E, mean
+    decisions that evicted since a token of the statement was read), kept (K) and dropped (W) slots of those that
+    compete at each, heads (H), where, survived (share of the statement's tokens) with `_low` and `_high` (95 % interval
+    over prompts), trials (prompts x tokens, in one head x heads), binomial_low and binomial_high (95 % interval of as
+    many independent trials), expected (the closed form, mean over trials), within (that lies in the binomial interval).
     """
     known = rows[rows["draws"].notna()] if "draws" in rows else rows.iloc[:0]
     if known.empty:
@@ -75,53 +75,38 @@ def survival(rows: pd.DataFrame) -> pd.DataFrame:
 @survival.figure
 def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """A panel for one head and one for all: marks are measured, dotted lines the closed form of each mark's K and W."""
-    frame = frame.assign(
-        name=[f"{arm_text(arm)} {asked}" for arm, asked in zip(frame["arm"], frame["asked"], strict=True)]
-    )
-    styles = run_styles(
-        ((str(name), str(method)) for name, method in frame[["name", "method"]].drop_duplicates().values), theme
-    )
+    named = [f"{arm_text(arm)} {asked}" for arm, asked in zip(frame["arm"], frame["asked"], strict=True)]
+    words = [
+        f"{number(line.survived)} survives {line.evictions:.0f} evictions (n = {line.samples}); of random draws of "
+        f"{line.kept:.0f} out of {line.kept + line.dropped:.0f} slots {number(line.expected)}"
+        for line in frame.itertuples()
+    ]
+    frame = frame.assign(name=named, words=words, left=frame["evictions"] * frame["dropped"]).sort_values("left")
+    pairs = frame[["name", "method"]].drop_duplicates().itertuples(index=False)
+    styles = run_styles(((str(name), str(method)) for name, method in pairs), theme)
     figure = make_subplots(1, 2, subplot_titles=[IN_ONE, IN_ANY], horizontal_spacing=0.08)
-    for column, where in enumerate((IN_ONE, IN_ANY), start=1):
-        here = frame[frame["where"] == where]
-        for name, group in here.groupby("name", sort=False):
-            style = styles[str(name)]
-            group = group.assign(left=group["evictions"] * group["dropped"]).sort_values("left")
-            look = {"legendgroup": name, "row": 1, "col": column}
-            figure.add_scatter(
-                x=group["left"],
-                y=group["survived"],
-                name=str(name),
-                showlegend=column == 1,
-                mode="markers",
-                marker={"symbol": style.marker, "size": 9, "color": style.colour},
-                error_y=interval_bars(group, "survived"),
-                customdata=[
-                    f"{number(line.survived)} of {line.samples} prompts' tokens survive {line.evictions:.1f} evictions; "
-                    f"random draws of {line.kept:.0f} out of {line.kept + line.dropped:.0f} slots: {number(line.expected)}"
-                    for line in group.itertuples()
-                ],
-                hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
-                **look,
-            )
-            figure.add_scatter(
-                **dict(zip(("x", "y"), _closed_form(group, where), strict=True)),
-                mode="lines",
-                showlegend=False,
-                hoverinfo="skip",
-                line={"color": style.colour, "dash": "dot", "width": 1.4},
-                **look,
-            )
     quiet = {"color": QUIET[theme], "dash": "dot", "width": 1.4}
+    for (where, name), group in frame.groupby(["where", "name"], sort=False):
+        style = styles[str(name)]
+        panel = {"row": 1, "col": 1 + (where == IN_ANY), "legendgroup": name}
+        figure.add_scatter(
+            x=group["left"],
+            y=group["survived"],
+            name=str(name),
+            showlegend=where == IN_ONE,
+            mode="markers",
+            marker={"symbol": style.marker, "size": 9, "color": style.colour},
+            error_y=interval_bars(group, "survived"),
+            customdata=group["words"],
+            hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
+            **panel,
+        )
+        evicted, left = _closed_form(group, str(where))
+        line = quiet | {"color": style.colour}
+        figure.add_scatter(x=evicted, y=left, mode="lines", showlegend=False, hoverinfo="skip", line=line, **panel)
     figure.add_scatter(x=[None], y=[None], mode="lines", line=quiet, name="random draws at its K and W", row=1, col=1)
-    finish(
-        figure,
-        title="",
-        x="slots evicted in a head since the tokens came",
-        y="",
-        theme=theme,
-        height=380 + legend_room(figure),
-    )
+    height = 380 + legend_room(figure)
+    finish(figure, title="", x="slots evicted in a head since the tokens came", y="", theme=theme, height=height)
     figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(rangemode="tozero")
     figure.update_yaxes(title_text="share of the hidden tokens that survives", col=1)
     return figure.update_layout(title_text="Survival beside random draws")

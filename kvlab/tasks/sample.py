@@ -41,9 +41,9 @@ class Sample(BaseModel):
 
     The context may be compressed before the question is read (question-aware off), so the two are stored and tokenized
     separately (`kvlab.tasks.tokens.prompt_ids`). For text tasks the question is empty and `answers[0]` is the forced
-    continuation. `decoded` text enters between the two as if the model had written it, one decode step a token; in a chat
-    it is the model's turn. Prefill attends to everything and so predicts the answer's first token without compression; a task
-    with a one-token answer therefore holds back the prompt's last token.
+    continuation. `decoded` text enters between context and question as if the model had written it, a decode step a
+    token; in a chat it is the model's turn. Prefill attends to everything and so predicts the answer's first token
+    without compression; a task with a one-token answer therefore holds back the prompt's last token.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.cli.options.tables import as_table, frame_of
 from kvlab.common.intervals import wilson
 from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.recording.shadow import Shadow
 from kvlab.evaluation.harness import evaluate
@@ -158,7 +160,10 @@ def test_decoded_tokens_enter_as_if_the_model_had_written_them(tiny: LoadedModel
     assert (window["survived"] == 0).all() and (window["expected"] > 0).all()
     assert not window["within"].any()
     drawn = find_view("survival").draw(rows, "dark")
-    assert "streaming-llm keeps fewer" in drawn.caption.lower() and len(drawn.frame) == 4
+    assert "streaming-llm" in drawn.caption and "fewer" in drawn.caption and len(drawn.frame) == 4
+    assert as_table(frame_of(rows, "survival"), "survival").row_count == 2
+    with pytest.raises(UserError, match="evictions counted"):
+        frame_of(rows.assign(draws=None), "survival")
 
 
 def test_rows_of_a_batch_are_followed_apart(tiny: LoadedModel) -> None:

@@ -169,39 +169,24 @@ def _phases(frame: pd.DataFrame) -> Table:
 
 
 def _survival(frame: pd.DataFrame) -> Table:
-    """One line a method, budget and depth: one head, then all."""
-    columns = (
-        "task",
-        "depth",
-        "method",
-        "budget",
-        "n",
-        "E",
-        "K",
-        "W",
-        "in one head",
-        "random",
-        "",
-        "in any",
-        "random",
-        "",
-    )
+    """One line a method, budget and depth: in one head, then in any."""
+    columns = ("task", "depth", "method", "budget", "n", "E", "K", "W", *("in a head", "random"), *("in any", "random"))
     table = Table(*columns, box=SIMPLE_HEAD)
-    keys = ["task", "difficulty", "depth", "arm", "asked"]
-    frame = frame.assign(task=task_names(frame))
-    for (task, _, depth, arm, asked), pair in frame.groupby(keys, sort=False, dropna=False):
+    for (task, _, depth, arm, asked), pair in frame.assign(task=task_names(frame)).groupby(
+        ["task", "difficulty", "depth", "arm", "asked"], sort=False, dropna=False
+    ):
         line = pair.iloc[0]
         cells = []
         for one in pair.to_dict("records"):
-            bounds = f"[{one['binomial_low']:.3f}, {one['binomial_high']:.3f}]"
-            cells += [f"{one['survived']:.3f} {bounds}", f"{one['expected']:.3f}", "within" if one["within"] else ""]
+            bounds = f"[{one['binomial_low']:.2f}, {one['binomial_high']:.2f}]"
+            cells += [f"{one['survived']:.3f} {bounds}", f"{one['expected']:.3f}{'=' if one['within'] else ''}"]
         place = "" if pd.isna(depth) else f"{depth:g}"
-        sizes = [f"{line[name]:.1f}" for name in ("evictions", "kept", "dropped")]
+        sizes = [f"{line[name]:.0f}" for name in ("evictions", "kept", "dropped")]
         table.add_row(str(task), place, str(arm), str(asked), str(line["samples"]), *sizes, *cells)
     table.caption = (
-        "share of the hidden tokens with a slot, with the 95 % interval of as many independent trials (prompts x tokens "
-        "x heads; all heads: prompts x tokens), which holds for random draws only; random: closed form of even draws at "
-        "the method's own decisions, E of them, of K out of K + W slots; --out FILE.csv has intervals over prompts"
+        "share of the hidden tokens with a slot, in a head and in any, with the 95 % interval of as many independent "
+        "trials (prompts x tokens, in a head x heads), which only random draws are; random: closed form of even draws "
+        "at the method's own E decisions, of K out of K + W slots (=: within the interval); --out FILE.csv has more"
     )
     return table
 

@@ -1,6 +1,6 @@
 """Track whether the tokens of a prompt's hidden statements still have slots after the answer, and can be reached.
 
-Beside it stands the closed form of random draws at the same decisions: what a method is above it, its score has learned.
+Beside it stands the closed form of random draws at the same decisions.
 """
 
 from __future__ import annotations
