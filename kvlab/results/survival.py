@@ -22,6 +22,7 @@ from kvlab.views.base.words import join_names, number
 GROUP = ["task", "difficulty", "depth", *NAMES]
 IN_ONE, IN_ANY = "in one head", "in at least one head"
 CURVE_POINTS = 80
+LEAST_SHARE = 1e-9  # drawn as none
 
 
 def survival_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -74,7 +75,7 @@ def survival(rows: pd.DataFrame) -> pd.DataFrame:
 
 @survival.figure
 def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """A panel for one head and one for all: marks are measured, dotted lines the closed form of each mark's K and W."""
+    """A panel for one head and one for all: marks are measured, dotted lines the closed form; open: a smaller budget."""
     named = [f"{arm_text(arm)} {asked}" for arm, asked in zip(frame["arm"], frame["asked"], strict=True)]
     words = [
         f"{number(line.survived)} survives {line.evictions:.0f} evictions (n = {line.samples}); of random draws of "
@@ -84,10 +85,12 @@ def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     frame = frame.assign(name=named, words=words, left=frame["evictions"] * frame["dropped"]).sort_values("left")
     pairs = frame[["name", "method"]].drop_duplicates().itertuples(index=False)
     styles = run_styles(((str(name), str(method)) for name, method in pairs), theme)
-    figure = make_subplots(1, 2, subplot_titles=[IN_ONE, IN_ANY], horizontal_spacing=0.08)
+    largest = frame.groupby("arm")["budget"].max()
+    figure = make_subplots(1, 2, horizontal_spacing=0.1)
     quiet = {"color": QUIET[theme], "dash": "dot", "width": 1.4}
     for (where, name), group in frame.groupby(["where", "name"], sort=False):
         style = styles[str(name)]
+        ending = "" if group["budget"].iloc[0] == largest[group["arm"].iloc[0]] else "-open"
         panel = {"row": 1, "col": 1 + (where == IN_ANY), "legendgroup": name}
         figure.add_scatter(
             x=group["left"],
@@ -95,7 +98,7 @@ def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             name=str(name),
             showlegend=where == IN_ONE,
             mode="markers",
-            marker={"symbol": style.marker, "size": 9, "color": style.colour},
+            marker={"symbol": f"{style.marker}{ending}", "size": 9, "color": style.colour},
             error_y=interval_bars(group, "survived"),
             customdata=group["words"],
             hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
@@ -104,20 +107,23 @@ def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         evicted, left = _closed_form(group, str(where))
         line = quiet | {"color": style.colour}
         figure.add_scatter(x=evicted, y=left, mode="lines", showlegend=False, hoverinfo="skip", line=line, **panel)
-    figure.add_scatter(x=[None], y=[None], mode="lines", line=quiet, name="random draws at its K and W", row=1, col=1)
+    figure.add_scatter(x=[None], y=[None], mode="lines", line=quiet, name="random draws, closed form", row=1, col=1)
     height = 380 + legend_room(figure)
     finish(figure, title="", x="slots evicted in a head since the tokens came", y="", theme=theme, height=height)
     figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(rangemode="tozero")
-    figure.update_yaxes(title_text="share of the hidden tokens that survives", col=1)
+    for column, where in enumerate((IN_ONE, IN_ANY), start=1):
+        figure.update_yaxes(title_text=f"share of the hidden tokens {where}", col=column)
     return figure.update_layout(title_text="Survival beside random draws")
 
 
 def _closed_form(group: pd.DataFrame, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """(slots evicted, share that survives) by the formula, with the group's mean K, W and H."""
-    kept, dropped, heads = (float(group[name].mean()) for name in ("kept", "dropped", "heads"))
+    """(slots evicted, share that survives): the closed form at every mark, with the decay of one head between them."""
+    heads = float(group["heads"].mean())
+    at = group["expected"].to_numpy(float)
+    alone = at if where == IN_ONE else 1 - (1 - at) ** (1 / heads)
     evicted = np.linspace(0, float(group["left"].max()), CURVE_POINTS)
-    alone = (kept / max(kept + dropped, 1.0)) ** (evicted / max(dropped, 1.0))
-    return evicted, alone if where == IN_ONE else 1 - (1 - alone) ** heads
+    decay = np.interp(evicted, [0, *group["left"]], [0, *np.log(alone.clip(min=LEAST_SHARE))])
+    return evicted, np.exp(decay) if where == IN_ONE else 1 - (1 - np.exp(decay)) ** heads
 
 
 @survival.caption

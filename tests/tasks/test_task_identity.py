@@ -140,6 +140,9 @@ def test_a_bad_difficulty_is_one_sentence(name, difficulty):
         ("state_tracing", {"steps": 1}),
         ("arithmetic_chain", {"steps": 10_000}),
         ("list_recall", {"words": 1}),
+        ("needle_decoded", {"decoded": 10}),
+        ("needle_decoded", {"decoded": 5_000}),
+        ("agent_log", {"observations": 5, "later": 5}),
     ],
 )
 def test_more_than_there_is_is_one_sentence(small_tokenizer, name, difficulty):
@@ -180,4 +183,6 @@ def test_every_task_of_the_plan_is_there():
         "state_tracing",
         "arithmetic_chain",
         "list_recall",
+        "needle_decoded",
+        "agent_log",
     }
