@@ -75,7 +75,7 @@ def survival(rows: pd.DataFrame) -> pd.DataFrame:
 
 @survival.figure
 def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """A panel for one head and one for all: marks are measured, dotted lines the closed form; open: a smaller budget."""
+    """A panel for one head and one for all: marks are measured, dotted lines the closed form; open: less budget."""
     named = [f"{arm_text(arm)} {asked}" for arm, asked in zip(frame["arm"], frame["asked"], strict=True)]
     words = [
         f"{number(line.survived)} survives {line.evictions:.0f} evictions (n = {line.samples}); of random draws of "
