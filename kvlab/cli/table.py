@@ -21,8 +21,8 @@ def table(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="FILE.md or .tex, with --of .csv, with --preset also .html, with --beside also .svg, .png, .html, "
-            ".csv; default: printed"
+            help="FILE.md or .tex, with --of .csv, with --preset also .html, with --beside and --of survival .svg, "
+            ".png, .html, .csv; default: printed"
         ),
     ] = None,
     preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
@@ -32,7 +32,8 @@ def table(
             "--of",
             help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
             "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
-            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk)",
+            "loops of answers, right and wrong); phase (by the needle's place modulo a method's chunk); survival of "
+            "hidden tokens beside random draws",
         ),
     ] = "scores",
     beside: Annotated[
@@ -60,6 +61,10 @@ def table(
         frame = frame_of(rows, kind)
         if out is None:
             print_wide(as_table(frame, kind), SUMMARY_WIDTH)
+        elif kind == "survival" and out.suffix.lower() != ".csv":
+            rows.attrs["source"] = origin_of(rows.assign(name=", ".join(folder.name for folder in folders)))
+            drawn = find_view("survival").draw(rows)
+            typer.echo(f"{drawn.save(out)}: {drawn.caption}")
         else:
             write_csv(out, frame)
         return

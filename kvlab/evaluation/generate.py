@@ -79,17 +79,20 @@ def generate_together(
     sampling: Sampling | None = None,
     check: Check = nothing,
     leaving: Leaving | None = None,
+    decoded: int = 0,
 ) -> list[list[Outcome] | Exception]:
     """For each cache one outcome per prompt, or the error that ended it; all prompts must have one length.
 
-    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn.
-    Every cache has one row per prompt; a row leaves the batch when its answer ends. `check` is called before every
-    layer of the prompt and every step, and may raise to stop. `leaving` is called just before rows leave. Raises
-    UserError for a method whose result chunks would change.
+    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn,
+    its first `decoded` tokens one by one. Every cache has one row per prompt; a row leaves the batch when its answer
+    ends. `check` is called before every layer of the prompt and every step, and may raise to stop. `leaving` is called
+    just before rows leave. Raises UserError for a method whose result chunks would change.
     """
     results: list[list[Outcome] | Exception] = [[] for _ in caches]
     for group in sharing_groups(caches):
-        shared = SharedPrompt(loaded, [caches[number] for number in group], prompts, in_sight, prefill_chunk, check)
+        shared = SharedPrompt(
+            loaded, [caches[number] for number in group], prompts, in_sight, prefill_chunk, check, decoded
+        )
         answering = _Answering(loaded, shared, group, len(prompts), max_new_tokens, stops, sampling, leaving)
         with failures_in_branches(shared.fan_out):
             answering.run(shared.read(), check)

@@ -73,6 +73,7 @@ class Measurer:
             sampling,
             self.check,
             leave,
+            first.decoded,
         )
         return [
             outcomes
@@ -170,6 +171,8 @@ def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Lo
     if not prompts[0].hidden:
         return None
     device = input_device(loaded.model)
-    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], device, [prompt.parts for prompt in prompts])
+    protected = cache.settings.pipeline.can.select.protected
+    parts = [prompt.parts for prompt in prompts]
+    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], device, parts, protected)
     cache.settings.observer = tracker
     return tracker

@@ -34,9 +34,10 @@ class PreparedPrompt:
     identity: PromptIdentity
     sample: Sample
     context: list[int]
-    question: list[int]
+    question: list[int]  # with the decoded text before it
     continuation: list[int]
     hidden: tuple[int, ...] = ()  # positions of the tokens of hidden statements
+    decoded: int = 0  # first tokens of the question that enter one by one
     closing: int = 0  # last tokens of the question that end the user's turn in a chat
     parts: tuple[tuple[int, ...], ...] = ()  # positions of the tokens of each of the sample's parts
     further: tuple[list[int], ...] = ()  # further questions, with what a chat has before and after each
@@ -72,7 +73,7 @@ class PreparedPrompt:
         runs_alone = self.is_forced or sample.temperature or self.further  # sampled answers too
         alone = self.identity if runs_alone else None
         lengths = len(self.context), len(self.question), sample.hold_back, sample.max_new_tokens
-        return *lengths, sample.stop, alone, bool(self.hidden)
+        return *lengths, self.decoded, sample.stop, alone, bool(self.hidden)
 
 
 def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) -> PreparedPrompt:
@@ -101,6 +102,7 @@ def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> Prep
         question + opening,
         text_ids(tokenizer, sample.answers[0]) if forced else [],
         tuple(hidden_positions(tokenizer, sample)),
+        len(text_ids(tokenizer, sample.decoded)),
         parts=_parts(sample, lambda text: [first + at for at in text_positions(tokenizer, sample.context, text)]),
         further=tuple(text_ids(tokenizer, one.question + one.answer_start) for one in sample.further),
     )
@@ -114,34 +116,40 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
     before = chat.ids(front)
     after = chat.ids(back)
     body = sample.context.removeprefix(sample.system).lstrip("\n") if sample.system else sample.context
-    context = text_ids(tokenizer, body)
+    context = before + text_ids(tokenizer, body)
+    decoded = text_ids(tokenizer, sample.decoded)
+    turns = Turns.from_chat(chat) if decoded or (sample.further and sample.keeps_answers) else None
+    if decoded:  # the model's turn, which the question follows
+        context += after
 
     def positions(text: str) -> list[int]:
         if sample.system and text in sample.system:
             return text_positions(tokenizer, front, text)
-        return [len(before) + place for place in text_positions(tokenizer, body, text)]
+        if found := text_positions(tokenizer, body, text):
+            return [len(before) + place for place in found]
+        return [len(context) + place for place in text_positions(tokenizer, sample.decoded, text)]
+
+    def asked(question: str, is_later: bool) -> list[int]:
+        if turns is None or not is_later:
+            return text_ids(tokenizer, question) + after
+        return chat.ids(turns.between + question.lstrip("\n") + turns.closing)
 
     statements = sample.meta.get("statements")
     hidden = {place for text in (statements if isinstance(statements, list) else ()) for place in positions(str(text))}
     opening = text_ids(tokenizer, sample.answer_start)
     tags = think_tags(tokenizer)
-    turns = Turns.from_chat(chat) if sample.further and sample.keeps_answers else None
-    later = []
-    for one in sample.further:
-        asked = text_ids(tokenizer, one.question) + after
-        if turns is not None:
-            asked = chat.ids(turns.between + one.question.lstrip("\n") + turns.closing)
-        later.append(asked + text_ids(tokenizer, one.answer_start))
+    further = [asked(one.question, is_later=True) + text_ids(tokenizer, one.answer_start) for one in sample.further]
     return PreparedPrompt(
         identity,
         sample,
-        before + context,
-        text_ids(tokenizer, sample.question) + after + opening,
+        context,
+        decoded + asked(sample.question, is_later=bool(decoded)) + opening,
         [],
         tuple(sorted(hidden)),
+        len(decoded),
         closing=0 if opening else len(after),  # what is held back then ends with the opening
         parts=_parts(sample, positions),
-        further=tuple(later),
+        further=tuple(further),
         open_tag=open_tag(back, tags),
         tags=tags,
     )
@@ -227,4 +235,5 @@ def can_keep(prompts: Sequence[PreparedPrompt], question_aware: bool) -> bool:
     """Whether these prompts compress their context alone, so that its cache serves other questions too."""
     first = prompts[0]
     alone = first.in_sight(question_aware) == len(first.context) and bool(first.context)
-    return len(prompts) == 1 and alone and not first.is_forced and not first.sample.temperature
+    is_asked = not first.is_forced and not first.sample.temperature and not first.decoded
+    return len(prompts) == 1 and alone and is_asked

@@ -43,7 +43,8 @@ def failures_in_branches(fan_out: FanOutCache) -> Iterator[None]:
 class SharedPrompt:
     """Prompts (P, T) that `caches`, which can share passes, read together. Every cache then has P rows of the batch.
 
-    A cache whose method raises is left out from then on, with the error in its branch; `branches` are all of them.
+    A cache whose method raises is left out from then on, with the error in its branch; `branches` are all of them. Of
+    the tokens beyond `in_sight` the first `decoded` are read one by one, as if the model had written them.
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class SharedPrompt:
         in_sight: int,
         prefill_chunk: int | None = None,
         check: Check = nothing,
+        decoded: int = 0,
     ) -> None:
         self.loaded = loaded
         self.in_sight = in_sight
         self.check = check
+        self.decoded = decoded
         self.device = input_device(loaded.model)
         self.ids = torch.tensor(list(prompts), device=self.device)
         self.fan_out = FanOutCache(caches, self.device, timed=True)
@@ -85,6 +88,11 @@ class SharedPrompt:
         fan_out.take_failed()
         fan_out.split()
         branches = len(fan_out.branches)
+        for column in self.ids[:, start : start + self.decoded].T.tolist():
+            self.check()
+            self.step(column * branches)
+            branches = len(fan_out.branches)
+        start += self.decoded
         if start == self.ids.shape[1]:
             return logits.repeat(branches, 1)
         return self._timed(lambda: self._forward(self.ids[:, start:].repeat(branches, 1)))

@@ -239,6 +239,7 @@ class RowMaker:
         prompt = unit.prompt
         choice = self.choices[number]
         value, error = _score(prompt, outcome)
+        draws = outcome.survival.draws if outcome.survival else None
         return {
             "key": unit.keys[number],
             **vars(prompt.identity),
@@ -276,6 +277,8 @@ class RowMaker:
             "parts": parts_json(prompt, outcome),
             "energy": describe_energy(self.energy),
             "hidden_at": min(prompt.hidden, default=None),
+            # the decisions of several copies of a cache are not those of one
+            "draws": canonical_json(vars(draws)) if draws and not prompt.sample.further else None,
             **self.environment,
         }
 

@@ -37,7 +37,7 @@ class Task:
     generate: Callable[..., Sample]
     uses_depth: bool = False
     ruler: str | None = None
-    context_alone: bool = False  # several questions, each of a copy of the compressed context
+    context_alone: bool = False  # no question is in sight when the context is compressed
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
 
     @property
@@ -124,9 +124,12 @@ class Draft:
 
         return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
 
-    def filled(self, render: Callable[[Window], str], question: str = "") -> str:
-        """The longest `render(window)` whose prompt fits; raises UserError if even an empty window does not."""
-        length = self.length
+    def filled(self, render: Callable[[Window], str], question: str = "", length: int | None = None) -> str:
+        """The longest `render(window)` whose prompt fits `length`, by default the draft's.
+
+        Raises UserError if even an empty window does not fit.
+        """
+        length = self.length if length is None else length
         window = draw_window(self.random, length)  # a word has at least one token, so more words are never needed
         question_tokens = len(text_ids(self.tokenizer, question))
 
@@ -135,7 +138,7 @@ class Draft:
 
         fixed = measure(0)
         if fixed > length:
-            raise too_short(self.task, length, fixed)
+            raise too_short(self.task, self.length, fixed + self.length - length)
         starts = token_starts(self.tokenizer, window.text)
         guess = len(window.words)
         if length - fixed < len(starts):

@@ -7,7 +7,9 @@ from random import Random
 from kvlab.models.info import mini
 from kvlab.models.info.mini import NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted, spread
+from kvlab.tasks.haystack import hide
 from kvlab.tasks.sample import Further, Part, Sample
+from kvlab.tasks.tokens import text_ids
 
 _MOST_QUESTIONS = 20
 
@@ -55,6 +57,8 @@ def _asked(draft: Draft, questions: int, needles: int, keeps_answers: bool) -> S
 
 
 _MOST_VALUES = 1000
+_FEWEST_DECODED = 96  # a needle of 64 bytes, and some text around it
+_MOST_DECODED = 100_000
 _MOST_COINS = 50
 
 
@@ -68,6 +72,28 @@ def needle(draft: Draft, *, depth: Depth = None) -> Sample:
     value = mini.draw_value(random)
     query = mini.needle_query(kind, name, value)
     return draft.hiding(query, [mini.needle_statement(kind, name, value)], [place], depth=place)
+
+
+@drafted("needle_decoded", "one number hidden in text that enters while decoding", context_alone=True)
+def needle_decoded(draft: Draft, *, depth: Depth = None, decoded: int = 256) -> Sample:
+    """One needle in prose that is forced token by token after the compressed prompt, at `depth` of these tokens.
+
+    So what a method evicts while decoding is seen apart from what it evicts of the prompt: the needle is no part of it
+    (Random Attention's protocol, arXiv 2609.03430). `decoded` is the most tokens of that text, the needle included.
+    """
+    draft.check_range("decoded", decoded, _FEWEST_DECODED, _MOST_DECODED)
+    place = draft.place(depth)
+    random = draft.random
+    kind = random.choice(mini.NEEDLE_PHRASINGS)
+    name = mini.draw_names(random, 1)[0]
+    value = mini.draw_value(random)
+    query = mini.needle_query(kind, name, value)
+    statement = mini.needle_statement(kind, name, value)
+    text = draft.filled(lambda window: f" {hide(window, [statement], [place]).lstrip()}", length=decoded)
+    rest = draft.length - len(text_ids(draft.tokenizer, text))
+    context = draft.filled(lambda window: window.text, query.prompt, rest)
+    sample = draft.asking(query, context, "whole_match_all", depth=place, statements=[statement])
+    return sample.model_copy(update={"decoded": text})
 
 
 @drafted("needle_multikey", "many numbers hidden in a story, a question for one", ruler="niah_multikey_1")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from kvlab.core.plugins.load import Registry
-from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, traces
+from kvlab.tasks import agent_log, blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, traces
 from kvlab.tasks.draft import Task
 
 _SHIPPED = (
-    *(hidden_facts.needle, hidden_facts.needle_multikey, hidden_facts.needle_multivalue),
+    *(hidden_facts.needle, hidden_facts.needle_decoded, hidden_facts.needle_multikey, hidden_facts.needle_multivalue),
     *(hidden_facts.needle_multiquery, hidden_facts.variable_tracking),
     *(blocks.common_words, blocks.frequent_words, blocks.key_value, blocks.copy, blocks.few_shot),
     *(hidden_facts.arithmetic, forced_texts.perplexity, forced_texts.next_token_kl),
     *(instructions.instructions, instructions.rules_recited, instructions.leakage, instructions.secret),
     *(hidden_facts.questions, hidden_facts.turns),
     *(paraphrases.needle_paraphrased, paraphrases.needle_mixed, traces.state_tracing),
-    *(traces.arithmetic_chain, traces.list_recall),
+    *(traces.arithmetic_chain, traces.list_recall, agent_log.agent_log),
     *ruler.RULER_TASKS,
 )
 

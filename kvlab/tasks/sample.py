@@ -41,8 +41,9 @@ class Sample(BaseModel):
 
     The context may be compressed before the question is read (question-aware off), so the two are stored and tokenized
     separately (`kvlab.tasks.tokens.prompt_ids`). For text tasks the question is empty and `answers[0]` is the forced
-    continuation. Prefill attends to everything and so predicts the answer's first token without compression; a task
-    with a one-token answer therefore holds back the prompt's last token.
+    continuation. `decoded` text enters between context and question as if the model had written it, a decode step a
+    token; in a chat it is the model's turn. Prefill attends to everything and so predicts the answer's first token
+    without compression; a task with a one-token answer therefore holds back the prompt's last token.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +54,7 @@ class Sample(BaseModel):
     length: int = Field(description="requested tokens; for a user's file, its tokens")
     depth: float | None = Field(default=None, description="0: the context's start, 1: its end; None: spread out")
     context: str
+    decoded: str = Field(default="", description="text that enters token by token once the context is compressed")
     question: str
     answer_start: str = Field(default="", description="first words of the answer; in a chat they open the model's turn")
     answers: list[str]
@@ -75,8 +77,8 @@ class Sample(BaseModel):
 
     @property
     def compresses_context_alone(self) -> bool:
-        """Whether no question may be in sight at compression: several are asked, each of a copy of the cache."""
-        return bool(self.further) and not self.keeps_answers
+        """Whether no question may be in sight at compression: text lies before it, or several are asked of copies."""
+        return bool(self.decoded or (self.further and not self.keeps_answers))
 
 
 def check_seed(seed: int) -> int:

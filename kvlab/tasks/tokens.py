@@ -34,8 +34,9 @@ def token_starts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list[int], list[int]]:
-    """Return (BOS + context ids, question ids), without the first words of the answer."""
-    return start_ids(tokenizer) + text_ids(tokenizer, sample.context), text_ids(tokenizer, sample.question)
+    """Return (BOS + context ids, ids of decoded text and question), without the first words of the answer."""
+    later = text_ids(tokenizer, sample.decoded) + text_ids(tokenizer, sample.question)
+    return start_ids(tokenizer) + text_ids(tokenizer, sample.context), later
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, *parts: str) -> int:
@@ -87,10 +88,17 @@ def hidden_positions(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list
     Empty if nothing is hidden, or if the tokenizer is a slow one without character offsets.
     """
     statements = sample.meta.get("statements")
-    texts = map(str, statements if isinstance(statements, list) else ())
-    every = {place for text in texts for place in text_positions(tokenizer, sample.context, text)}
+    texts = [str(text) for text in statements] if isinstance(statements, list) else []
     first = len(start_ids(tokenizer))
-    return [first + place for place in sorted(every)]
+    searched = (first, sample.context), (first + len(text_ids(tokenizer, sample.context)), sample.decoded)
+    return sorted(
+        {
+            start + place
+            for start, whole in searched
+            for text in texts
+            for place in text_positions(tokenizer, whole, text)
+        }
+    )
 
 
 def text_positions(tokenizer: PreTrainedTokenizerBase, whole: str, text: str) -> list[int]:

@@ -14,7 +14,10 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.cli.options.tables import as_table, frame_of
+from kvlab.common.intervals import wilson
 from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.recording.shadow import Shadow
 from kvlab.evaluation.harness import evaluate
@@ -22,12 +25,15 @@ from kvlab.evaluation.plan import make_plan
 from kvlab.evaluation.prepare import prepare
 from kvlab.evaluation.request import EvalRequest, TaskChoice
 from kvlab.evaluation.results.rows import ROWS, read_results
-from kvlab.evaluation.scoring.survival import HiddenTokenTracker
+from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
+from kvlab.evaluation.shared_prompt import SharedPrompt
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.results.part_tables import part_rows, part_table
+from kvlab.results.survival import survival_table
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import hidden_positions, prompt_ids
+from kvlab.views.base.view import find_view
 from tests.evaluation.one_cache import generate_answers
 
 NEW = {"hidden_own", "hidden_merged", "unreachable", "consensus"}
@@ -80,6 +86,84 @@ def test_shares_are_those_of_the_shadow(tiny: LoadedModel, method: str) -> None:
         assert found.own_slots == 1 and found.unreachable == 0 and found.consensus == 1
     if method in ("kvmerger", "keepkv", "zsmerge"):
         assert found.merged > 0
+
+
+DRAWN = {"draws": "anew", "recent": 4, "buffer": 6}
+BUDGET, PROMPT, DECODED = 24, 30, 40
+
+
+def drawn_survival(tiny: LoadedModel, seed: int, chosen: list[int]) -> Survival:
+    """What `random` leaves of tokens of a text of which the last `DECODED` tokens enter one by one."""
+    text = torch.randint(5, 300, (PROMPT + DECODED,), generator=torch.Generator().manual_seed(9)).tolist()
+    cache = kvlab.make_cache(tiny, make_method("random", **DRAWN), BUDGET, seed=seed)
+    protected = cache.settings.pipeline.can.select.protected
+    tracker = HiddenTokenTracker([chosen], tiny.model.device, protected=protected)
+    cache.settings.observer = tracker
+    shared = SharedPrompt(tiny, [cache], [text], PROMPT, decoded=DECODED)
+    shared.read()
+    return tracker.survival(cache)[0]
+
+
+@pytest.mark.parametrize("place", [31, 38, 50, 68])
+def test_the_closed_form_is_that_of_the_formula(tiny: LoadedModel, place: int) -> None:
+    """In a plain loop: a cut whenever 6 tokens wait, of 30 slots less the 4 newest; 20 of 26 stay."""
+    cuts = [length for length in range(PROMPT + 6, PROMPT + DECODED + 1, 6) if place < length - DRAWN["recent"]]
+    kept = BUDGET - DRAWN["recent"]
+    alone = (kept / (kept + DRAWN["buffer"])) ** len(cuts)
+    draws = drawn_survival(tiny, 0, [place]).draws
+    assert draws is not None and draws.evictions == len(cuts) and draws.tokens == 1
+    if cuts:
+        assert (draws.kept, draws.dropped) == (kept, DRAWN["buffer"])
+    assert draws.one_head == pytest.approx(alone)
+    assert draws.any_head == pytest.approx(1 - (1 - alone) ** draws.heads)
+
+
+def test_random_survives_as_often_as_the_closed_form_says(tiny: LoadedModel) -> None:
+    """Over seeds: every head of every layer is a trial, and so is every token."""
+    chosen = list(range(31, 65, 3))
+    found = [drawn_survival(tiny, seed, chosen) for seed in range(24)]
+    draws = found[0].draws
+    assert draws is not None
+    for measured, expected, trials in (
+        (np.mean([one.own_slots for one in found]), draws.one_head, 24 * len(chosen) * draws.heads),
+        (np.mean([1 - one.unreachable for one in found]), draws.any_head, 24 * len(chosen)),
+    ):
+        _, low, high = wilson(float(measured) * trials, trials)
+        assert low <= expected <= high
+
+
+def test_decoded_tokens_enter_as_if_the_model_had_written_them(tiny: LoadedModel, tmp_path: Path) -> None:
+    """The slots that stay are those of a loop of single steps."""
+    sample = get_task("needle_decoded").generate(tiny.tokenizer, 400, 0, 1, decoded=120)
+    context, rest = prompt_ids(tiny.tokenizer, sample)
+    decoded = len(tiny.tokenizer(sample.decoded, add_special_tokens=False)["input_ids"])
+    caches = [kvlab.make_cache(tiny, make_method("h2o"), 0.3) for _ in range(2)]
+    SharedPrompt(tiny, caches[:1], [context + rest[:decoded]], len(context), decoded=decoded).read()
+    with torch.inference_mode():
+        tiny.model(torch.tensor([context]), past_key_values=caches[1])
+        for token in rest[:decoded]:
+            tiny.model(torch.tensor([[token]]), past_key_values=caches[1])
+    for one, other in zip(*(cache.compressed_layers() for cache in caches), strict=True):
+        assert torch.equal(one.slots.position.sort(-1).values, other.slots.position.sort(-1).values)
+    request = EvalRequest(
+        tasks=(TaskChoice(task="needle_decoded", difficulty={"decoded": 120}),),
+        choices=(MethodChoice(method="streaming-llm", budget=64), MethodChoice(method="h2o", budget=64)),
+        lengths=(400,),
+        depths=(0.1,),
+        samples=2,
+    )
+    rows = evaluate(request, tmp_path, loaded=tiny).rows
+    assert (rows["hidden_at"] >= rows["tokens_in_sight"]).all() and not rows["question_aware"].any()
+    table = survival_table(rows)
+    assert set(table["arm"]) == {"streaming-llm", "h2o"} and (table["samples"] == 2).all()
+    window = table[table["arm"] == "streaming-llm"]
+    assert (window["survived"] == 0).all() and (window["expected"] > 0).all()
+    assert not window["within"].any()
+    drawn = find_view("survival").draw(rows, "dark")
+    assert "streaming-llm" in drawn.caption and "fewer" in drawn.caption and len(drawn.frame) == 4
+    assert as_table(frame_of(rows, "survival"), "survival").row_count == 2
+    with pytest.raises(UserError, match="evictions counted"):
+        frame_of(rows.assign(draws=None), "survival")
 
 
 def test_rows_of_a_batch_are_followed_apart(tiny: LoadedModel) -> None:

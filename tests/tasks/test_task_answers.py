@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlab.evaluation.scoring.metrics import score
 from kvlab.models.info import mini
 from kvlab.tasks.registry import TASKS, get_task
 
@@ -41,6 +42,39 @@ def test_multikey_has_as_many_needles_as_asked_for_and_asks_for_one(small_tokeni
     kind = next(k for k in mini.NEEDLE_PHRASINGS if matches(k.question, sample.question))
     name = matches(kind.question, sample.question)
     assert sample.context.count(kind.statement.format(name=name, value=sample.answers[0])) == 1
+
+
+@FEW
+@given(seed=SEEDS, decoded=st.integers(96, 400))
+def test_the_decoded_needle_is_in_the_text_that_enters_later_alone(small_tokenizer, seed, decoded):
+    sample = made(small_tokenizer, "needle_decoded", seed, decoded=decoded)
+    (statement,) = sample.meta["statements"]
+    (answer,) = sample.answers
+    assert sample.decoded.count(statement) == 1 == sample.decoded.count(answer) and answer in statement
+    assert answer not in sample.context + sample.question
+    entered = len(small_tokenizer(sample.decoded, add_special_tokens=False)["input_ids"])
+    assert decoded - 40 < entered <= decoded
+    assert sample.compresses_context_alone and get_task("needle_decoded").context_alone
+
+
+@FEW
+@given(seed=SEEDS, observations=st.integers(2, 20), data=st.data())
+def test_the_observation_asked_for_is_so_many_steps_ago(small_tokenizer, seed, observations, data):
+    later = data.draw(st.integers(1, observations - 1))
+    sizes = {"observations": observations, "later": later}
+    sample = made(small_tokenizer, "agent_log", seed, **sizes)
+    lines = sample.context.split("\n")
+    steps = [line for line in lines if re.match(r"\d+\. [a-z]+\([a-z]+\): ", line)]
+    assert [int(line.split(".")[0]) for line in steps] == list(range(1, observations + 1))
+    holding = [line for line in steps if sample.answers[0] in line]
+    assert holding == [steps[-1 - later]] and sample.meta["statements"][0] in holding[0]
+    name = re.search(r"\(([a-z]+)\)", holding[0]).group(1)
+    assert re.search(rf"\b{name}\b", sample.question)
+    apart = made(small_tokenizer, "agent_log", seed, enters="decoding", **sizes)
+    assert apart.context + apart.decoded == sample.context and apart.question == sample.question
+    assert len(re.findall(r"(?m)^\d+\. ", apart.decoded)) == later
+    assert score(sample.metric, f"{sample.answers[0]}.", sample.answers) == 1
+    assert score(sample.metric, f"{sample.answers[0]} and more", sample.answers) == 0
 
 
 def matches(template, text):

@@ -48,7 +48,8 @@ def place_of_answer(sample):
         before = sample.context.index(sample.meta["block"])
         room = len(sample.context) - len(sample.meta["block"])
         return before / room
-    return sample.context.index(sample.answers[0]) / len(sample.context)
+    text = sample.decoded or sample.context
+    return text.index(sample.answers[0]) / len(text)
 
 
 def test_the_needle_is_first_at_depth_0_and_last_at_depth_1(small_tokenizer):
@@ -139,6 +140,9 @@ def test_a_bad_difficulty_is_one_sentence(name, difficulty):
         ("state_tracing", {"steps": 1}),
         ("arithmetic_chain", {"steps": 10_000}),
         ("list_recall", {"words": 1}),
+        ("needle_decoded", {"decoded": 10}),
+        ("needle_decoded", {"decoded": 5_000}),
+        ("agent_log", {"observations": 5, "later": 5}),
     ],
 )
 def test_more_than_there_is_is_one_sentence(small_tokenizer, name, difficulty):
@@ -179,4 +183,6 @@ def test_every_task_of_the_plan_is_there():
         "state_tracing",
         "arithmetic_chain",
         "list_recall",
+        "needle_decoded",
+        "agent_log",
     }

@@ -20,7 +20,7 @@ from kvlab.core.method_spec import format_spec
 from kvlab.tasks.sample import current_difficulty
 from kvlab.views.frames.speed import limit_text, ratio_text
 
-Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning", "phase"]
+Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning", "phase", "survival"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
 
 
@@ -34,6 +34,7 @@ def check_kind(name: str) -> Kind:
 def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """The table as a frame; raises UserError if the rows have nothing for it."""
     from kvlab.results.part_tables import deaths, part_table, phase_table, reachability, reasoning_table
+    from kvlab.results.survival import survival_table
 
     if kind == "reach":
         frame = reachability(rows)
@@ -41,6 +42,8 @@ def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
         frame = reasoning_table(rows)
     elif kind == "phase":
         frame = phase_table(rows)
+    elif kind == "survival":
+        frame = survival_table(rows)
     else:
         table = part_table(rows, BY.get(kind, ("kind",)))
         frame = deaths(table) if kind == "deaths" else table
@@ -48,6 +51,7 @@ def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
         what = {
             "reach": "prompt has tracked evidence",
             "reasoning": "answer was generated and scored",
+            "survival": "hidden statement had its evictions counted (before December 2026 none had)",
             "phase": "prompt has a needle whose place was recorded (before November 2026 it was not)",
         }.get(kind, "prompt has rules, questions or steps")
         raise UserError(f"No {what} in these results: evaluate a task such as instructions, or take another --of.")
@@ -76,6 +80,8 @@ def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
         return _reasoning(frame)
     if kind == "phase":
         return _phases(frame)
+    if kind == "survival":
+        return _survival(frame)
     return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
 
 
@@ -158,6 +164,29 @@ def _phases(frame: pd.DataFrame) -> Table:
     table.caption = (
         "share found by the needle's place modulo the chunk, with 95 % intervals; methods without chunks by the "
         "largest chunk of the others, for comparison; --out FILE.csv has every phase"
+    )
+    return table
+
+
+def _survival(frame: pd.DataFrame) -> Table:
+    """One line a method, budget and depth: in one head, then in any."""
+    columns = ("task", "depth", "method", "budget", "n", "E", "K", "W", *("in a head", "random"), *("in any", "random"))
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for (task, _, depth, arm, asked), pair in frame.assign(task=task_names(frame)).groupby(
+        ["task", "difficulty", "depth", "arm", "asked"], sort=False, dropna=False
+    ):
+        line = pair.iloc[0]
+        cells = []
+        for one in pair.to_dict("records"):
+            bounds = f"[{one['binomial_low']:.2f}, {one['binomial_high']:.2f}]"
+            cells += [f"{one['survived']:.3f} {bounds}", f"{one['expected']:.3f}{'=' if one['within'] else ''}"]
+        place = "" if pd.isna(depth) else f"{depth:g}"
+        sizes = [f"{line[name]:.0f}" for name in ("evictions", "kept", "dropped")]
+        table.add_row(str(task), place, str(arm), str(asked), str(line["samples"]), *sizes, *cells)
+    table.caption = (
+        "share of the hidden tokens with a slot, in a head and in any, with the 95 % interval of as many independent "
+        "trials (prompts x tokens, in a head x heads), which only random draws are; random: closed form of even draws "
+        "at the method's own E decisions, of K out of K + W slots (=: within the interval); --out FILE.csv has more"
     )
     return table
 

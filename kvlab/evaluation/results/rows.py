@@ -74,6 +74,7 @@ ROWS = pa.schema(
         ("joules", pa.float64()),  # of its batch's energy its share by `seconds`; null without a counter
         ("energy", pa.string()),  # the counter, or why there is none: `kvlab.engine.energy.describe_energy`
         ("hidden_at", pa.float64()),  # position of the hidden statements' first token; null: none, or older rows
+        ("draws", pa.string()),  # JSON, what random draws at these decisions would leave: `scoring.survival.Draws`
     ]
 )
 

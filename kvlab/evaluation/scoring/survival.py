@@ -1,8 +1,11 @@
-"""Track whether the tokens of a prompt's hidden statements still have slots after the answer, and can be reached."""
+"""Track whether the tokens of a prompt's hidden statements still have slots after the answer, and can be reached.
+
+Beside it stands the closed form of random draws at the same decisions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +15,30 @@ from torch import Tensor
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
+from kvlab.core.methods.scorers.time_stamps import OF_PROMPT
 
 GONE = -1
 PADDING = -2
+Protected = Callable[[View], Tensor]  # (B, H, S) bool, slots that are never evicted
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What random draws at the method's own decisions would have left of some tokens, as means over them.
+
+    At each decision that evicts, W of K + W slots leave, drawn evenly: a token survives E of them in one head with
+    (K / (K + W))^E, and in at least one of H heads with 1 - (1 - s)^H (Random Attention, arXiv 2609.03430). Counted are
+    the slots that compete: neither protected, nor the prompt's where a method keeps it. K and W may change from one
+    decision to the next; `one_head` and `any_head` are the exact products over decisions and heads.
+    """
+
+    evictions: float  # E, mean over layers, heads and tokens
+    kept: float  # K, mean over these decisions
+    dropped: float  # W
+    one_head: float
+    any_head: float  # of `heads`
+    tokens: int
+    heads: int  # KV heads of all layers
 
 
 @dataclass(frozen=True)
@@ -31,6 +55,7 @@ class Survival:
     merged: float  # in a slot that stands for several tokens
     unreachable: float = 0.0
     consensus: float | None = None
+    draws: Draws | None = None
     parts: tuple[Survival, ...] = ()  # of each part of the prompt that is tracked by itself, in order
 
 
@@ -39,6 +64,7 @@ class HiddenTokenTracker:
 
     A slot is identified by a position. A slot merged into several is tracked to the one with the largest value weight.
     `parts` are sets of positions for each row, among the chosen ones, whose survival is measured by itself too.
+    `protected`: the slots that the method never evicts, which no draw would.
     """
 
     def __init__(
@@ -46,12 +72,15 @@ class HiddenTokenTracker:
         positions: Sequence[Sequence[int]],
         device: torch.device,
         parts: Sequence[Sequence[Sequence[int]]] = (),
+        protected: Protected | None = None,
     ) -> None:
         self.parts = [list(map(set, row)) for row in parts] or [[] for _ in positions]
         widest = max(len(row) for row in positions)
         padded = [[*row, *[PADDING] * (widest - len(row))] for row in positions]
         self.start = torch.tensor(padded, dtype=torch.int64, device=device)[:, None]  # (B, 1, N)
+        self.protected = protected
         self._owner: dict[int, Tensor] = {}  # per layer, (B, H, N): position of each token's slot
+        self._drawn: dict[int, Tensor] = {}  # per layer, (4, B, H, N): log survival, and sums of 1, K and W
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Nothing to do: attention moves no tokens."""
@@ -60,6 +89,7 @@ class HiddenTokenTracker:
         """Update the owner of every token that this decision merges or drops."""
         owner = self._owner_of(layer_idx, before.position.shape[1])
         place, exists = _find(before, owner)
+        self._draw(layer_idx, view, plan, before, place, exists)
         leaves = exists & ~plan.keep.gather(2, place)
         target = torch.full_like(owner, GONE)
         if plan.edges is not None:
@@ -77,6 +107,7 @@ class HiddenTokenTracker:
         self.start = self.start[list(rows)]
         self.parts = [self.parts[row] for row in rows]
         self._owner = {layer: owner[list(rows)] for layer, owner in self._owner.items()}
+        self._drawn = {layer: drawn[:, list(rows)] for layer, drawn in self._drawn.items()}
 
     def survival(self, cache: Any) -> list[Survival]:
         """One entry per row, for the cache's current state."""
@@ -94,7 +125,50 @@ class HiddenTokenTracker:
         shares: list[dict[int, Shares]] = [
             {token: pair for token, *pair in zip(*row, strict=True) if token != PADDING} for row in rows
         ]
-        return [_of_row(found, parts) for found, parts in zip(shares, self.parts, strict=True)]
+        return [
+            replace(_of_row(found, parts), draws=draws)
+            for found, parts, draws in zip(shares, self.parts, self._draws(), strict=True)
+        ]
+
+    def _draw(self, layer_idx: int, view: View, plan: Plan, before: Slots, place: Tensor, exists: Tensor) -> None:
+        """Note what an even draw of this decision's victims would mean for every token that has been read."""
+        leaving = (before.valid & ~plan.keep).sum(-1, keepdim=True)  # (B, H, 1)
+        safe = torch.zeros_like(before.valid) if self.protected is None else self.protected(view)
+        if OF_PROMPT in before.extra:  # stays as long as the budget holds it
+            kept = safe | before.extra[OF_PROMPT].bool()
+            holds = (before.valid & ~kept).sum(-1, keepdim=True) >= leaving
+            safe = torch.where(holds, kept, safe)
+        rivals = (before.valid & ~safe).sum(-1, keepdim=True)
+        newest = before.position.masked_fill(~before.valid, -1).amax((1, 2))[:, None, None]
+        competes = (self.start <= newest) & (self.start >= 0) & ~(exists & safe.gather(2, place)) & (leaving > 0)
+        dropped = leaving.minimum(rivals).double()
+        stays = (rivals - dropped) / rivals.clamp_min(1)
+        noted = torch.stack([stays.log(), torch.ones_like(stays), rivals - dropped, dropped])  # (4, B, H, 1)
+        noted = torch.where(competes, noted, 0.0)
+        self._drawn[layer_idx] = noted + self._drawn.get(layer_idx, 0.0)
+
+    def _draws(self) -> list[Draws | None]:
+        """One entry per row; None before the first decision."""
+        if not self._drawn:
+            return [None] * len(self.parts)
+        every = torch.cat(list(self._drawn.values()), 2).cpu()  # (4, B, layers * heads, N)
+        found: list[Draws | None] = []
+        for row in range(every.shape[1]):
+            logs, evictions, kept, dropped = every[:, row][..., self.start[row, 0].cpu() >= 0]
+            survives = logs.exp()
+            total = float(evictions.sum())
+            found.append(
+                Draws(
+                    evictions=float(evictions.mean()),
+                    kept=float(kept.sum()) / max(total, 1.0),
+                    dropped=float(dropped.sum()) / max(total, 1.0),
+                    one_head=float(survives.mean()),
+                    any_head=float((1 - (1 - survives).prod(0)).mean()),
+                    tokens=survives.shape[1],
+                    heads=survives.shape[0],
+                )
+            )
+        return found
 
     def _owner_of(self, layer_idx: int, heads: int) -> Tensor:
         if layer_idx not in self._owner:
