@@ -26,8 +26,7 @@ from kvlab.forms import eval_form
 from kvlab.papers import paper_tables as paper_table_text
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of
-from kvlab.results import quality_tables
-from kvlab.results import survival as _  # registers its view
+from kvlab.results import quality_tables, survival
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.base.words import plural
 from kvlab.views.frames.trade_off import HELD
@@ -71,8 +70,8 @@ def results(name: str | None = None) -> None:
         frame_of("needles", rows, budget=budget)
         show_view("needles", rows, "quality-needles", source=origin, budget=budget)
     with suppress(UserError):  # older rows did not count evictions
-        frame_of("survival", rows)
-        show_view("survival", rows, "quality-survival", source=origin)
+        frame_of(survival.NAME, rows)
+        show_view(survival.NAME, rows, "quality-survival", source=origin)
     if rows["task"].str.startswith("ruler").any():
         show_view("public_board", rows, "quality-board", source=origin)
     prompts(rows, budget)

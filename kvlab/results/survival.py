@@ -57,7 +57,10 @@ def survival_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-@view("survival", title="Survival beside random draws", page="quality")
+NAME = "survival"
+
+
+@view(NAME, title="Survival beside random draws", page="quality")
 def survival(rows: pd.DataFrame) -> pd.DataFrame:
     """`survival_table`.
 

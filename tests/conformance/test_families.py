@@ -134,6 +134,8 @@ def test_accumulated_scores_are_eager_attentions_column_sums(family: str) -> Non
     for layer in ours.compressed_layers():
         slots = layer.slots
         assert slots is not None
-        among = layer.layer_idx if len(maps) == len(ours.layers) else layer.rank  # hybrids give those with attention
+        among = (
+            layer.layer_idx if len(maps) == len(ours.layers) else layer.compressed_index
+        )  # hybrids give those with attention
         expected = maps[among][0].sum(1).unflatten(0, (slots.position.shape[1], -1)).mean(1)
         torch.testing.assert_close(slots.score[0, :, :PROMPT], expected, rtol=1e-4, atol=1e-5)

@@ -179,7 +179,7 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert exact.slots.log_mass.abs().max() > 0.1
     assert torch.equal(light.slots.position, exact.slots.position)
     torch.testing.assert_close(light.visible().log_mass, exact.visible().log_mass, rtol=0, atol=0.002)
-    again = light.packed(order_by_position(light.slots), 3, light.live().flatten().tolist())
+    again = light.compacted(order_by_position(light.slots), 3, light.live().flatten().tolist())
     assert again.slots.log_mass.dtype == torch.float32
 
 

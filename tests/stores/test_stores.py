@@ -209,7 +209,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     live, order = slots.live(), slots.in_text()
     expected = keys_as_held(store, keys, order, live)
     flat = live.flatten().tolist()
-    table = PackedTable(SlotTable(slots, Columns(False, 0.0)).packed(order, 0, flat), store)
+    table = PackedTable(SlotTable(slots, Columns(False, 0.0)).compacted(order, 0, flat), store)
     given, held_at = table.states()[0].whole(), table.slots.position
     for head in range(2):
         assert flat[head] > 8
@@ -235,7 +235,7 @@ def test_centred_keys_cost_the_mean_once_and_lose_less() -> None:
     values, position = draw(1, 2, 90, 32, seed=9), order.int()
     slots = Columns(False, 0.0).fresh(keys + mean, values, position, {})
     tables = [
-        PackedTable(SlotTable(slots, Columns(False, 0.0)).packed(order, 0, [90, 90]), STORES[store])
+        PackedTable(SlotTable(slots, Columns(False, 0.0)).compacted(order, 0, [90, 90]), STORES[store])
         for store in ("lean4", "centred4")
     ]
     lean, centred = (table.part_bytes()["scales"] for table in tables)

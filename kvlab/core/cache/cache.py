@@ -32,9 +32,11 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc] 
 
     is_croppable = False
 
-    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int, number_of_states: int = 1) -> None:
+    def __init__(
+        self, layer_idx: int, settings: LayerSettings, compressed_index: int, number_of_states: int = 1
+    ) -> None:
         LinearAttentionLayer.__init__(self, number_of_states)
-        CompressedLayer.__init__(self, layer_idx, settings, rank)
+        CompressedLayer.__init__(self, layer_idx, settings, compressed_index)
 
     def reset(self) -> None:
         LinearAttentionLayer.reset(self)
@@ -153,10 +155,10 @@ class CompressedCache(Cache):
         shared = _layers_read_by_others(config)
         compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)
-        for rank, index in enumerate(compressed):
+        for compressed_index, index in enumerate(compressed):
             states = getattr(config, "number_of_conv_states", 1)
             options = {"number_of_states": states} if types[index] == "hybrid" else {}
-            layers[index] = COMPRESSED_TYPES[types[index]](index, settings, rank, **options)
+            layers[index] = COMPRESSED_TYPES[types[index]](index, settings, compressed_index, **options)
         if settings.compresses and not compressed:
             raise UserError(nothing_to_compress(config))
         super().__init__(layers=layers)

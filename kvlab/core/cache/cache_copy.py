@@ -137,6 +137,6 @@ class PromptCache:
         cache = copy_with_settings(self.prompt_cache, settings)
         for layer in cache.compressed_layers():
             visible = [table.visible() for table in layer.tables]
-            compress_if_due(layer, [layer.seen_again(pending[layer.rank].layer_pass)], visible, None, True)
+            compress_if_due(layer, [layer.seen_again(pending[layer.compressed_index].layer_pass)], visible, None, True)
         settings.observer = observer
         return cache

@@ -108,15 +108,15 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
     settings = cache.settings
     for layer in cache.compressed_layers():
         if settings.pending is not None:
-            note_statistic(layer, settings.pending[layer.rank].layer_pass)
+            note_statistic(layer, settings.pending[layer.compressed_index].layer_pass)
     if _state(cache).plan.on_policy and not settings.stays_pending:
         # Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
         pending = cache.settings.pending or {}
         references = cache.settings.pipeline.references
         every = _every(pieces, [], references)
-        for rank in sorted(pending):
-            waiting = pending.pop(rank)  # what a decided layer held goes at once
-            if rank and references:
+        for compressed_index in sorted(pending):
+            waiting = pending.pop(compressed_index)  # what a decided layer held goes at once
+            if compressed_index and references:
                 waiting.layer.references = None
                 for piece in pieces:
                     waiting.layer.references = _references_of_copy(model, cache, waiting.layer, piece, before, every)
@@ -134,7 +134,7 @@ def _end_second_pass(cache: CompressedCache) -> None:
         decide_pending(cache.settings)
 
 
-def _reading(cache: CompressedCache) -> tuple[object, ...]:
+def _second_pass_key(cache: CompressedCache) -> tuple[object, ...]:
     """Caches with the same prompt for which this is equal read the same pieces again."""
     state = _state(cache)
     seed = cache.settings.seed if state.plan.continuations else 0
@@ -153,7 +153,7 @@ def _references_of_copy(
     held = cache.settings.held
     trial = copy_with_settings(cache, cache.settings)
     cache.settings.held.begin_step()
-    trial_layer = trial.compressed_layers()[layer.rank]
+    trial_layer = trial.compressed_layers()[layer.compressed_index]
     trial_layer.checkpoint = save_checkpoint(trial_layer, every)
     read_ids(model, trial, *piece, before)
     held.peak = max(held.peak, held.total + cache.settings.held.peak)
@@ -186,8 +186,8 @@ def _read_again(
             layer.note_peak(layer.table_bytes() + table.left_bytes)
             if layer is not first:
                 table.share_states(first.buckets[0].table)
-            pending[layer.rank] = replace(
-                pending[layer.rank], layer_pass=layer.seen_again(pending[layer.rank].layer_pass)
+            pending[layer.compressed_index] = replace(
+                pending[layer.compressed_index], layer_pass=layer.seen_again(pending[layer.compressed_index].layer_pass)
             )
 
     def replace_others(change: Callable[[Any], Any]) -> None:
@@ -257,7 +257,7 @@ def _end(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
             logits = output[0] if isinstance(output, tuple) else output.logits
             _state(cache).next_logits = logits[:, -1].detach().clone()
     while complete:
-        alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
+        alike = [cache for cache in complete if _second_pass_key(cache) == _second_pass_key(complete[0])]
         complete = [cache for cache in complete if cache not in alike]
         begun = time.perf_counter()
         again = run_second_pass(module, alike)  # type: ignore[arg-type]  # the hook is installed on a model only

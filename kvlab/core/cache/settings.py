@@ -82,14 +82,15 @@ STATES = -1
 class HeldBytes:
     """Bytes of all layers' tables, and the most of them at once in the step under way, or in the last one."""
 
-    layers: dict[int, int] = field(default_factory=dict)  # by rank (`STATES`: what blocks are cut from), as last noted
+    # By index among the compressed layers (`STATES`: what blocks are cut from), as last noted.
+    layers: dict[int, int] = field(default_factory=dict)
     total: int = 0
     peak: int = 0
 
-    def record(self, rank: int, size: int, most: int) -> None:
+    def record(self, compressed_index: int, size: int, most: int) -> None:
         """A layer holds `size` bytes now and held up to `most` since it was last noted, beside the other layers."""
-        others = self.total - self.layers.get(rank, 0)
-        self.layers[rank] = size
+        others = self.total - self.layers.get(compressed_index, 0)
+        self.layers[compressed_index] = size
         self.total = others + size
         self.peak = max(self.peak, others + most)
 

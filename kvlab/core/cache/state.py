@@ -128,7 +128,7 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
             build.into(layer, {name: value for name, value in saved.items() if name != "class"})
         for layer in cache.compressed_layers():
             if layer.buckets:
-                cache.settings.held.record(layer.rank, layer.table_bytes(), layer.table_bytes())
+                cache.settings.held.record(layer.compressed_index, layer.table_bytes(), layer.table_bytes())
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         if isinstance(error, UserError):
             raise

@@ -69,7 +69,7 @@ def ranked_importance(loaded: LoadedModel, ids: Tensor, score: str) -> Tensor:
     cache = make_cache(loaded, compose(score, "global"), 0.5)
     loaded.model(ids[:, :tokens], past_key_values=cache, use_cache=True, logits_to_keep=1)
     layers = cache.compressed_layers()
-    scores = torch.stack([cache.settings.statistics[layer.rank][0].float().cpu() for layer in layers])
+    scores = torch.stack([cache.settings.statistics[layer.compressed_index][0].float().cpu() for layer in layers])
     scores[..., :SINKS] = scores[..., tokens - RECENT :] = torch.inf
     order = scores.argsort(dim=-1, descending=True, stable=True)
     return torch.stack([oracle.found[layer.layer_idx] for layer in layers]).gather(-1, order)

@@ -193,7 +193,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
     rows = torch.randperm(ids.shape[1], generator=source)[: request.tokens]
     found = {}
     for layer in cache.compressed_layers():
-        score = cache.settings.statistics[layer.rank][0].float().cpu()
+        score = cache.settings.statistics[layer.compressed_index][0].float().cpu()
         states = teacher._watching.states[layer.layer_idx][0].float().cpu()
         found[layer.layer_idx] = (states[rows].half(), score[:, rows].clamp_min(LEAST).log().T.contiguous())
     return found

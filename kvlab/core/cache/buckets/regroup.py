@@ -45,7 +45,7 @@ def compact_buckets(
             continue
         flat = [length for stream in bucket_lengths for length in stream]
         most = None if bucket.head_budgets is None else bucket.head_budgets.largest
-        packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
+        packed = bucket.table.compacted(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
         bucket.table = _stored(packed, settings, rotary)
         bucket.index = None
     return streams, buckets
@@ -138,7 +138,9 @@ def _parts(
         heads = [member * split.width + head for member in members for head in range(split.width)]
         head_lengths = [flat[head] for head in heads]
         most = max(budgets[head] for head in heads)
-        table = bucket.table.packed(order, _room(settings, most, max(head_lengths)), head_lengths, members, split.width)
+        table = bucket.table.compacted(
+            order, _room(settings, most, max(head_lengths)), head_lengths, members, split.width
+        )
         part = bucket.part(table, partial(_of, split, number))
         part.table = _stored(table, settings, rotary)  # from the head state of these streams
         parts.append(part)

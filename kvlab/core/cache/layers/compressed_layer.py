@@ -69,7 +69,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif not self.settings.in_second_pass:
             # Begin another step after the prompt's: peaks are those of a step.
             self.peak_bytes = 0
-            if self.rank == 0:
+            if self.compressed_index == 0:
                 self.settings.held.begin_step()
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
@@ -170,7 +170,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif call.padding is not None:
             padding = call.padding
             # A row without a token; not looked at on a GPU, which would have to wait.
-            if self.rank == 0 and padding.device.type == "cpu" and not is_tracing(padding):
+            if self.compressed_index == 0 and padding.device.type == "cpu" and not is_tracing(padding):
                 has_token = padding[:, self.cumulative_length - 1].bool()
                 if not has_token.all():
                     row = int(has_token.int().argmin())
@@ -198,7 +198,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
         ):
-            state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
+            state = low_rank_state(self.settings.pipeline, self.compressed_index, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
             passes.append(PassView(*given, hides=not table.is_dense))
         passes[0].results = None if passes[0].has_state else call.results
@@ -255,7 +255,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         sizes = sizes_of(settings, self.buckets[0].table, batch * heads * settings.num_layers, batch)
         lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
         self.head_budgets = self.buckets[0].head_budgets = HeadBudgets.of_layer(
-            settings, self.rank, lengths, heads, self.device, sizes
+            settings, self.compressed_index, lengths, heads, self.device, sizes
         )
 
     def _keep_queries(self, passes: list[PassView], real: Sequence[Tensor | None]) -> None:
@@ -354,7 +354,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 self.head_budgets.map_rows(change(self.head_budgets.slots))
         if len(self.lengths) != len(self.tokens_seen):
             self.lengths = self.tokens_seen.tolist()
-        self.settings.held.record(self.rank, self.table_bytes(), 0)
+        self.settings.held.record(self.compressed_index, self.table_bytes(), 0)
 
 
 def _at(places: list[int], tensor: Tensor) -> Tensor:

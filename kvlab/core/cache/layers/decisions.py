@@ -99,7 +99,7 @@ def note_statistic(layer: LayerState, layer_pass: PassView) -> None:
     """Store the allocator's statistic of this layer."""
     noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), layer_pass)
     if noted is not None:
-        layer.settings.statistics[layer.rank] = noted
+        layer.settings.statistics[layer.compressed_index] = noted
 
 
 def _defer(layer: LayerState, layer_pass: PassView, reported: PassView | None) -> None:
@@ -110,7 +110,7 @@ def _defer(layer: LayerState, layer_pass: PassView, reported: PassView | None) -
         layer_pass = layer_pass.newest(pipeline.prompt_rows(layer_pass.num_new))  # decisions use no other rows
     _detach(layer)
     settings.pending = {} if settings.pending is None else settings.pending
-    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(layer_pass), reported is not None)
+    settings.pending[layer.compressed_index] = PendingLayer(layer, layer.seen_again(layer_pass), reported is not None)
     last = len(settings.pending) == settings.num_layers
     if last and pipeline.second_pass is None and not settings.stays_pending:
         decide_pending(settings)
@@ -260,7 +260,7 @@ def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming
             tokens_seen=seen_tokens,
             phase=timing.phase,
             started=bucket.started,
-            layer_idx=layer.rank,
+            layer_idx=layer.compressed_index,
             num_layers=settings.num_layers,
             generator=layer.generator,
             budget=head_budgets.slots,
@@ -310,11 +310,11 @@ def _compress(
 def _compact(layer: LayerState, rotary: Rotary | None, decided: Set[int] | None = None) -> None:
     """Move valid slots into compact tables; the old ones exist until all are moved."""
     layer.streams, layer.buckets = compact_buckets(layer.streams, layer.buckets, layer.settings, rotary, decided)
-    layer.note_peak(layer.settings.held.layers[layer.rank] + layer.table_bytes())
+    layer.note_peak(layer.settings.held.layers[layer.compressed_index] + layer.table_bytes())
 
 
 def _detach(layer: LayerState) -> None:
     """Copy states that are views of the model's; both exist for a timing."""
     table = layer.buckets[0].table
     copied = table.detach()
-    layer.note_peak(layer.settings.held.layers[layer.rank] + copied)
+    layer.note_peak(layer.settings.held.layers[layer.compressed_index] + copied)

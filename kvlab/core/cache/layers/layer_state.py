@@ -32,9 +32,10 @@ class LayerState:
     device: torch.device
     generator: torch.Generator
 
-    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int | None = None) -> None:
+    def __init__(self, layer_idx: int, settings: LayerSettings, compressed_index: int | None = None) -> None:
         self.layer_idx = layer_idx
-        self.rank = layer_idx if rank is None else rank  # index among the compressed layers, which share the budget
+        # Index among the compressed layers, which share the budget.
+        self.compressed_index = layer_idx if compressed_index is None else compressed_index
         self.settings = settings
         self.reset()
 
@@ -135,7 +136,7 @@ class LayerState:
 
     def note_peak(self, most: int) -> None:
         """Note the tables' bytes; `most` of them existed at once since they were last noted."""
-        self.settings.held.record(self.rank, self.table_bytes(), most)
+        self.settings.held.record(self.compressed_index, self.table_bytes(), most)
         self.peak_bytes = max(self.peak_bytes, most // self.settings.texts)
 
 

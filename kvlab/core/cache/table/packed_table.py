@@ -371,7 +371,7 @@ class PackedTable(SlotTable):
             native = self.native[side]
             native.scatter_(2, wide(place - self.room, native), states.to(native.dtype))
 
-    def packed(
+    def compacted(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
@@ -379,7 +379,7 @@ class PackedTable(SlotTable):
         native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
         native.weighted = self.weighted
         native.head_state = self.head_state
-        return native.packed(order, room, lengths, streams, width)
+        return native.compacted(order, room, lengths, streams, width)
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Select, repeat or permute batch rows."""

@@ -265,7 +265,7 @@ class SlotTable:
         else:
             self.head_state[ASKED].select(-1, 1).copy_(tokens[:, None])
 
-    def packed(
+    def compacted(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
         """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
