@@ -27,7 +27,7 @@ from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views import repeats as figures
-from kvlab.views.base.provenance import Provenance, of_batch
+from kvlab.views.base.provenance import of_batch
 from kvlab.views.base.words import byte_size, plural
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import repeats as analysis
@@ -73,23 +73,20 @@ def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) ->
         if batch.is_asked:
             every = batch.prompts
             show_view("repeats", runs, CHART, on_click=choose_clicked, source=origin, frame=every, budget=budget)
-        lost_heads_section(batch, runs, origin)
+        # The heads that lost the answers, over all prompts and as far as searches found them, and the missing
+        # searches.
+        shown = set(batch.cells["row"] + "|" + batch.cells["column"])
+        failed = failed_runs(batch.prompts[(batch.prompts["row"] + "|" + batch.prompts["column"]).isin(shown)])
+        results = restore.results_of(zip(failed["comparison_id"], failed["run_id"], strict=True))
+        if len(results) >= LEAST_RESULTS:
+            lost = count_lost_heads(list(results.values()), runs[0].record)
+            show_view("lost_heads", runs, "lost-heads", source=origin, frame=lost)
+        restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
         ranking(batch)
         cell_section(batch, runs[0].record.comparison_id)
     st.header(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.description}." if repeat.planting else repeat.description))
     return budget
-
-
-def lost_heads_section(batch: analysis.Batch, runs: Sequence[Run], origin: Provenance) -> None:
-    """The heads that lost the answers, over all prompts and as far as searches found them, and the missing searches."""
-    shown = set(batch.cells["row"] + "|" + batch.cells["column"])
-    failed = failed_runs(batch.prompts[(batch.prompts["row"] + "|" + batch.prompts["column"]).isin(shown)])
-    results = restore.results_of(zip(failed["comparison_id"], failed["run_id"], strict=True))
-    if len(results) >= LEAST_RESULTS:
-        lost = count_lost_heads(list(results.values()), runs[0].record)
-        show_view("lost_heads", runs, "lost-heads", source=origin, frame=lost)
-    restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 
 def ranking(batch: analysis.Batch) -> None:

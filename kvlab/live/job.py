@@ -186,20 +186,17 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
     states = np.full((len(layers), heads, len(session.ids)), NO_SLOT, np.uint8)
     received = np.zeros(states.shape, np.float32)
     for place, (layer, present) in enumerate(zip(layers, held, strict=True)):
-        state, mass = _of_layer(present, lane.merges.owners.get(layer.layer_idx), attention.sums.get(layer.layer_idx))
+        # States and summed attention (H, tokens) of one layer.
+        owners = lane.merges.owners.get(layer.layer_idx)
+        sums = attention.sums.get(layer.layer_idx)
+        state = torch.where(present, OWN, NO_SLOT)
+        mass = torch.zeros(present.shape, device=present.device) if sums is None else sums[:, :-1]
+        if owners is not None:
+            state = torch.where(~present & present.gather(1, owners), MERGED, state)
+            mass = torch.where(state == MERGED, mass.gather(1, owners), mass)
         states[place, : len(present)] = state.cpu().numpy()
         received[place, : len(present)] = (mass / max(answered, 1)).cpu().numpy()
     return TokenHeads(session.turn, np.array([layer.layer_idx for layer in layers], np.int64), states, received)
-
-
-def _of_layer(present: Tensor, owners: Tensor | None, sums: Tensor | None) -> tuple[Tensor, Tensor]:
-    """States and summed attention (H, tokens) of one layer."""
-    state = torch.where(present, OWN, NO_SLOT)
-    mass = torch.zeros(present.shape, device=present.device) if sums is None else sums[:, :-1]
-    if owners is not None:
-        state = torch.where(~present & present.gather(1, owners), MERGED, state)
-        mass = torch.where(state == MERGED, mass.gather(1, owners), mass)
-    return state, mass
 
 
 def _watch(session: LiveSession, number: int, attention: AnswerAttention) -> int:

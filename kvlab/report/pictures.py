@@ -98,11 +98,6 @@ def columns(text: str) -> int:
     )
 
 
-def sans_width(text: str, size: float) -> float:
-    """Approximate width of a text in the proportional font."""
-    return 0.56 * size * columns(text)
-
-
 # pixels of a picture on a slide; standalone pictures may be higher
 WIDTH = 1200
 ROOM = 600
@@ -243,7 +238,8 @@ def legend(
         if not count:
             continue
         name = f"{kind.name} {count:,}"
-        wide = 34 + sans_width(name, LEGEND_SIZE) + 16
+        # Letters of the proportional font are about .56 of its size wide.
+        wide = 34 + 0.56 * LEGEND_SIZE * columns(name) + 16
         if x + wide > right + 40:
             return
         _shade(drawing, kind, x, y - 14, 30, 19, theme)

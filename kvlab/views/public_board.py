@@ -246,7 +246,14 @@ def scores_beside_board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
     cells = cells.assign(row=row)
     order = cells.groupby("row")["score"].mean().sort_values().index.tolist()
     figure = make_subplots(1, len(shares), shared_yaxes=True, horizontal_spacing=0.02)
-    looks = _looks(frame)
+    # Symbol and hue of every model.
+    names = frame.drop_duplicates("series").set_index("series")["is_board"]
+    theirs, ours = ([str(name) for name in names.index[names == is_board]] for is_board in (True, False))
+    looks = {
+        name: marks[place % len(marks)]
+        for group, marks in ((theirs, MARKS), (ours, OWN_MARKS))
+        for place, name in enumerate(group)
+    }
     for column, share in enumerate(shares, start=1):
         for series, (symbol, hue) in looks.items():
             here = cells[(cells["series"] == series) & (cells["asked"].round(3) == share)]
@@ -254,7 +261,9 @@ def scores_beside_board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
                 mark = {"symbol": symbol, "size": 10, "color": pick(HUES[hue], theme)}
                 _add_marks(figure, here, str(series), mark, column)
             for press, dash in DASHES.items():
-                _add_line(figure, here[here["press"] == press], dash, pick(HUES[hue], theme), column)
+                colour = pick(HUES[hue], theme)
+                for score in here[here["press"] == press]["score"]:
+                    figure.add_vline(x=score, line={"color": colour, "dash": dash, "width": 1.3}, row=1, col=column)
     _add_legend(figure, bool(cells["note"].any()), theme)
     finish(figure, title="", x="score", y="", theme=theme, height=ROW_PIXELS * len(order) + 190)
     figure.update_xaxes(range=[-0.06, 1.06], tickvals=[0, 0.5, 1], tickformat=".2~f", zeroline=False)
@@ -271,17 +280,6 @@ def scores_beside_board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
     font = {"size": 11, "color": QUIET[theme]}
     figure.add_annotation(text="; ".join(sources), x=0, y=0, yshift=-64, xanchor="left", font=font, **look)
     return figure
-
-
-def _looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Symbol and hue of every model."""
-    names = frame.drop_duplicates("series").set_index("series")["is_board"]
-    theirs, ours = ([str(name) for name in names.index[names == is_board]] for is_board in (True, False))
-    return {
-        name: marks[place % len(marks)]
-        for group, marks in ((theirs, MARKS), (ours, OWN_MARKS))
-        for place, name in enumerate(group)
-    }
 
 
 def _add_marks(figure: go.Figure, cells: pd.DataFrame, series: str, mark: dict[str, object], column: int) -> None:
@@ -310,11 +308,6 @@ def _add_marks(figure: go.Figure, cells: pd.DataFrame, series: str, mark: dict[s
         row=1,
         col=column,
     )
-
-
-def _add_line(figure: go.Figure, cells: pd.DataFrame, dash: str, colour: str, column: int) -> None:
-    for score in cells["score"]:
-        figure.add_vline(x=score, line={"color": colour, "dash": dash, "width": 1.3}, row=1, col=column)
 
 
 def _add_legend(figure: go.Figure, has_notes: bool, theme: Theme) -> None:

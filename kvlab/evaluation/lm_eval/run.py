@@ -30,7 +30,7 @@ from kvlab.evaluation.lm_eval.rows import (
 )
 from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import ResultStore, budget_unit, canonical_json, row_key
-from kvlab.models.chat import Chat, chat_of
+from kvlab.models.chat import chat_of
 from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import Progress
@@ -72,7 +72,19 @@ def run_lm_eval(
     with ResultStore.opened(out) as store:
         stored = store.keys()
         for number, choice in enumerate(request.all_choices):
-            answers = Answers(out, _answer_settings(request, choice, loaded, chat))
+            # Everything that an answer depends on besides its request.
+            answers = Answers(
+                out,
+                {
+                    "choice": choice.model_dump(mode="json"),
+                    "unit": budget_unit(choice),
+                    "settings": settings_of(choice),
+                    "protocol": request.protocol,
+                    "hold_back": request.hold_back,
+                    "digest": model_digest(loaded.model),
+                    "chat": None if chat is None else chat.settings,
+                },
+            )
             tell = partial(_tell, on_progress, request, number, tasks)
             model = KvlabLM(loaded, chat, request, partial(make_cache, choice), answers, tell)
             try:
@@ -131,7 +143,20 @@ def _rows(
         [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
     )
     common = True, loaded.name, model_digest(loaded.model), None, None if chat is None else chat.settings
-    maker = RowMaker(request, choice, settings_of(choice), model.answers, _constants(loaded, chat))
+    # The columns with one value per run.
+    maker = RowMaker(
+        request,
+        choice,
+        settings_of(choice),
+        model.answers,
+        {
+            "model": loaded.name,
+            "model_digest": model_digest(loaded.model),
+            "chat": None if chat is None else canonical_json(chat.settings),
+            "device": device_name(input_device(loaded.model)),
+            "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
+        },
+    )
     rows = []
     for task in tasks:
         name = task.task_name
@@ -202,29 +227,3 @@ def check_kinds(request: LmEvalRequest, kinds: Mapping[str, str]) -> None:
             "--set hold_back=0 would score the first token of every choice with the uncompressed context, so that "
             "choices of one token would show no effect at all: use at least 1."
         )
-
-
-def _answer_settings(
-    request: LmEvalRequest, choice: MethodChoice, loaded: Loaded, chat: Chat | None
-) -> dict[str, object]:
-    """Everything that an answer depends on besides its request."""
-    return {
-        "choice": choice.model_dump(mode="json"),
-        "unit": budget_unit(choice),
-        "settings": settings_of(choice),
-        "protocol": request.protocol,
-        "hold_back": request.hold_back,
-        "digest": model_digest(loaded.model),
-        "chat": None if chat is None else chat.settings,
-    }
-
-
-def _constants(loaded: Loaded, chat: Chat | None) -> dict[str, object]:
-    """The columns with one value per run."""
-    return {
-        "model": loaded.name,
-        "model_digest": model_digest(loaded.model),
-        "chat": None if chat is None else canonical_json(chat.settings),
-        "device": device_name(input_device(loaded.model)),
-        "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
-    }

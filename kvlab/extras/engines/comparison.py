@@ -99,7 +99,18 @@ def compare_engines(comparison: Comparison, out: Path, on_progress: Listener, re
         request = comparison.request.model_copy(update={"samples": samples})
         prompts = prepared_prompts(request, loaded)
         report(f"{samples} of {asked} prompts a task: kvlab")
-        answers = _kvlab_answers(evaluate(request, out, loaded, on_progress=on_progress).rows)
+        rows = evaluate(request, out, loaded, on_progress=on_progress).rows
+        answers = [
+            Answer(
+                KVLAB,
+                format_spec(row["method"], json.loads(row["hyper_parameters"])),
+                row["task"],
+                int(row["index"]),
+                float(row["score"]),
+                row["prediction"],
+            )
+            for row in rows.to_dict("records")
+        ]
         for mode in comparison.modes:
             jobs = [_asked(prompt, comparison, mode.as_data(comparison.kept)) for prompt in prompts]
             report(f"{samples} of {asked} prompts a task: OpenVINO, {mode.name}")
@@ -261,17 +272,3 @@ def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: Loade
     text = stops.cut(decode_answer(loaded.tokenizer, list(ids)))
     found = score(sample.metric, text, sample.answers, tags=prompt.tags)
     return Answer(OPENVINO, mode, prompt.identity.task, prompt.identity.index, float(found), text)
-
-
-def _kvlab_answers(rows: pd.DataFrame) -> list[Answer]:
-    return [
-        Answer(
-            KVLAB,
-            format_spec(row["method"], json.loads(row["hyper_parameters"])),
-            row["task"],
-            int(row["index"]),
-            float(row["score"]),
-            row["prediction"],
-        )
-        for row in rows.to_dict("records")
-    ]

@@ -50,7 +50,17 @@ def finish(
     layout = _merged(figure.layout.to_plotly_json(), _look(title, theme, height, legend))
     for name in {"xaxis", "yaxis", *layout}:
         if name.startswith(("xaxis", "yaxis")):
-            layout[name] = _merged(layout.get(name, {}), _axis(x if name[0] == "x" else y, theme))
+            layout[name] = _merged(
+                layout.get(name, {}),
+                {
+                    **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
+                    "title": {"text": (x if name[0] == "x" else y), "standoff": 10, "font": {"size": 13}},
+                    "automargin": True,
+                    "ticks": "outside",
+                    "ticklen": 4,
+                    "tickfont": {"color": QUIET[theme], "size": 12},
+                },
+            )
     go_to = {axis: URL_PARAMETERS[title] for axis, title in (("x", x), ("y", y)) if title in URL_PARAMETERS}
     layout["meta"] = {**(layout.get("meta") or {}), **({"go": go_to} if go_to else {})}
     # Assigned at once: update_layout and update_xaxes validate each field, which takes eight times as long.
@@ -101,17 +111,6 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
         "showlegend": legend,
         # keeps the zoom when the data change
         "uirevision": title,
-    }
-
-
-def _axis(title: str, theme: Theme) -> dict[str, Any]:
-    return {
-        **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
-        "title": {"text": title, "standoff": 10, "font": {"size": 13}},
-        "automargin": True,
-        "ticks": "outside",
-        "ticklen": 4,
-        "tickfont": {"color": QUIET[theme], "size": 12},
     }
 
 

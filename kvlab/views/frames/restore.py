@@ -68,14 +68,10 @@ def outcome(found: SearchResult) -> str:
     if not found.restores:
         return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
     unsure = "" if found.complete else " (its reruns ended before the smallest was sure)"
-    restores = "restore" if is_plural(found) else "restores"
-    return f"{found.returned.description.removeprefix('+ ')} {restores} the answer{unsure}"
-
-
-def is_plural(found: SearchResult) -> bool:
-    """Whether the restored tokens take a plural verb."""
+    # Whether the restored tokens take a plural verb.
     back = found.returned
-    return len(back.tokens) > 1 or (back.kind == "apart")
+    restores = "restore" if (len(back.tokens) > 1 or (back.kind == "apart")) else "restores"
+    return f"{found.returned.description.removeprefix('+ ')} {restores} the answer{unsure}"
 
 
 def sentence(result: RestoreResult, run: Run) -> str:

@@ -147,7 +147,12 @@ def compress_if_due(
     if timing.is_prompt:
         assert layer.head_budgets is not None
         layer.prompt_compressed = True
-        _note_query_squares(layer, passes[0])
+        # Keep what the store wants to know of the prompt's last queries.
+        layer_pass = passes[0]
+        if rows := layer.settings.store.queries:
+            heads = layer_pass.key.shape[1]
+            squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
+            layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
         layer.head_budgets.allocate_heads(settings, _views(layer, passes, timing, _with_scores(layer, visible))[0])
     known = zip_longest(layer.buckets, timing.due, compressed)
     due = [is_due and bucket.is_over and not whole for bucket, is_due, whole in known]
@@ -191,14 +196,6 @@ def _close_turn(layer: LayerState, passes: Sequence[PassView], decided: Sequence
         for table, part, over in zip(layer.tables, passes, decided, strict=True):
             if not over:
                 table.close_turn(part.row_valid)
-
-
-def _note_query_squares(layer: LayerState, layer_pass: PassView) -> None:
-    """Keep what the store wants to know of the prompt's last queries."""
-    if rows := layer.settings.store.queries:
-        heads = layer_pass.key.shape[1]
-        squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
-        layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
 
 
 def _run_kernels(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming) -> list[bool]:
