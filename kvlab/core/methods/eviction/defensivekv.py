@@ -33,8 +33,8 @@ class Covering:
     most (T - window) b / T - window slots, where b - window would fit.
     """
 
-    window: int = 32
-    share: float = 0.9
+    window: int
+    share: float
 
     def mean_attention(self, slots: Slots, layer_pass: AttentionPass) -> Tensor:
         """Attention (B, H, S) of the window's queries to slots before it, mean over them and the group."""
@@ -64,7 +64,7 @@ class Covering:
 class CoveringHeads(HeadAdaptive):
     """Heads of a layer compete by scores of which the covering slots' are highest."""
 
-    covering: Covering = field(default_factory=Covering, kw_only=True)
+    covering: Covering = field(kw_only=True)
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
@@ -78,7 +78,7 @@ class CoveringHeads(HeadAdaptive):
 class CoveringModel(ModelWide):
     """Heads of all layers compete by scores of which the covering slots' are each layer's highest."""
 
-    covering: Covering = field(default_factory=Covering, kw_only=True)
+    covering: Covering = field(kw_only=True)
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
@@ -98,8 +98,8 @@ class CoveringModel(ModelWide):
 class CoveringFirst(Wrapper):
     """Apply `inner` to scores of which the covering slots' are highest; while decoding, to the plain ones."""
 
-    inner: LowestScore = field(default_factory=LowestScore)
-    covering: Covering = field(default_factory=Covering)
+    inner: LowestScore
+    covering: Covering
 
     @property
     def capabilities(self) -> Capabilities:

@@ -30,7 +30,7 @@ class QuestionAttention(PromptScorer):
     Attention weights of a later query are smaller because more tokens share them; i + 1 is their number.
     """
 
-    window: int = 32
+    window: int
 
     @property
     def capabilities(self) -> Capabilities:

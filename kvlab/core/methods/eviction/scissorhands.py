@@ -31,7 +31,7 @@ class Persistence(PromptScorer):
     first.
     """
 
-    window: int = 400
+    window: int
 
     @property
     def capabilities(self) -> Capabilities:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -53,8 +53,8 @@ class ShieldedSample(Wrapper):
     length of the text, so each decision draws anew, whatever else is in the batch.
     """
 
-    inner: LowestScore = field(default_factory=LowestScore)
-    shield: float = 0.25
+    inner: LowestScore
+    shield: float
 
     @property
     def capabilities(self) -> Capabilities:

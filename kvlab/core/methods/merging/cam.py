@@ -54,9 +54,9 @@ class ValueMerge:
 
     changes_many: ClassVar[bool] = True
 
-    chance: Chance = "mean"
-    reach: int | None = 16
-    draw: Literal["bernoulli", "expected"] = "bernoulli"
+    chance: Chance
+    reach: int | None
+    draw: Literal["bernoulli", "expected"]
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -23,7 +23,6 @@ from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import gather, max_to_target, sum_to_target
 from kvlab.core.methods.settlers.log_mass import (
-    AS_PUBLISHED,
     MASS_HELP,
     SPACE_HELP,
     Mass,
@@ -50,7 +49,7 @@ class Linear(EqualHeads):
     gets more than the prompt's tokens, unless every layer does.
     """
 
-    beta: float = 4.0
+    beta: float
     printed: bool = False
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
@@ -181,12 +180,12 @@ class Pool:
     changes_many: ClassVar[bool] = True
     needs_protection: ClassVar[bool] = True
 
-    pooling: Pooling = "mean"
-    window: int = 4
-    weighted: bool = True
-    mass: Mass = AS_PUBLISHED
-    space: Space = "rotated"
-    repool: Repool = "graded"
+    pooling: Pooling
+    window: int
+    weighted: bool
+    mass: Mass
+    space: Space
+    repool: Repool
 
     @property
     def keeps_one(self) -> bool:

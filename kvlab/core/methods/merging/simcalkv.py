@@ -38,8 +38,8 @@ class PairCalibration:
 
     seeks: ClassVar[bool] = True
 
-    threshold: float = 0.0
-    variant: Literal["repaired", "code"] = "repaired"
+    threshold: float
+    variant: Literal["repaired", "code"]
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

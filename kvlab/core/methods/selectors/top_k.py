@@ -21,7 +21,7 @@ class Oldest:
     A fraction of sinks is a share of the head's budget, rounded up.
     """
 
-    sinks: float | int = 4
+    sinks: float | int
 
     @property
     def capabilities(self) -> Capabilities:
