@@ -128,3 +128,13 @@ def log_total(logits: Tensor, sinks: Tensor | None) -> Tensor:
     """Log-sum-exp (B, H, G, r, 1) of logits (B, H, G, r, S), with log mass, and of the sinks (B, H, G) if any."""
     total = torch.logsumexp(logits, -1, keepdim=True)
     return total if sinks is None else torch.logaddexp(total, sinks.float()[..., None, None])
+
+
+def expand_index(index: Tensor, tensor: Tensor) -> Tensor:
+    """Expand `index` (B, H, E) for a gather or scatter along the slots of `tensor` (B, H, S[, n])."""
+    return index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1])
+
+
+def gather(tensor: Tensor, index: Tensor) -> Tensor:
+    """Slots `index` (B, H, E) of `tensor`, (B, H, E[, n])."""
+    return tensor.gather(2, expand_index(index, tensor))

@@ -17,9 +17,9 @@ from torch import Tensor
 from kvlab.core.attention.low_rank_state import LowRankState
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Decision
-from kvlab.core.cache.table.apply_plan import gather_slots
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import AttentionPass, Slots, View
 
 STATES = ("keys", "values")
@@ -110,7 +110,7 @@ def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Ten
 
 def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
     """`keys` or `values` (B, H, E, d) at slots `index` (B, H, E)."""
-    return per_table(slots, lambda part, where: gather_slots(getattr(part, name), where), index)
+    return per_table(slots, lambda part, where: gather(getattr(part, name), where), index)
 
 
 def measure_slots(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:

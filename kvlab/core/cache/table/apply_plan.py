@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, key_lengths
+from kvlab.core.contract.slot_columns import FREE, expand_index, gather, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, Slots, is_constant
 
 FEW_EDGES = 16
@@ -37,10 +37,10 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.log_mass is not None:
         slots = slots.with_columns(log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
     if plan.value_shift is not None:
-        index = wide(plan.value_shift.slot, slots.values)
+        index = expand_index(plan.value_shift.slot, slots.values)
         slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))
     if plan.new_keys is not None:
-        index = wide(plan.new_keys.slot, slots.keys)
+        index = expand_index(plan.new_keys.slot, slots.keys)
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
         _measure(slots)
     return slots.with_columns(valid=plan.keep)
@@ -77,7 +77,7 @@ def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> Non
         tensor = _tensor(slots, name)
         if is_constant(tensor):
             continue
-        where = wide(index, tensor)
+        where = expand_index(index, tensor)
         if isinstance(value, Tensor):
             tensor.scatter_(2, where, value.to(tensor.dtype))
         else:
@@ -94,7 +94,7 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
         ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
         if edges.key_weight is not None:
             turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
-            found = gather_slots(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+            found = gather(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
             keys = _weighted(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
             keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
             keys = keys if edges.key_shift is None else keys + edges.key_shift
@@ -102,14 +102,14 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
             if KEY_LENGTH in slots.extra:
                 write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
         after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
-        values = gather_slots(slots.values, ends).float()
+        values = gather(slots.values, ends).float()
         after["values"] = _weighted(values, edges.value_weight, edges.self_value_weight, edges.shares)
         named = after | (edges.extra_after or {})
         write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
         return slots
     target = _write_targets(slots, plan, edges)
     keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
-    value_sources = gather_slots(slots.values, edges.source).float() * edges.value_weight[..., None]
+    value_sources = gather(slots.values, edges.source).float() * edges.value_weight[..., None]
     assert edges.self_value_weight is not None
     values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
@@ -146,7 +146,7 @@ def _weighted(
 
 def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
     assert edges.key_weight is not None and edges.self_key_weight is not None
-    sources = gather_slots(slots.keys, edges.source).float()
+    sources = gather(slots.keys, edges.source).float()
     if edges.turn is not None and rotary is not None:
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
@@ -180,7 +180,7 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     active = into.active
     if target.shape[-1] > FEW_EDGES:
         # Prefill: scatter-adds over the whole table.
-        index = wide(target, states)
+        index = expand_index(target, states)
         one = torch.ones(states.shape[:3], device=states.device)
         merged = states.float() * _put(one.clone(), target, into.target_weight, active)[..., None]
         merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
@@ -188,10 +188,10 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
             merged *= _put(one, target, into.scale, active)[..., None]
         if into.shift is not None:
             # Edges of one target carry the same shift, so writing the target's final value equals adding it once.
-            shifted = gather_slots(merged, target) + torch.where(active[..., None], into.shift, 0.0)
+            shifted = gather(merged, target) + torch.where(active[..., None], into.shift, 0.0)
             merged.scatter_(2, index, shifted)
         return merged.to(states.dtype)
-    old = gather_slots(states, target).float()  # (B, H, E, d)
+    old = gather(states, target).float()  # (B, H, E, d)
     if target.shape[-1] > 1:  # for each edge, the sum over all active edges with the same target
         same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
         sources = same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
@@ -199,12 +199,12 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     merged = merged if into.scale is None else merged * into.scale[..., None]
     merged = merged if into.shift is None else merged + into.shift
     merged = torch.where(active[..., None], merged, old)  # an inactive edge rewrites the old value
-    return states.scatter_(2, wide(target, states), merged.to(states.dtype))
+    return states.scatter_(2, expand_index(target, states), merged.to(states.dtype))
 
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
     """Write `value` in place at the targets of active edges of `tensor` (B, H, S[, n]); one value per target."""
-    index = wide(target, tensor)
+    index = expand_index(target, tensor)
     active = active if tensor.dim() == 3 else active[..., None]
     return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))
 
@@ -226,7 +226,7 @@ class TableSnapshot(Slots):
         states = {"keys": slots.keys, "values": slots.values}
         made = object.__new__(cls)
         vars(made).update(vars(kept) | states)
-        made.written = {name: (index, gather_slots(states[name], index)) for name, index in over.items()}
+        made.written = {name: (index, gather(states[name], index)) for name, index in over.items()}
         return made
 
     def __getattribute__(self, name: str) -> Any:
@@ -234,22 +234,12 @@ class TableSnapshot(Slots):
         if name not in ("keys", "values") or name not in self.written:
             return value
         index, states = self.written[name]
-        return value.scatter(2, wide(index, value), states)
-
-
-def wide(index: Tensor, tensor: Tensor) -> Tensor:
-    """Expand `index` (B, H, E) for a gather or scatter along the slots of `tensor` (B, H, S[, n])."""
-    return index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1])
+        return value.scatter(2, expand_index(index, value), states)
 
 
 def like(mask: Tensor, tensor: Tensor) -> Tensor:
     """Expand `mask` (B, H, S) to broadcast with `tensor` (B, H, S[, n])."""
     return mask if tensor.dim() == 3 else mask[..., None]
-
-
-def gather_slots(tensor: Tensor, index: Tensor) -> Tensor:
-    """Slots `index` (B, H, E) of `tensor`, (B, H, E[, n])."""
-    return tensor.gather(2, wide(index, tensor))
 
 
 def longer(tensor: Tensor, count: int) -> Tensor:

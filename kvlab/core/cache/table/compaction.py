@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.core.cache.table.apply_plan import gather_slots
-from kvlab.core.contract.slot_columns import FREE, is_valid
+from kvlab.core.contract.slot_columns import FREE, gather, is_valid
 from kvlab.core.contract.view import Slots
 from kvlab.core.stores.code import Code
 
@@ -30,7 +29,7 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
     source = place.clamp_max(order.shape[-1] - 1)
     if streams is None:
         index = order[..., source]
-        packed = slots.map(lambda tensor: gather_slots(tensor, index))
+        packed = slots.map(lambda tensor: gather(tensor, index))
     else:
         head = streams[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
         # (N, width, 1)
@@ -70,18 +69,18 @@ class Squeeze:
         go = order[..., groups - many :]
         inside = torch.arange(group, device=order.device)
         kept, scattered = ((chosen[..., None] * group + inside).flatten(2) for chosen in (stay, go))
-        real_first = gather_slots(valid, scattered).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        real_first = gather(valid, scattered).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         real_first = real_first[..., : few * group]
-        index = torch.cat([kept, gather_slots(scattered, real_first)], 2)
-        return cls(stay, go, kept, scattered, real_first, index, gather_slots(valid, index[..., kept.shape[2] :]))
+        index = torch.cat([kept, gather(scattered, real_first)], 2)
+        return cls(stay, go, kept, scattered, real_first, index, gather(valid, index[..., kept.shape[2] :]))
 
     def coded(self, code: Code, stored: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
         """Codes `stored` of states of `width` in the new order; groups with shared scales are re-encoded."""
         if code.group == 1:
-            return {name: gather_slots(tensor, self.index) for name, tensor in stored.items()}
+            return {name: gather(tensor, self.index) for name, tensor in stored.items()}
         stay, go = (
-            {name: gather_slots(tensor, groups if name in code.shared else slots) for name, tensor in stored.items()}
+            {name: gather(tensor, groups if name in code.shared else slots) for name, tensor in stored.items()}
             for groups, slots in ((self.stay, self.kept), (self.go, self.scattered))
         )
-        anew = code.encode(gather_slots(code.decode(go, width), self.real_first), self.real)
+        anew = code.encode(gather(code.decode(go, width), self.real_first), self.real)
         return {name: torch.cat([stay[name], anew[name]], 2) for name in stored}

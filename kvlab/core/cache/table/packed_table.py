@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache.table import apply_plan
-from kvlab.core.cache.table.apply_plan import gather_slots, like, longer, wide
+from kvlab.core.cache.table.apply_plan import like, longer
 from kvlab.core.cache.table.compaction import Squeeze
 from kvlab.core.cache.table.head_index import NewToken
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, is_valid, key_lengths
+from kvlab.core.contract.slot_columns import FREE, expand_index, gather, is_valid, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, Slots
 from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
@@ -80,7 +80,7 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = native.columns.packed(slots.map(lambda tensor: gather_slots(tensor, index)))
+        moved = native.columns.packed(slots.map(lambda tensor: gather(tensor, index)))
         moved.position.masked_fill_(~real, FREE)
         states = {"keys": moved.keys, "values": moved.values}
         real = is_valid(moved.position[:, :, : self.room])
@@ -215,10 +215,10 @@ class PackedTable(SlotTable):
         order = row_valid.view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         index = order[:, None].expand(-1, self.slots.position.shape[1], -1)
         for column in self.slots.varying_columns().values():
-            column[:, :, first : self.width] = gather_slots(column[:, :, first : self.width], index)
+            column[:, :, first : self.width] = gather(column[:, :, first : self.width], index)
         for native in self.native.values():
             here = slice(first - self.room, self.width - self.room)
-            native[:, :, here] = gather_slots(native[:, :, here], index)
+            native[:, :, here] = gather(native[:, :, here], index)
         self.width = first + real
 
     def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
@@ -260,7 +260,7 @@ class PackedTable(SlotTable):
         native = real & (index >= self.room)
         valid = is_valid(self.slots.position.gather(2, index)) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
-        self._put(place, gather_slots(after.keys, index), gather_slots(after.values, index))
+        self._put(place, gather(after.keys, index), gather(after.values, index))
         moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
         hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
         # Clear holes in every column, because methods read whole columns.
@@ -268,7 +268,7 @@ class PackedTable(SlotTable):
             nothing = FREE if name == "position" else 0
             column[:, :, first : first + count] = nothing
             column.scatter_(
-                2, wide(place, column), gather_slots(column, index).masked_fill(~like(valid, column), nothing)
+                2, expand_index(place, column), gather(column, index).masked_fill(~like(valid, column), nothing)
             )
             column.masked_fill_(like(hole, column), nothing)
         self.width += count
@@ -314,9 +314,9 @@ class PackedTable(SlotTable):
         real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
         index = real.argsort(dim=-1, descending=True, stable=True)
         for column in self.slots.varying_columns().values():
-            column[:, :, columns] = gather_slots(column[:, :, columns], index)
+            column[:, :, columns] = gather(column[:, :, columns], index)
         for native in self.native.values():
-            native[:, :, :count] = gather_slots(native[:, :, :count], index)
+            native[:, :, :count] = gather(native[:, :, :count], index)
         self.width = self.room + self.occupied
 
     def _make_room(self, rows: int, more: int) -> None:
@@ -359,7 +359,7 @@ class PackedTable(SlotTable):
             stored = self.coded[side]
             _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
         for column in self.slots.varying_columns().values():
-            column[:, :, : index.shape[2]] = gather_slots(column, index)
+            column[:, :, : index.shape[2]] = gather(column, index)
             column[:, :, index.shape[2] : self.room] = 0
         self.slots.position[:, :, index.shape[2] : self.room] = FREE
         self.used = index.shape[2]
@@ -369,7 +369,7 @@ class PackedTable(SlotTable):
         """Write native states (B, H, E, d) to slots `place` (B, H, E)."""
         for side, states in (("keys", keys), ("values", values)):
             native = self.native[side]
-            native.scatter_(2, wide(place - self.room, native), states.to(native.dtype))
+            native.scatter_(2, expand_index(place - self.room, native), states.to(native.dtype))
 
     def compacted(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0

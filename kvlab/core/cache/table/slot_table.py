@@ -15,7 +15,7 @@ from kvlab.core.cache.table.compaction import pack
 from kvlab.core.cache.table.head_index import NewToken
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, integer_dtype, is_valid, key_lengths
+from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, gather, integer_dtype, is_valid, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, NEVER, Slots
 from kvlab.core.stores.quantized_states import States
 from kvlab.core.table_growth import room_to_grow
@@ -210,7 +210,7 @@ class SlotTable:
         if not self.is_dense:
             real = is_valid(self._first(self.width).position).view(torch.uint8)
             index = real.argsort(dim=-1, descending=True, stable=True)
-            self.slots = self._first(self.width).map(lambda tensor: apply_plan.gather_slots(tensor, index))
+            self.slots = self._first(self.width).map(lambda tensor: gather(tensor, index))
             self.shares_states = False
 
     def store(self, changed: Mapping[str, Tensor]) -> None:

@@ -15,12 +15,12 @@ from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, o
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.edges import gather
 from kvlab.core.methods.settlers.evict import Evict
 
 SINK_KEYS = "sink_keys"

@@ -18,12 +18,13 @@ from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, c
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
-from kvlab.core.methods.settlers.edges import gather, sum_to_target
+from kvlab.core.methods.settlers.edges import sum_to_target
 
 ACCUMULATED = "accumulated"
 Chance = Literal["mean", "max", "row", "threshold"]

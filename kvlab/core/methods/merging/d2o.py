@@ -17,11 +17,12 @@ from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector,
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.allocators.uniform import proportional
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.edges import gather, nearest_pair, nearest_slot, sum_to_target, votes_without
+from kvlab.core.methods.settlers.edges import nearest_pair, nearest_slot, sum_to_target, votes_without
 from kvlab.core.methods.settlers.log_mass import (
     MASS_HELP,
     SPACE_HELP,

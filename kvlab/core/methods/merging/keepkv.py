@@ -18,7 +18,7 @@ from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector,
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import ASKED, log_total
+from kvlab.core.contract.slot_columns import ASKED, gather, log_total
 from kvlab.core.contract.view import HEAD_MASS, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay
@@ -29,7 +29,6 @@ from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import (
     ROW_BLOCK,
-    gather,
     max_to_target,
     nearest_pair,
     nearest_slot,

@@ -16,10 +16,10 @@ from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.wrapper import SlotsAlone
-from kvlab.core.methods.settlers.edges import gather
 
 Form = Literal["exponential", "gelu"]
 HIGHEST = 30.0  # largest exponent: sums of feature products over a million tokens still fit in float32

@@ -17,12 +17,13 @@ from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.edges import gather, nearest_slot, sum_to_target
+from kvlab.core.methods.settlers.edges import nearest_slot, sum_to_target
 from kvlab.core.methods.settlers.log_mass import log_sum_over_target
 
 

@@ -17,6 +17,7 @@ from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, c
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
@@ -24,7 +25,6 @@ from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import (
     Similarity,
     first_of,
-    gather,
     max_to_target,
     nearest,
     oldest_of_nearest,

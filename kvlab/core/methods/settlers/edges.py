@@ -9,16 +9,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from kvlab.core.contract.numerics import STEP, round_to_step
-from kvlab.core.contract.slot_columns import TINY, key_lengths
+from kvlab.core.contract.slot_columns import TINY, gather, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, Slots, View
 
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
-
-
-def gather(tensor: Tensor, index: Tensor) -> Tensor:
-    """`tensor` (B, H, S) or (B, H, S, d) at slots `index` (B, H, E)."""
-    return tensor.gather(2, index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1]))
 
 
 def first_of(flag: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.plan import NewKeys, Plan, ValueShift
-from kvlab.core.contract.slot_columns import log_total
+from kvlab.core.contract.slot_columns import gather, log_total
 from kvlab.core.contract.view import View
-from kvlab.core.methods.settlers.edges import first_of, gather
+from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.observed_queries import Observed
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.plan import Plan, ValueShift
 from kvlab.core.contract.second_pass import SecondPassRequest
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
-from kvlab.core.methods.settlers.edges import first_of, gather
+from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.global_ridge import top_share
 from kvlab.core.methods.settlers.observed_queries import Observed
 from kvlab.core.stores.store import QUERY_SQUARES, keys_as_held

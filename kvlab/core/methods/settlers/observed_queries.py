@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.plan import Edges
-from kvlab.core.contract.slot_columns import log_total
+from kvlab.core.contract.slot_columns import gather, log_total
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
-from kvlab.core.methods.settlers.edges import ROW_BLOCK, cosine, gather, oldest_of_nearest, similarity
+from kvlab.core.methods.settlers.edges import ROW_BLOCK, cosine, oldest_of_nearest, similarity
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims, Wrapper, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.slot_columns import Columns
+from kvlab.core.contract.slot_columns import Columns, gather
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.settlers.edges import first_of, gather, nearest_slot, sum_to_target
+from kvlab.core.methods.settlers.edges import first_of, nearest_slot, sum_to_target
 from kvlab.core.restore import Restore
 
 
