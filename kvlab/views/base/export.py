@@ -234,7 +234,7 @@ class Section:
 
 
 def page(figure: go.Figure, caption: str, source: str, theme: Theme = "light") -> bytes:
-    """One self-contained HTML file: the figure, both sentences of its caption, and its source."""
+    """One self-contained HTML file: the figure, its caption, and its source."""
     return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, caption, source)], theme)
 
 
