@@ -40,7 +40,12 @@ def informative(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     others = found[~found["informative"]]
     if others.empty:
         return rows, ""
-    names = list(dict.fromkeys(others["task"].astype(str)))
+    names = []
+    for task, weak in others.groupby("task", sort=False):
+        every = set(found.loc[found["task"] == task, "length"])
+        lengths = sorted(set(weak["length"]))
+        at_some = f" at {join_words([f'{length:,}' for length in lengths])} tokens" if set(lengths) < every else ""
+        names.append(f"{task}{at_some}")
     if found["informative"].any():
         left_out = rows.merge(others[TASK], on=TASK, how="left", indicator=True)["_merge"].to_numpy() == "both"
         return rows[~left_out], (

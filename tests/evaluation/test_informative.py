@@ -62,6 +62,14 @@ def test_ranks_leave_out_what_the_model_cannot_do() -> None:
     assert none == "" and len(everything) == 8
 
 
+def test_a_task_that_fails_at_one_length_is_named_with_it() -> None:
+    rows = pd.concat(
+        [rows_of({"needle": [1, 1]}, {"needle": [1, 1]}), rows_of({"needle": [0]}, {"needle": [0]}).assign(length=4096)]
+    )
+    left, sentence = informative(rows)
+    assert set(left["length"]) == {1024} and "needle at 4,096 tokens" in sentence
+
+
 def test_where_no_task_is_informative_all_stay_and_it_is_said() -> None:
     rows = rows_of({"copy": [0, 0]}, {"copy": [0, 0]})
     told, sentence = informative(rows)
