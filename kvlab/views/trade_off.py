@@ -103,7 +103,7 @@ def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, leg
     """Titles, axes and height; `cut` is whether the axis of bytes begins above 0."""
     is_kl = measures_kl(drawn)
     count = int(drawn["prompts"].max()) if len(drawn) else 1
-    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}"
+    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}, 95 % intervals"
     x = f"{across}: fewer is better{', axis not from 0' if cut else ''}"
     y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
     height = HEIGHT + 60 + (8 * drawn["row"].nunique() if legend else 0)

@@ -204,7 +204,10 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
         for trace, cell in zip(dots, batch.cells.itertuples(), strict=True):
             assert trace.y[0] + trace.error_y.array[0] == pytest.approx(cell.mean_kl_high)
             assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(cell.mean_kl_low)
-    assert trade_off.quality_against_bytes(points).layout.title.text == "Quality against bytes: means over 6 prompts"
+    assert (
+        trade_off.quality_against_bytes(points).layout.title.text
+        == "Quality against bytes: means over 6 prompts, 95 % intervals"
+    )
     assert trade_off.caption_quality_against_bytes(points).startswith("Closest to the full cache: h2o 20 % (")
 
 
