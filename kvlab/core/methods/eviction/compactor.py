@@ -39,11 +39,11 @@ class ChunkLeverage(PromptScorer):
 
     costs_no_step: ClassVar[bool] = True
 
-    blend: float
-    sketch: int
-    chunk: int
-    sinks: int
-    recent: int
+    blend: float = 0.35
+    sketch: int = 48
+    chunk: int = 256
+    sinks: int = 8
+    recent: int = 4
 
     @property
     def capabilities(self) -> Capabilities:

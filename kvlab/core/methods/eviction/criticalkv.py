@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -38,9 +38,9 @@ class Critical(Wrapper):
     `epsilon`) * ||W_o v||_1, the norm's mean over the group, rounded to .02 % so that repeated tokens have equal ones.
     """
 
-    inner: LowestScore
-    first: float
-    epsilon: float
+    inner: LowestScore = field(default_factory=LowestScore)
+    first: float = 0.5
+    epsilon: float = 1e-4
 
     @property
     def capabilities(self) -> Capabilities:

@@ -125,7 +125,7 @@ def choose_highest(score: Tensor, count: Tensor, largest: int) -> Tensor:
 class ChosenSlots(Uniform):
     """Each head gets as many slots as were chosen at least once or are protected; needs no budget."""
 
-    protect: LowestScore
+    protect: LowestScore = field(default_factory=LowestScore)
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
         """Only with a score that counts ballots."""

@@ -51,7 +51,7 @@ class FirstLayers(EqualHeads):
     they would leave the others less than half of the average, they are limited so that this half remains.
     """
 
-    skip: int
+    skip: int = 2
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """Slots of each layer, first to last; equal if everything fits, or if no layer is left."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pydantic import Field
@@ -34,8 +34,8 @@ FILE_HELP = "networks: mini, a file of `kvlab fit --method kvzap`, or untrained 
 class AboveThreshold(Uniform):
     """Each head gets as many slots as score at least `threshold` or are protected (KVzap, DMSPress)."""
 
-    threshold: float
-    protect: LowestScore
+    threshold: float = 0.0
+    protect: LowestScore = field(default_factory=LowestScore)
 
     def head_budgets(self, view: View) -> Tensor:
         """Number (B, H) of slots that reach the threshold or are protected."""

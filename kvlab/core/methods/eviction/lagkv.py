@@ -34,8 +34,8 @@ class Lag(PromptScorer):
     each partition gives up equally many. The last full partition and what follows have no range and are kept.
     """
 
-    sinks: int
-    lag: int
+    sinks: int = 4
+    lag: int = 128
 
     @property
     def capabilities(self) -> Capabilities:

@@ -30,8 +30,8 @@ class FusedWindow(PromptScorer):
     gives the same for slots that stayed.
     """
 
-    window: int
-    over: Literal["sum", "max"]
+    window: int = 32
+    over: Literal["sum", "max"] = "sum"
 
     @property
     def capabilities(self) -> Capabilities:

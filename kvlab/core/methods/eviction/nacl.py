@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -33,9 +33,9 @@ class SampledRest(Wrapper):
     seed, layer, head and position only, never on the batch.
     """
 
-    inner: LowestScore
-    drawn: float
-    temperature: float
+    inner: LowestScore = field(default_factory=LowestScore)
+    drawn: float = 0.1
+    temperature: float = 1.0
 
     @property
     def capabilities(self) -> Capabilities:

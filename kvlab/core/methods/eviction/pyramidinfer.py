@@ -33,10 +33,10 @@ class RecentRows:
     with one number per slot: a new query has weight 1/n, with n the queries that could see the slot, at most R.
     """
 
-    recent: float
-    distance_weight: float
-    heads: Literal["shared", "each"]
-    decode: bool
+    recent: float = 0.2
+    distance_weight: float = 1.2
+    heads: Literal["shared", "each"] = "shared"
+    decode: bool = True
     needs_hidden_states: bool = False
 
     @property

@@ -34,11 +34,11 @@ class Redundancy(PromptScorer):
     where each key ignores the last `excused` of those more similar than `threshold`.
     """
 
-    window: int
-    kernel: int
-    balance: float
-    threshold: float
-    excused: int
+    window: int = 8
+    kernel: int = 7
+    balance: float = 0.1
+    threshold: float = 0.5
+    excused: int = 1
 
     @property
     def capabilities(self) -> Capabilities:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -30,9 +30,9 @@ class LazyLayers(Uniform):
     protected slots, any other layer its whole prompt.
     """
 
-    threshold: float
-    rows: int
-    protect: LowestScore
+    threshold: float = 0.9
+    rows: int = 1
+    protect: LowestScore = field(default_factory=LowestScore)
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # a field in the protocol

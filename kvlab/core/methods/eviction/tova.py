@@ -23,7 +23,7 @@ from kvlab.core.methods.settlers.evict import Evict
 class LastQuery:
     """Score_j = mean over all heads of A[newest query, j]; with `heads="each"`, over those of one KV head."""
 
-    heads: str
+    heads: str = "shared"
     every_step: bool = True
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict, hash=False)

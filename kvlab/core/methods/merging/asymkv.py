@@ -82,13 +82,13 @@ class PairMerge:
 
     needs_protection: ClassVar[bool] = True
 
-    keys: KeyWeights
-    rows: int
-    clip: int
-    add_values: bool
-    late: float
-    heads: Literal["shared", "each"]
-    space: Space
+    keys: KeyWeights = "gradient"
+    rows: int = 32
+    clip: int = 0
+    add_values: bool = False
+    late: float = 0.0
+    heads: Literal["shared", "each"] = "shared"
+    space: Space = "unrotated"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -55,9 +55,9 @@ class ValueMerge:
 
     changes_many: ClassVar[bool] = True
 
-    chance: Chance
-    reach: int | None
-    draw: Literal["bernoulli", "expected"]
+    chance: Chance = "mean"
+    reach: int | None = 16
+    draw: Literal["bernoulli", "expected"] = "bernoulli"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -24,6 +24,7 @@ from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttentio
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import nearest_pair, nearest_slot, sum_to_target, votes_without
 from kvlab.core.methods.settlers.log_mass import (
+    AS_PUBLISHED,
     MASS_HELP,
     SPACE_HELP,
     Mass,
@@ -125,10 +126,10 @@ class CosineMerge:
 
     seeks: ClassVar[bool] = True
 
-    rule: Literal["paper", "code"]
-    smoothing: float
-    mass: Mass
-    space: Space
+    rule: Literal["paper", "code"] = "paper"
+    smoothing: float = 0.5
+    mass: Mass = AS_PUBLISHED
+    space: Space = "rotated"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -52,14 +52,14 @@ class ExactResidual:
     share is refitted on all queries of the window.
     """
 
-    shares: tuple[float, ...]
-    window: int
-    ridge: float
-    refit: bool
-    margin: float
-    pivots: Literal["score", "spread"]
-    future: FutureQueries | None
-    future_weight: float
+    shares: tuple[float, ...] = (0.0, 0.1, 0.3)
+    window: int = 32
+    ridge: float = 0.1
+    refit: bool = True
+    margin: float = 0.0
+    pivots: Literal["score", "spread"] = "score"
+    future: FutureQueries | None = None
+    future_weight: float = 0.5
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -176,19 +176,19 @@ class NearestMerge:
 
     seeks: ClassVar[bool] = True
 
-    rule: KeyRule
-    threshold: float
-    predict: Literal["ema", "current"]
-    alpha: float
-    guard: float
-    space: Space
-    mass: Literal["rule"] | MassRule
-    mass_alpha: float
-    prefill_order: Literal["evict-first", "merge-first"]
-    group: GroupRule
-    window: int
-    per_head_mass: bool
+    rule: KeyRule = "bias"
+    threshold: float = 0.8
+    predict: Literal["ema", "current"] = "ema"
+    alpha: float = 0.9
+    guard: float = 0.5
+    space: Space = "rotated"
+    mass: Literal["rule"] | MassRule = "rule"
+    mass_alpha: float = 0.6
     combine_score: Literal["log-mass", "sum", "max"] = "log-mass"
+    prefill_order: Literal["evict-first", "merge-first"] = "evict-first"
+    group: GroupRule = "mean-logit"
+    window: int = 32
+    per_head_mass: bool = False
 
     @property
     def capabilities(self) -> Capabilities:

@@ -150,8 +150,8 @@ class Absorb:
 
     keeps_state: ClassVar[bool] = True
 
-    weights: str
-    rank: int
+    weights: str = UNTRAINED
+    rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)

@@ -24,6 +24,7 @@ from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import max_to_target, sum_to_target
 from kvlab.core.methods.settlers.log_mass import (
+    AS_PUBLISHED,
     MASS_HELP,
     SPACE_HELP,
     Mass,
@@ -50,7 +51,7 @@ class Linear(EqualHeads):
     gets more than the prompt's tokens, unless every layer does.
     """
 
-    beta: float
+    beta: float = 4.0
     printed: bool = False
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
@@ -181,12 +182,12 @@ class Pool:
     changes_many: ClassVar[bool] = True
     needs_protection: ClassVar[bool] = True
 
-    pooling: Pooling
-    window: int
-    weighted: bool
-    mass: Mass
-    space: Space
-    repool: Repool
+    pooling: Pooling = "mean"
+    window: int = 4
+    weighted: bool = True
+    mass: Mass = AS_PUBLISHED
+    space: Space = "rotated"
+    repool: Repool = "graded"
 
     @property
     def keeps_one(self) -> bool:

@@ -39,8 +39,8 @@ class PairCalibration:
 
     seeks: ClassVar[bool] = True
 
-    threshold: float
-    variant: Literal["repaired", "code"]
+    threshold: float = 0.0
+    variant: Literal["repaired", "code"] = "repaired"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -50,13 +50,13 @@ class ResidualMerge:
     unless `mass` says otherwise.
     """
 
-    share: float
-    alpha: float
-    similarity: Similarity
-    prefill: Prefill
-    combine_score: Literal["max", "sum"]
-    mass: MassRule
-    space: Space
+    share: float = 0.02
+    alpha: float = 0.6
+    similarity: Similarity = "dot"
+    prefill: Prefill = "chunk"
+    combine_score: Literal["max", "sum"] = "max"
+    mass: MassRule = "alpha"
+    space: Space = "rotated"
 
     @property
     def state(self) -> Mapping[str, float]:

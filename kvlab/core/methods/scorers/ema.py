@@ -30,8 +30,8 @@ class EmaScore:
     uses the absolute step although the sum has only the window's terms.
     """
 
-    alpha: float
-    window: int
+    alpha: float = 0.9
+    window: int = 32
     raw: bool = False
     counted_state: ClassVar[str] = SEEN_ROWS
     every_step: bool = True

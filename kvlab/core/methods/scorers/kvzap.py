@@ -130,7 +130,7 @@ class PredictedScore:
 
     costs_no_step: ClassVar[bool] = True
 
-    heads: str
+    heads: str = "mini"
     known: Mapping[int, ScoreNetwork] = field(default_factory=dict)
     every_step: bool = False
     needs_hidden_states: bool = True

@@ -34,10 +34,10 @@ class TimeStamps:
     prompt's slots score above all others.
     """
 
-    threshold: float
-    window: int
-    rank: Literal["stamp", "recurrence"]
-    prompt: Literal["compete", "keep"]
+    threshold: float = 1e-4
+    window: int = 32
+    rank: Literal["stamp", "recurrence"] = "stamp"
+    prompt: Literal["compete", "keep"] = "compete"
     every_step: bool = True
     needs_hidden_states: bool = False
 

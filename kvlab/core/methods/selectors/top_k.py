@@ -21,7 +21,7 @@ class Oldest:
     A fraction of sinks is a share of the head's budget, rounded up.
     """
 
-    sinks: float | int
+    sinks: float | int = 4
 
     @property
     def capabilities(self) -> Capabilities:

@@ -27,10 +27,10 @@ class GlobalRidge:
     smallest change of keys for these. Keys are unchanged with soft-capped logits.
     """
 
-    rows: int
-    ridge: float
-    untouched: float
-    refit_keys: bool
+    rows: int = 32
+    ridge: float = 0.01
+    untouched: float = 0.1
+    refit_keys: bool = True
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
