@@ -20,7 +20,7 @@ from tests.families import cache_for, tiny_model
 TOKENS, CHUNK = 150, 40
 IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "kvzap-threshold", "fast-kvzip", "lukv", "cap")
 REFUSED = dict.fromkeys(IN_A_MODEL, "hidden states of the whole prompt")
-REFUSED |= dict.fromkeys(("compactor", "scissorhands"), "needs the last .* queries")
+REFUSED |= dict.fromkeys(("compactor", "scissorhands", "vase"), "needs the last .* queries")
 
 
 @cache

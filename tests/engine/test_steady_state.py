@@ -19,7 +19,7 @@ FIXED = [
 ]
 FIXED += ["snapkv", "criticalkv", "lagkv"]  # with `decode=budget`
 PROMPT, WARM, WATCHED = 40, 12, 8
-SHORT_PERIODS = {name: {"decode": "budget", "buffer": 2} for name in ("rkv", "snapkv", "criticalkv", "lagkv")}
+SHORT_PERIODS = {name: {"decode": "budget", "buffer": 2} for name in ("rkv", "snapkv", "criticalkv", "lagkv", "vase")}
 SHORT_PERIODS |= {"triattention": {"queries": "untrained", "buffer": 2}, "lazyeviction": {"buffer": 2}}
 SHORT_PERIODS["qfilter"] = {"queries": "untrained"}
 

@@ -148,7 +148,7 @@ def test_tables_of_stored_results_are_printed_and_written(folder: Path, tmp_path
 
 
 def test_a_table_that_cannot_be_made_is_one_sentence(folder: Path, tmp_path: Path) -> None:
-    known = "scores, parts, order, places, deaths, reach, reasoning, phase"
+    known = "scores, parts, order, places, deaths, reach, reasoning, phase, survival"
     assert printed(folder, "--of", "rules") == f"--of takes {known}, not 'rules'."
     assert printed(folder, "--of", "parts", "--out", tmp_path / "x.md").endswith("cannot be written: name a FILE.csv.")
     with ResultStore.opened(tmp_path / "plain") as store:
