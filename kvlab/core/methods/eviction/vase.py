@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.numerics import uniform_draws
+from kvlab.core.contract.numerics import round_relatively, uniform_draws
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
@@ -73,7 +73,8 @@ class ShieldedSample(Wrapper):
         """Protected slots (B, H, S): sinks, recent tokens, and those with the largest range of values."""
         slots = view.slots
         safe = self.inner.protected(view)
-        span = (slots.values.amax(-1) - slots.values.amin(-1)).float()
+        # Rounded to .02 %, so that repeated tokens have equal ranges on every processor.
+        span = round_relatively(slots.values.amax(-1).float() - slots.values.amin(-1).float())
         rank = slots.lowest((-span).masked_fill(safe | ~slots.valid, torch.inf), span.shape[-1]).argsort(-1)
         here = safe & slots.valid
         sinks = (here & (slots.position < self.inner.sinks)).sum(-1)
