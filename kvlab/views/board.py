@@ -174,8 +174,11 @@ def caption_board(frame: pd.DataFrame) -> str:
         f"every run keeps {share} unmerged",
         f"{{only}} keeps {share} unmerged",
     )
-    when = f"{frame['moment'].iloc[0]}, " if "moment" in frame else ""
-    return sentence(f"{text}; {when}of the text that the answer needs, {rest}")
+    if "moment" in frame:
+        when = frame["moment"].iloc[0]
+    else:
+        when = "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
+    return sentence(f"{text}; {when}, of the text it needs, {rest}")
 
 
 def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:

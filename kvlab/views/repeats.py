@@ -76,15 +76,20 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_board(batch: Batch) -> str:
     """The runs that are right most and least often."""
     cells = batch.cells[batch.cells["n"] > 0]
-    shares = cells.set_index("label")["share"] if len(cells) else pd.Series(dtype=float)
-    how = often(float(shares.iloc[0])) if len(shares) else ""
-    return contrast(
+    shares = cells.set_index("label")["share"]
+    if shares.empty:
+        return "No prompt with an answer has finished yet."
+    how = often(float(shares.iloc[0]))
+    found = contrast(
         shares,
-        "The answer is right most often with {most}, and least often with {least}.",
-        f"All runs alike: the answer is {how} right.",
-        f"The answer is {how} right with {{only}}.",
-        "No prompt with an answer has finished yet.",
+        "The answer is right most often with {most}, and least often with {least}",
+        f"All runs alike: the answer is {how} right",
+        f"The answer is {how} right with {{only}}",
     )
+    fewest = cells["n"].min()
+    most = cells["n"].max()
+    over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
+    return f"{found}, over {over}{f' (of {batch.count} requested)' if most < batch.count else ''}."
 
 
 def caption_references(batch: Batch) -> str:

@@ -123,7 +123,7 @@ def test_the_sign_test_counts_the_splits_that_are_as_uneven(ahead: int, behind: 
 def test_the_caption_names_no_best_where_none_is_right(batch: Batch):
     assert figures.caption_board(batch).startswith("The answer is right most often with snapkv 20 % and keepkv 20 %")
     none = build_batch([prompt_table(number, dict.fromkeys(RIGHTS, "wrong")) for number in (1, 2)])
-    assert figures.caption_board(none) == "All runs alike: the answer is never right."
+    assert figures.caption_board(none) == "All runs alike: the answer is never right, over 2 prompts (of 12 requested)."
 
 
 def test_cells_say_share_and_interval_and_one_prompt_says_none(batch: Batch):

@@ -136,8 +136,8 @@ def test_the_board_says_who_holds_the_fact_and_who_lost_it():
     )  # fmt: skip
     caption = boards.caption_board(frame)
     assert caption == (
-        "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is kept "
-        "unmerged by keepkv, nothing of it by h2o."
+        "The answer is right in 1 of the 2 runs; when the answer was written, of the text it needs, the "
+        "largest part is kept unmerged by keepkv, nothing of it by h2o."
     )
 
 

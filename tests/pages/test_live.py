@@ -196,8 +196,8 @@ def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open
     write_token_heads(heads_path(runs_root, "one", 1), TokenHeads(1, np.array([0, 3]), states, attention))
     append_event(runs_root, "one", {"kind": "heads_read", "lane": 1, "turn": 1})
     words = told(open_page("live", session="one", token="1"))
-    assert "25 % of 4 heads hold it in a slot of its own, 25 % in another token's slot, 50 % not at all." in words
-    assert "Layer 0, head 1 reads it most: 25 % of the attention" in words
+    assert "This token is still held by 2 of the 4 heads." in words
+    assert "This token is looked at most in layer 0, head 1." in words
 
 
 def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_page: Open) -> None:

@@ -107,7 +107,8 @@ def test_the_rows_have_views_of_which_two_may_be_refused(runs_root: Path, theme:
         drawn = find_view(name).draw(rows, theme)
         assert drawn.figure.layout.title.text.startswith(title) and drawn.caption.endswith(".") and len(drawn.frame)
     by_bytes = find_view("score_by_bytes").draw(rows, theme, axis="live_bytes")
-    assert by_bytes.frame.equals(quality_tables.by_bytes(rows)) and "on the frontier" in by_bytes.caption
+    assert by_bytes.frame.equals(quality_tables.by_bytes(rows))
+    assert by_bytes.caption.startswith("Not beaten in both score and memory")
     with pytest.raises(UserError, match="several depths"):
         find_view("needles").draw(rows.assign(depth=0.5), theme)
     with pytest.raises(UserError, match="no frontier"):
@@ -119,8 +120,8 @@ def test_results_are_drawn_and_a_cell_leads_to_a_recorded_prompt(runs_root: Path
     page = open_page("quality", cell_task="key_value", cell_arm="snapkv")
     assert not page.exception
     text = told(page)
-    assert "Level with the best by paired differences" in text and "on the frontier" in text
-    assert "cells of length and depth" in text
+    assert "As good as the best in every task" in text and "Not beaten in both score and memory" in text
+    assert "the hidden fact is" in text, "the needle map"
     offered = {button.proto.label for button in page.get("download_button")}
     assert {"Scores as Markdown", "Scores as LaTeX"} <= offered
     shown = page.dataframe[0].value
@@ -253,7 +254,7 @@ def test_a_job_is_followed_by_its_link_and_goes_on(runs_root: Path, open_page: O
     page.button(key="cancel_job").click().run()
     results(runs_root)
     page = open_page("quality", job=first)
-    assert not page.exception and "Level with the best" in told(page)
+    assert not page.exception and "As good as the best in every task" in told(page)
     page.button(key="go_on").click().run()
     (again,) = jobs.list_jobs(runs_root)
     assert (again.job_id, again.state) == (first, "queued") and jobs.request_of(runs_root, first) == job

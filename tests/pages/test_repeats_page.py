@@ -48,7 +48,7 @@ def test_the_board_over_all_prompts_comes_first_with_n_and_what_is_left_out(runs
     assert "**3 prompts** of 4 requested" in text
     assert "The full cache itself answers 3 of 3 prompts" in text
     assert "How often is the answer still right?" in text
-    assert "share of 3 prompts (of 4 requested)" in text
+    assert "over 3 prompts (of 4 requested)" in text
     ranking = text[text.index("Ranking over all prompts") :]
     for label in ("h2o", "keepkv"):
         assert f"**{label}** " in ranking
@@ -83,7 +83,7 @@ def test_a_batch_still_under_way_says_how_many_prompts_it_rests_on(runs_root: Pa
     write_repeat(runs_root, 1)
     write_repeat(runs_root, 2, methods=METHODS[:2])
     text = told(open_page("compare", comparison="night-01"))
-    assert "share of 1 to 2 prompts (of 4 requested)" in text
+    assert "over 1 to 2 prompts (of 4 requested)" in text
 
 
 def test_the_repeats_of_a_batch_are_one_entry_of_the_picker_and_one_row_on_start(runs_root: Path, open_page: Open):
@@ -138,7 +138,6 @@ def test_quality_against_bytes_of_a_batch_has_its_own_slider(runs_root: Path, op
     text = told(page)
     assert "Quality against bytes: means over 2 prompts" in text
     assert text.count("**Quality against bytes") == 1
-    assert "Each dot is a mean over 2 prompts, its bar the 95 % interval over them" in text
     page = page.select_slider(key="budget").set_value("50 %").run()
     text = told(page)
     ranking = text[text.index("Ranking over all prompts") :]
