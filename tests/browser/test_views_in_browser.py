@@ -216,6 +216,7 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
     clear = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     for method, index in (("keepkv", 1), ("h2o", 0)):
         settle(page, board)
+        chart.scroll_into_view_if_needed()
         card = chart.locator(".barlayer .point path").nth(0).bounding_box()
         plot = chart.locator(".nsewdrag").first.bounding_box()
         page.mouse.click(card["x"] + 4, plot["y"] + plot["height"] * (0.25 + 0.5 * index))
