@@ -31,7 +31,12 @@ CLASSES: dict[str, type] = {
     kind.__name__: kind for kind in (Bucket, HeadBudgets, SlotTable, PackedTable, Slots, Rotary, RotaryOfPasses)
 }
 # Names in files of earlier versions.
-RENAMED = {"Quota": "HeadBudgets", "quota": "head_budgets", "prompt_settled": "prompt_compressed"}
+RENAMED = {
+    "Quota": "HeadBudgets",
+    "quota": "head_budgets",
+    "prompt_settled": "prompt_compressed",
+    "rank": "compressed_index",
+}
 # Attributes that settings and device determine, or that are made again when they are needed.
 Derive = Callable[[LayerSettings, torch.device], Any]
 TABLE: dict[str, Derive] = {
