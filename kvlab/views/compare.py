@@ -24,6 +24,7 @@ from kvlab.views.base.words import (
     visible,
 )
 from kvlab.views.frames import compare as frames
+from kvlab.views.memory import PEAK_NOT_RECORDED
 
 FLOOR = 1e-6
 SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that count as equal
@@ -144,6 +145,8 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str 
 def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The runs that take least and most memory at the end, or at once."""
     frame = frame.dropna(subset=[measure])
+    if frame.empty and measure == "peak_bytes":
+        return PEAK_NOT_RECORDED
     of_run = frame.groupby("label")[measure if measure == "peak_bytes" else "step"]
     last = frame.loc[of_run.idxmax().sort_values()]
     at_end = "At once" if measure == "peak_bytes" else "At the end"
