@@ -66,12 +66,8 @@ _MOST_COINS = 50
 def needle(draft: Draft, *, depth: Depth = None) -> Sample:
     """One needle in real prose, at `depth` (None: random)."""
     place = draft.place(depth)
-    random = draft.random
-    kind = random.choice(mini.NEEDLE_PHRASINGS)
-    name = mini.draw_names(random, 1)[0]
-    value = mini.draw_value(random)
-    query = mini.needle_query(kind, name, value)
-    return draft.hiding(query, [mini.needle_statement(kind, name, value)], [place], depth=place)
+    query, statement = _draw_needle(draft)
+    return draft.hiding(query, [statement], [place], depth=place)
 
 
 @drafted("needle_decoded", "one number hidden in text that enters while decoding", context_alone=True)
@@ -83,17 +79,20 @@ def needle_decoded(draft: Draft, *, depth: Depth = None, decoded: int = 256) -> 
     """
     draft.check_range("decoded", decoded, _FEWEST_DECODED, _MOST_DECODED)
     place = draft.place(depth)
-    random = draft.random
-    kind = random.choice(mini.NEEDLE_PHRASINGS)
-    name = mini.draw_names(random, 1)[0]
-    value = mini.draw_value(random)
-    query = mini.needle_query(kind, name, value)
-    statement = mini.needle_statement(kind, name, value)
+    query, statement = _draw_needle(draft)
     text = draft.filled(lambda window: f" {hide(window, [statement], [place]).lstrip()}", length=decoded)
     rest = draft.length - len(text_ids(draft.tokenizer, text))
     context = draft.filled(lambda window: window.text, query.prompt, rest)
     sample = draft.asking(query, context, "whole_match_all", depth=place, statements=[statement])
     return sample.model_copy(update={"decoded": text})
+
+
+def _draw_needle(draft: Draft) -> tuple[mini.Query, str]:
+    """(question, statement) of one number under one name."""
+    kind = draft.random.choice(mini.NEEDLE_PHRASINGS)
+    name = mini.draw_names(draft.random, 1)[0]
+    value = mini.draw_value(draft.random)
+    return mini.needle_query(kind, name, value), mini.needle_statement(kind, name, value)
 
 
 @drafted("needle_multikey", "many numbers hidden in a story, a question for one", ruler="niah_multikey_1")
