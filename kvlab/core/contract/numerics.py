@@ -107,6 +107,12 @@ def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) ->
     return _shift_right(state, 40).float() / 2**24
 
 
+def gumbel_draws(seed: int, position: Tensor) -> Tensor:
+    """Gumbel noise (B, H, E) float32 of the same draws: the k largest of log weight + noise are k drawn by weight."""
+    half_a_step = 2.0**-26  # no draw is 0, which has no logarithm
+    return -(-(uniform_draws(seed, position) + half_a_step).log()).log()
+
+
 def _shift_right(state: Tensor, by: int) -> Tensor:
     """Logical right shift."""
     return (state >> by) & ((1 << (64 - by)) - 1)

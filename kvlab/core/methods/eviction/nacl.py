@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import uniform_draws
+from kvlab.core.contract.numerics import gumbel_draws
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
@@ -20,8 +20,6 @@ from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
-
-TINY = 2.0**-26  # half of the least difference of two draws, for the logarithm
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class SampledRest(Wrapper):
         by_chance = (view.budget * self.drawn).long().minimum(room)
         won = rank >= rank.shape[-1] - (view.budget - by_chance)[..., None]
         seed = 0 if view.generator is None else view.generator.initial_seed()
-        noise = -(-(uniform_draws(seed, slots.position) + TINY).log()).log()
+        noise = gumbel_draws(seed, slots.position)
         weighed = torch.where(won, torch.inf, score / self.temperature + noise)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.numerics import round_relatively, uniform_draws
+from kvlab.core.contract.numerics import gumbel_draws, round_relatively
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
@@ -21,8 +21,6 @@ from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.window import TINY, WindowAttention, query_mass
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
-
-HALF_A_DRAW = 2.0**-26  # half of the least difference of two draws, for the logarithm
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,8 @@ class ShieldedSample(Wrapper):
         """The inner selector's, by these scores."""
         slots = view.slots
         seed = 0 if view.generator is None else view.generator.initial_seed()
-        drawn = uniform_draws(seed, slots.position + (view.tokens_seen[:, None, None] << 32))
-        chance = slots.score.nan_to_num(nan=0.0).clamp_min(TINY).log() - (-(drawn + HALF_A_DRAW).log()).log()
+        noise = gumbel_draws(seed, slots.position + (view.tokens_seen[:, None, None] << 32))
+        chance = slots.score.nan_to_num(nan=0.0).clamp_min(TINY).log() + noise
         weighed = chance.masked_fill(self.protected(view), torch.inf)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
 
