@@ -208,7 +208,10 @@ def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: 
         if len(here):
             share = part(1 - float(here["dropped"].iloc[0]))
             return f"The head that reads the needed text most still holds {share} of it."
-    return sentence(f"over all heads, {part(1 - float(frame['dropped'].mean()))} of the needed text is still held")
+    held = f"over all heads, {part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
+    if reader is None:
+        return sentence(f"{held}; to know which head reads it, the full cache must answer, recorded at level full")
+    return sentence(held)
 
 
 @view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")

@@ -89,7 +89,9 @@ def caption_board(batch: Batch) -> str:
     fewest = cells["n"].min()
     most = cells["n"].max()
     over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
-    return f"{found}, over {over}{f' (of {batch.count} requested)' if most < batch.count else ''}."
+    beyond = f" (of {batch.count} requested)" if most < batch.count else ""
+    hint = "" if (cells["traced"] > 0).any() else "; record at level full to see the fate of the fact"
+    return f"{found}, over {over}{beyond}{hint}."
 
 
 def caption_references(batch: Batch) -> str:

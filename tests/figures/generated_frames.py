@@ -83,7 +83,9 @@ def _lost_heads(values: Values) -> tuple[Any, ...]:
 
 
 def _batch(values: Values) -> tuple[Any, ...]:
-    return (Batch(pd.DataFrame(), values.frame("label:l share:s", n=0 if values.variant == "missing" else 5), 5),)
+    return (
+        Batch(pd.DataFrame(), values.frame("label:l share:s", n=0 if values.variant == "missing" else 5, traced=5), 5),
+    )
 
 
 def _points(values: Values) -> tuple[Any, ...]:

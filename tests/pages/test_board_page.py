@@ -115,6 +115,7 @@ def test_bad_words_are_one_sentence_and_nothing_is_saved(runs: list[Path], runs_
 def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_page: Open):
     page = add_answer(open_page("compare"), "no such answer", open_run(runs[0]).record.prompt[30:60].strip())
     assert "at the end of the prompt (after step 0), of the text" in told(page), "no answer was written"
+    assert "the full cache must answer" in told(page)
     warned = [str(element.value) for element in page.warning]
     assert any("full cache's own answer is another one, so rankings show similarity" in line for line in warned)
 
