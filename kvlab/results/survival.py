@@ -142,5 +142,5 @@ def describe_survival(frame: pd.DataFrame) -> str:
         f"{join_names(names)} {'keeps' if len(names) == 1 else 'keep'} {side}" for side, names in sides.items() if names
     ]
     if not words:
-        return "In a head, no method is told apart at every place from random draws at its own decisions."
+        return "In one head, no method differs at every point from random draws at the same decisions."
     return f"Of the hidden tokens, {' and '.join(words)} in a head than random draws at the same decisions would."
