@@ -380,9 +380,6 @@ class Scores(_Table):
 
     def view(self, name: str, **place: Any) -> LiveView:
         """Draw a view of evaluations; raises UserError for an unknown view, or one of another kind."""
-        import kvlab.results.risk.export  # registers, with what it imports, the views of evaluations
-        import kvlab.results.survival  # noqa: F401  # and this one
-
         return _draw(name, self.rows, place)
 
 

@@ -27,9 +27,6 @@ def view(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
 ) -> None:
     """Draw one view of a run, comparison, evaluation or benchmark: `kvlab view RUN timeline --to timeline.svg`."""
-    import kvlab.results.risk.export  # registers, with what it imports, the views of evaluations
-    import kvlab.results.speed_tables
-    import kvlab.results.survival  # noqa: F401  # and these two
     from kvlab.core.validation import quote_value
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_runs

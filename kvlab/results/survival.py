@@ -109,13 +109,14 @@ def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         evicted, left = _closed_form(group, str(where))
         line = quiet | {"color": style.colour}
         figure.add_scatter(x=evicted, y=left, mode="lines", showlegend=False, hoverinfo="skip", line=line, **panel)
-    figure.add_scatter(x=[None], y=[None], mode="lines", line=quiet, name="random draws, closed form", row=1, col=1)
+    figure.add_scatter(x=[None], y=[None], mode="lines", hoverinfo="skip", line=quiet, name="random draws, closed form")
     height = 380 + legend_room(figure)
-    finish(figure, title="", x="slots evicted in a head since the tokens came", y="", theme=theme, height=height)
+    evicted_slots = "slots evicted in a head since the tokens came"
+    finish(figure, title=survival.title, x=evicted_slots, y="", theme=theme, height=height)
     figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(rangemode="tozero")
     for column, where in enumerate((IN_ONE, IN_ANY), start=1):
         figure.update_yaxes(title_text=f"share of the hidden tokens {where}", col=column)
-    return figure.update_layout(title_text="Survival beside random draws")
+    return figure
 
 
 def _closed_form(group: pd.DataFrame, where: str) -> tuple[np.ndarray, np.ndarray]:

@@ -15,9 +15,9 @@ import pytest
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import KVLAB
 from kvlab.core.restore import Restore
+from kvlab.evaluation.scoring.survival import Draws
 from kvlab.papers.evaluations import origin_of
 from kvlab.results import speed_tables
-from kvlab.results.risk import export  # noqa: F401  # registers, with what it imports, the views of evaluations
 from kvlab.trace import Run, open_run
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.restore_results import RestoreResult, SearchResult
@@ -101,13 +101,15 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, pd.DataFrame]:
-    """Rows of an evaluation with two methods over 40 prompts at two depths, and those of a benchmark."""
+    """Rows of a benchmark, and of an evaluation: two methods over 40 prompts at two depths, evictions counted too."""
     scored = rows_of({"h2o": [0, 8, 24], "snapkv": [0, 1, 24]}, 40)
     scored = scored.assign(depth=(scored["index"] % 2).astype(float), name="mine")
     scored.attrs["source"] = origin_of(scored)
     timed = benchmark().assign(scale=1, versions='{"torch": "2"}')
     timed.attrs["source"] = speed_tables.origin(timed)
-    return {"speed": timed, "": scored}
+    counted = Draws(evictions=3, kept=24, dropped=8, one_head=0.42, any_head=0.9, tokens=5, heads=4)
+    followed = scored.assign(draws=json.dumps(vars(counted)), hidden_own=0.3, hidden_merged=0.1, unreachable=0.2)
+    return {"speed": timed, "survival": followed, "": scored}
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,13 @@ KINDS: tuple[Kind, ...] = ("run", "runs", "rows")
 NAMED = ("layer", "head", "token", "step", "slot", "what", "measure", "fate")  # of a place, in names of files
 FORMATS = ("svg", "png", "html", "csv")
 LEVELS: tuple[RecordLevel, ...] = ("off", "light", "full")
+# what lists of results share with their views stands above this package: loaded by name, as plug-ins are
+MODULES_WITH_VIEWS = (
+    "kvlab.results.quality_tables",
+    "kvlab.results.speed_tables",
+    "kvlab.results.survival",
+    "kvlab.results.risk.export",
+)
 MISSING = {"light": "what each step did", "full": "single events"}
 
 
@@ -319,9 +326,11 @@ def register_view(made: View) -> View:
 
 
 def all_views() -> Registry[View]:
-    """Every view by name: those of `kvlab/views` and of plug-ins."""
+    """Every view by name: those of `kvlab/views`, of `MODULES_WITH_VIEWS` and of plug-ins."""
     for file in sorted(Path(__file__).parents[1].glob("[a-z]*.py")):
         import_module(f"kvlab.views.{file.stem}")
+    for name in MODULES_WITH_VIEWS:
+        import_module(name)
     return VIEWS
 
 
