@@ -1,7 +1,5 @@
 """The dashboard as an ASGI application: Streamlit on `main.py`, behind the gate. `app/server/serve.py` runs it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

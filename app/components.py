@@ -1,7 +1,5 @@
 """Components of several pages: shaded text, marked words, and vectors and texts that are sent to the browser once."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Entry point of the dashboard: page settings, logo and menu. `kvlab app` starts it; so does `streamlit run`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

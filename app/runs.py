@@ -1,7 +1,5 @@
 """The table of all results, actions on its selected rows, the bin, and the import."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 import tempfile

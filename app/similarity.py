@@ -3,8 +3,6 @@
 The browser shows the tile it has until the server has computed the sharp one.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Sequence
 from functools import partial

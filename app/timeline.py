@@ -1,7 +1,5 @@
 """Cache timeline: the fate of every token in one layer and KV head, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The cache wall: every layer and head of a run at once, or the difference of two runs, and the views beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

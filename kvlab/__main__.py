@@ -1,7 +1,5 @@
 """`python -m kvlab`, and the command `kvlab`."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 

@@ -3,8 +3,6 @@
 The browser paints no chart before it has drawn all that have arrived, so the first one would wait for the others.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Links between pages that keep the session and carry URL parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

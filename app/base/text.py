@@ -1,7 +1,5 @@
 """Text for pages: escaped for Markdown, shortened, times in words, and the terms of figures explained."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The theme that the browser shows, for figures."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from kvlab.views.base.palette import Theme

@@ -1,7 +1,5 @@
 """Widgets and error boxes that several pages use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """The facts of a text, marked by clicking words or typed; stored in the session and, on New, in the URL."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A batch of prompts: accuracy or closeness per cell, the ranking over all prompts, and the prompts of a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

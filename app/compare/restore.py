@@ -1,7 +1,5 @@
 """Searches that restore a wrong run's answer: buttons that queue them, their progress, and what they found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attention: what a cache loses of it by merging and by dropping, KeepKV's bound of the loss, and kinds of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

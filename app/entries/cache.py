@@ -1,7 +1,5 @@
 """Cache: all heads at once, the difference of two runs, one head, one slot, and the parts of the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

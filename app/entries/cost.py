@@ -1,7 +1,5 @@
 """Cost: bytes of a run, what a serving engine would have to hold, and speed. `?job=` follows a benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """Glossary: the terms of all pages in plain words, the main ones with a short animation. `?term=` chooses one."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence

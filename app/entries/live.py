@@ -1,7 +1,5 @@
 """Live: talk to the full and to compressed caches side by side about one text."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """Many prompts: scores of evaluations and safe budgets. `?job=` follows one, `?sample=` the recording of a prompt."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from app.base.links import go

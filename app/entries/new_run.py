@@ -1,7 +1,5 @@
 """New: one question, and the form that answers it: a comparison, an evaluation or a benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, get_args

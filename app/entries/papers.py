@@ -3,8 +3,6 @@
 Verdicts by paper and model, all exhibits as a list, and cards of those of one paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

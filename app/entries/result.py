@@ -1,7 +1,5 @@
 """Result: several methods and budgets over one prompt, side by side. `?job=` follows a running comparison."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Telling is kept in the URL alone (`telling` is the story, `place` the view). Eac
 no state of the one before, and its URL can be shared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlencode

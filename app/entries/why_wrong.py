@@ -1,7 +1,5 @@
 """Why wrong: the smallest sets of tokens, heads or merges whose restoration corrects a run, and the fate of a word."""
 
-from __future__ import annotations
-
 import html
 from functools import partial
 from typing import Any

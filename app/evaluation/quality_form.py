@@ -1,7 +1,5 @@
 """The form of an evaluation: tasks, files and uploads, methods, budgets, lengths, and the estimated time."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The results of an evaluation: ranks, scores by budget and bytes, needle maps, and the prompts behind a cell."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The results in the folder of runs, and the page that shows them or a job's progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

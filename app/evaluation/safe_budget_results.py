@@ -1,7 +1,5 @@
 """Safe budgets of an evaluation: the answer, the risk by budget, the prompts that change, and flips."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The form and the results of a benchmark: rates, prefill and memory, with bounds."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from app.base.text import plain

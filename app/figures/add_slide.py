@@ -1,7 +1,5 @@
 """Add a figure, table or text to a story as a slide; present a story as a talk, or export it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """The menu of a table or text: export it as a picture or file, or add it to a story."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

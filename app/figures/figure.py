@@ -1,7 +1,5 @@
 """A figure on a page: the chart, its caption, and the export menu; registered views by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from inspect import signature

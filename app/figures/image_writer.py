@@ -1,7 +1,5 @@
 """The process that renders figures as images, shared by all sessions."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from kvlab.views.base import export

@@ -1,7 +1,5 @@
 """Find the runs behind a figure and build its subject and provenance: methods, model, prompt and place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables of slots, tokens and events with readable column names, percentages and few digits."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

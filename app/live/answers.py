@@ -1,7 +1,5 @@
 """An answer as HTML: each word shaded by the KL of the lane's prediction from the full cache's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 

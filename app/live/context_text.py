@@ -1,7 +1,5 @@
 """The text of the context, each token shaded by the share of layers and heads that still hold it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import streamlit as st

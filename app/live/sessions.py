@@ -1,7 +1,5 @@
 """Live sessions of this server: events, the running job, new actions, and the selection shared with pages of runs."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The form of a new live session: a context, a model, and the lanes; or kept prefixes, which have all three."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import streamlit as st

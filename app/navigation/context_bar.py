@@ -4,8 +4,6 @@
 `app.navigation.selection`. A click on a chart's cell whose `customdata` names a layer, head or step goes there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any

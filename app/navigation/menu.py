@@ -3,8 +3,6 @@
 A module of `app.entries` has the pages of an entry: the one at the address `wall` is drawn by its function `wall_page`.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What pages about a run share: heading, figures with their source, place and step in view, cached histories."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ A value that does not exist gets one sentence. Without a choice the page opens w
 (`kvlab.views.frames.starting_point`), and the picker says why. Keys go to the next and the previous head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 

@@ -5,8 +5,6 @@ where there is something to see (`kvlab.views.frames.starting_point`), and the p
 the page changes. The pickers are in the bar at the top of the page (`app.navigation.context_bar`).
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 

@@ -3,8 +3,6 @@
 Of prompts that exceed the model's context window, the user chooses which part is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

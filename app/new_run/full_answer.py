@@ -1,7 +1,5 @@
 """The full cache's answer to the question on the form of New: asked for alone, awaited and judged."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property

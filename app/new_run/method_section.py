@@ -1,7 +1,5 @@
 """The sections of forms for methods, budgets, hyper-parameters, what methods have learnt, and placement."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The sections of forms about the model: the one proposed, its chat format, and the number of tokens it reads."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any

@@ -1,7 +1,5 @@
 """The user's saved prompts on the form of New: search, choose, rename, remove with undo, and save."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import streamlit as st

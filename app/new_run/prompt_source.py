@@ -1,7 +1,5 @@
 """The source of a new run's prompt: a sample, text, chat turns, files or saved prompts, with a preview of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

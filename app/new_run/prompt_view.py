@@ -1,7 +1,5 @@
 """The prompt as it will be read: the beginning with its facts marked, or the tokens of the model's input."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Rendered figures are cached for all sessions, bounded in bytes; stale ones are redrawn in the background.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Buttons that queue the measurements a card of the atlas needs, or all missing ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

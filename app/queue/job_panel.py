@@ -3,8 +3,6 @@
 It polls until the job ends, and then shows the outcome.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The texts of a comparison side by side, one column per run, while they are written and afterwards."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from pathlib import Path

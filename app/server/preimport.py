@@ -1,7 +1,5 @@
 """Import the modules of all pages in one thread before any page runs: concurrent imports see half-loaded modules."""
 
-from __future__ import annotations
-
 import ast
 import threading
 import time

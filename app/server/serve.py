@@ -3,8 +3,6 @@
 A killed `kvlab app` cannot stop its server, so the server watches the pipe.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """The folder of runs, and bounded caches of open runs and of where a page opens in them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -13,8 +13,6 @@
   policy.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -5,8 +5,6 @@ carry the old URL, as when keys are pressed faster than pages are drawn. So such
 session and applied again to every request (`apply_pending`), until the browser confirms them or they expire.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

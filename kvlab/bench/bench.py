@@ -1,7 +1,5 @@
 """A benchmark in progress: the opened model, the request, and the conversion of measurements into rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

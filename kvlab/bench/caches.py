@@ -6,8 +6,6 @@ as real ones do (cosine of two about 0.86); otherwise merging methods would find
 the prompt see `QUERY_ROWS` queries, which changes which slots are kept, but neither their number nor the cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

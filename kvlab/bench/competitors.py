@@ -1,7 +1,5 @@
 """Contenders of a benchmark: ways of decoding over a cache, of methods and, as baselines, of full caches."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

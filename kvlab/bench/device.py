@@ -1,7 +1,5 @@
 """The device of a benchmark: work timed on it, medians of repeats, its free memory and its peak rates."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Run benchmark requests in order, also as a job of the queue. Each model is opened once, and every row stamped."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Open a model to measure: one that `kvlab.load_model` finds, or a real architecture with random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Time several contenders in turns in one process, so that noise on the machine affects all of them alike."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The row of a measurement, and the result file. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path

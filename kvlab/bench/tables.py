@@ -1,7 +1,5 @@
 """Rows as terminal tables and as JSON, and the papers' numbers next to ours. Torch-free."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 `static/*.js` is built from `src/` by `make browser`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test cases for methods, running a case (a prompt followed by decode steps), and what the properties need of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

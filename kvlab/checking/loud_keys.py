@@ -1,7 +1,5 @@
 """Which stores lose much of a model's keys because a few channels are far larger than the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Properties of any method: functions of a method and a case that return what is wrong, or "", and their check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `kvlab` command: one file per subcommand, one-sentence errors, exit status 2 for bad input."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points

@@ -1,7 +1,5 @@
 """`kvlab app`: the dashboard and the worker behind it, on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

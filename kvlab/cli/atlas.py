@@ -1,7 +1,5 @@
 """`kvlab atlas` prints the scorecard; `python -m kvlab.cli.atlas` fills the atlas and packs it for shipping."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

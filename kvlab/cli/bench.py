@@ -1,7 +1,5 @@
 """`kvlab bench`: memory and speed against full caches and the device's bounds, as tables and a Parquet file."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`kvlab eval`: evaluate methods and budgets on tasks; one Parquet row per sample, a table with intervals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

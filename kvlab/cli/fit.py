@@ -1,7 +1,5 @@
 """`kvlab fit`: fit what a method has to learn about a model, and save it as a file."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`kvlab lm-eval`: tasks of lm-eval under methods and budgets, with results like those of `kvlab eval`."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`kvlab methods`: list all methods with their parts, or one method's settings next to its paper's."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

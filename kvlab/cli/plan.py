@@ -1,7 +1,5 @@
 """`kvlab plan`: count a comparison's memory before loading anything."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Annotated

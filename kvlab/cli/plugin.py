@@ -1,7 +1,5 @@
 """`kvlab plugin new | check`: write a first plug-in, or check one; `kvlab doctor` lists what is loaded."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """`kvlab prompts`: the user's library of prompts, stored next to the runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

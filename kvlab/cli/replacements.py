@@ -1,7 +1,5 @@
 """Commands and options that went, with what to use now; settings that were options are recognised by name."""
 
-from __future__ import annotations
-
 import re
 
 from kvlab.cli.options.signature import SET

@@ -1,7 +1,5 @@
 """`kvlab report`: export a comparison as HTML, slides or PDF, or a run as GIF."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`kvlab restore`: find what a failed run would have had to keep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`kvlab serve-check`: what a serving engine would have to hold for a method."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lists that take seconds to make, because torch or every task is imported, as files that are made on first use."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`kvlab watch`: record and check a KV cache that was not written here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

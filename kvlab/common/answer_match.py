@@ -7,8 +7,6 @@ found in `spring` nor 3 in 3.14, but 48213 is found in `48213号。` and `48213�
 with a currency in front or a unit behind, matches by value (`kvlab.common.numerals`): 48213 is found in `48,213`.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from array import array

@@ -1,7 +1,5 @@
 """Write files atomically, so that a killed or cancelled run stays readable."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

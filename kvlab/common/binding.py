@@ -1,7 +1,5 @@
 """Check the address a dashboard is served at against its sign-in, and build the server's command line."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -4,8 +4,6 @@
 so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.core.assets` finds them.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

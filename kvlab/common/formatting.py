@@ -1,7 +1,5 @@
 """Numbers as text: ranges and 95 % intervals with their number of prompts, durations, bytes, and lists of words."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

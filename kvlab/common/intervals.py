@@ -5,8 +5,6 @@ The bootstrap is Efron's (1979). It has no width if all samples are equal, so sc
 and Donner 2008). Torch-free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Limits of the engine that a plan needs too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

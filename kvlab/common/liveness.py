@@ -1,7 +1,5 @@
 """Whether a process is alive: by its id on this host, else by a file that it touches."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -4,8 +4,6 @@ A number is read as a whole: sign, decimals, thousands separators, fraction, pow
 own form: times, dates, versions, phone numbers and codes with leading zeros. The rules are in docs/tasks.md.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence

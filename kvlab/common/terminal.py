@@ -1,7 +1,5 @@
 """Terminal output that shows the user's text literally, without rich's markup or terminal codes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -6,8 +6,6 @@ only `final` is the answer. A chat template may write the opening tag itself, at
 names are those that a chat template declares (`kvlab.models.chat`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

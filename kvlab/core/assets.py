@@ -1,7 +1,5 @@
 """Paths of files that are not Python: what ships with kvlab, and the folder for what it can make or download again."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A method with one budget and its settings, as data: requests, run records and command lines share it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator

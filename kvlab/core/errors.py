@@ -1,7 +1,5 @@
 """The exception whose message is for the user, and errors that mean that memory ran out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 _rewriters: list[Callable[[str], str]] = []

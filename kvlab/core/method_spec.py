@@ -1,7 +1,5 @@
 """Parse and format specs of methods and tasks, such as `keepkv:preset=paper:rule=votes`. Torch-free."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

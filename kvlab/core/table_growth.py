@@ -1,7 +1,5 @@
 """How many free slots a growing table gets. Torch-free: a plan of memory uses the same rule."""
 
-from __future__ import annotations
-
 # slots
 BLOCK = 64
 SMALLEST_BLOCK = 8

@@ -1,7 +1,5 @@
 """Validate input from the command line, a form or the Python API, with messages for the user."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

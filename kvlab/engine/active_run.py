@@ -1,7 +1,5 @@
 """A run of a comparison in progress: its cache, the text it is forced along, its own text, and its tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ A counter counts all that its device does, other programs and idle time included
 no memory modules, disks or power supply.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Versions, device and model shape that a run's record states."""
 
-from __future__ import annotations
-
 import platform
 from importlib.metadata import version
 from typing import Any

@@ -1,7 +1,5 @@
 """The forward passes of a run (prefill, and decode steps), and the choice of the next token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy

@@ -5,8 +5,6 @@ can be captured are replayed, because launching them one by one costs more than 
 each reading says which it was.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Only new tokens are decoded, and `Watch` asks a few times per second at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 

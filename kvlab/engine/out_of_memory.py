@@ -1,7 +1,5 @@
 """Recognise out-of-memory errors, free the memory, and report them."""
 
-from __future__ import annotations
-
 import gc
 import traceback
 from collections.abc import Iterator

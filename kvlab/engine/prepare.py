@@ -1,7 +1,5 @@
 """Check the request of a comparison and build, once, what all its runs share: model, token ids, methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

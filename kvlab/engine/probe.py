@@ -5,8 +5,6 @@ first run. It costs, per layer, the attention of `PROMPT_ROWS` + continuation + 
 (1,676 tokens, 48 more) 19 MB on disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

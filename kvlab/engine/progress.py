@@ -1,7 +1,5 @@
 """Report progress and check for cancellation."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Encode a prompt into token ids that fit the model, and decode ids into the text of each token."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass, field
 

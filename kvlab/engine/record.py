@@ -1,7 +1,5 @@
 """Build the record of a run before it starts, and find complete runs to resume from."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

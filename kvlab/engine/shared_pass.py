@@ -5,8 +5,6 @@ recorded, and the run's own text from the first token on that differs: a second 
 recorded, otherwise a copy of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Generate answers to prompts of equal length with several compressed caches in shared passes: greedy, or sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

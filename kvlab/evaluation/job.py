@@ -1,7 +1,5 @@
 """Run an evaluation, or one of its prompts as a recorded comparison, as a job of the queue."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

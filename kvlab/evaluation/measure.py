@@ -1,7 +1,5 @@
 """Measure prompts of one shape with many choices: generated answers, or likelihoods against the full cache."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace

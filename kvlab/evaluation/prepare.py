@@ -1,7 +1,5 @@
 """Generate and tokenize a planned prompt, in a chat if the model has one."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

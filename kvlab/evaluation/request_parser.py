@@ -1,7 +1,5 @@
 """Parse an evaluation's command-line values, such as `key_value:pairs=64`, `ruler=niah.jsonl` or `0.05,128`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, get_args

@@ -1,7 +1,5 @@
 """A law that needs no reference: StreamingLLM finds a needle as often as its place is kept, on any model."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ask several questions about one compressed context: each of a copy of the cache, or as turns with answers kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An evaluation in parts that share a folder of results, measured as Ray tasks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

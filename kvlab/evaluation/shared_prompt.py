@@ -1,7 +1,5 @@
 """Prompts of equal length read once for several caches, and the steps that follow, with the seconds of each cache."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Units of work (a prompt and its missing choices), batched by shape and turned into result rows."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

@@ -1,7 +1,5 @@
 """Build a comparison's request from form input, or raise one sentence that says what is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Build evaluation jobs from the form of Many prompts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

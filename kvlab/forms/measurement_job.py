@@ -1,7 +1,5 @@
 """Jobs for the queue from the measurements that exhibits of the atlas need."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

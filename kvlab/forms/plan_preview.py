@@ -1,7 +1,5 @@
 """Plan a form's request from the catalogue of methods: nothing is loaded, and no torch."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

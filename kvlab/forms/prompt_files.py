@@ -4,8 +4,6 @@ A file is stored in the queue's folder by its content's hash, as text: Parquet a
 check` recognises and checks it in a second process, once per file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

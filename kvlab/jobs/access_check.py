@@ -1,7 +1,5 @@
 """Check a request before it is queued: what its user may see and name."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Comparisons that are complete already are skipped.
 """
 
-from __future__ import annotations
-
 import textwrap
 import time
 from collections.abc import Callable, Iterator

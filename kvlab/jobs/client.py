@@ -1,7 +1,5 @@
 """Client side of the queue for pages and commands: submit, inspect, cancel and resume jobs, and start workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

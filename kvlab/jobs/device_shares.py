@@ -1,7 +1,5 @@
 """Divide a server's GPUs among its workers; on a CPU one worker has everything."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sqlite3

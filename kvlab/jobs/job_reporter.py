@@ -1,7 +1,5 @@
 """Progress, cancellation and outcome of a running job, between the worker and the queue's database."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

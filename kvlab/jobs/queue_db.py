@@ -4,8 +4,6 @@ If the runs are on a shared disk, the file is on a local one: SQLite's write-ahe
 machines would damage it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 Functions that load torch do so when they are called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 

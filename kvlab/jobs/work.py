@@ -1,7 +1,5 @@
 """All kinds of jobs the queue accepts. Torch-free: the web side writes requests."""
 
-from __future__ import annotations
-
 from pydantic import TypeAdapter
 
 from kvlab.bench.request import BenchJob

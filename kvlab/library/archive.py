@@ -4,8 +4,6 @@ The file is a ZIP: `kvlab.json` lists every file with size and SHA-256; files ha
 Nothing in it is executed, and no path in it leaves the folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

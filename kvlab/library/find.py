@@ -1,7 +1,5 @@
 """Search the table of runs by words, filters and order; a search fits into a URL, and may be saved as a named view."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

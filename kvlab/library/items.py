@@ -19,8 +19,6 @@ Columns, one row per item:
     tags, starred, note, archived   user labels (`kvlab.trace.user_labels`)
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -5,8 +5,6 @@ of it. The header has a checksum of its own and the exact size of the file, both
 have one SHA-256 each, verified by `check_tensors`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Saved prompts, stored by name next to the runs: text or conversation, answer and facts, one JSON file each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

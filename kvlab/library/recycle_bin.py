@@ -1,7 +1,5 @@
 """Recycle bin: deleted items stay in `.bin/` of the runs folder until restored or the bin is emptied."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """One question: its tokens in every lane, chosen, compared with the full cache's, and reported as events."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence

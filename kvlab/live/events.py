@@ -1,7 +1,5 @@
 """What happens in a live session, in order; each event is a JSON object with its kind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Run the actions of live sessions in the worker, which holds some sessions between their jobs."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import time

@@ -4,8 +4,6 @@ transformers fills missing weights with random numbers; kvlab rejects such check
 files cannot fill, so a config with a million layers fails at once.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable
 from pathlib import Path

@@ -4,8 +4,6 @@ Prints a JSON object with `error`, which is empty on success. The file's metadat
 file, and nothing of it runs here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

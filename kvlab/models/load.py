@@ -1,7 +1,5 @@
 """Load a model by name so that it runs kvlab's attention, and keep it between requests."""
 
-from __future__ import annotations
-
 import gc
 import io
 from collections.abc import Callable, Iterator

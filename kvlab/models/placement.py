@@ -1,7 +1,5 @@
 """Device, placement, dtype and quantization of a model's weights."""
 
-from __future__ import annotations
-
 import logging
 from functools import lru_cache
 from importlib.util import find_spec

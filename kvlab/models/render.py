@@ -4,8 +4,6 @@ Reads a JSON object from standard input (prompt, model, chat, system, thinking, 
 for a plain prompt, or with `error`. A template is a program that comes with the model, so callers set a time limit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Where a model's files come from (shipped, a folder, the hub), and error messages if they are unavailable."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A row is one query's attention over all tokens (a KV head's mean over its query 
 probe (`Run.history`, including the last prompt queries) or from the run's own steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

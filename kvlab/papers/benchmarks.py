@@ -3,8 +3,6 @@
 A benchmark repeats one measurement, so n is the number of repeats, without an interval over prompts. Bytes are exact.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The measurements that exhibits need, with results in the folders that the dashboard reads, and a head of a run."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """An exhibit for the model in view: from its own data, from what ships, or from mini's with a badge that names it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

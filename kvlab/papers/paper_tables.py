@@ -3,8 +3,6 @@
 Tables are defined in `paper_tables.toml`; the papers' own values are in the `paper_values.csv` of each paper.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

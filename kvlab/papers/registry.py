@@ -1,7 +1,5 @@
 """All exhibits by paper, in print order, and the measurements that fill them if nothing was measured yet."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 A row with `arms` is drawn here, by the drawers that its panels name, and judged by paired differences of the arms.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

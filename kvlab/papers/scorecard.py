@@ -1,7 +1,5 @@
 """Scorecard of the papers' claims, on each model and claim by claim, and the cards of their exhibits."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Pack a filled runs folder as the results shipped with kvlab (`kvlab.papers.model_exhibits`)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The figure of a verdict: a dot per prompt, mean and interval, the range that counts, and the paper's value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from textwrap import wrap
 

@@ -1,7 +1,5 @@
 """Memory footprints of configured methods, from the catalogue or, for other settings, from a second process."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Hyper-parameters from a method's JSON schema: what a form needs to show and check each one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Contents of a comparison's report, independent of the output format."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ slide. While an element of a slide has the focus, such as a scrubber, it receive
 Escape releases them. A slide fills the window at any aspect ratio; the next figure is drawn in advance.
 """
 
-from __future__ import annotations
-
 import html
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Export reports, stories and head histories as files."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """HTML of views that are not charts, using the dashboard's own scripts so that talks behave like the pages."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Mapping, Sequence

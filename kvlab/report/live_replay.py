@@ -1,7 +1,5 @@
 """A live session as one HTML file that plays without a server or network, or as a looping GIF of it. Torch-free."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import html

@@ -1,7 +1,5 @@
 """A report as one self-contained HTML file with interactive figures, and a story as a page of captions with links."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from urllib.parse import urlencode

@@ -1,7 +1,5 @@
 """Pictures of shaded texts and head histories, as shown on the pages: minimal SVG, and a history as a GIF."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

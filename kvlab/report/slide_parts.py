@@ -3,8 +3,6 @@
 Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, 18 MB); imported when needed, in .3 s.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable, Sequence

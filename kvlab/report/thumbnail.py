@@ -1,7 +1,5 @@
 """A small picture of a story's view, for lists: the marks of a figure, or the first words of a table or text."""
 
-from __future__ import annotations
-
 import json
 
 import plotly.graph_objects as go

@@ -3,8 +3,6 @@
 Each is small data, JSON in a slide, to be shown as HTML, a picture, or office content. Colours are (light, dark) pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

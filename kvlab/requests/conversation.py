@@ -4,8 +4,6 @@ A model with a chat template reads the turns in it. Without one it reads `as_tex
 role, separated by empty lines, and `Assistant:` at the end.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The expected answer of a prompt and the facts it needs, as spans of the prompt's characters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A checkpoint's generation_config: settings that change greedy decoding, and whether a run applies them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

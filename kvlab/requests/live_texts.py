@@ -1,7 +1,5 @@
 """The texts of a comparison while they are written: what the engine reports, and what a page shows."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from kvlab.core.validation import Frozen

@@ -1,7 +1,5 @@
 """Measurements that an exhibit of the atlas needs, and the `kvlab` command line that makes each."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Likely mistakes in a prompt's format: a second beginning-of-text token, or an already rendered chat."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tasks that a model can do at all: where the full cache fails, a compressed cache's score says nothing. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A part is one of several rules or questions of a prompt (`kvlab.evaluation.work`
 about a cache only if the full cache obeys it, and not without being told.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

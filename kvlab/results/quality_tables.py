@@ -3,8 +3,6 @@
 Rows are those of one model, question-aware or not (`kvlab.evaluation.results.rows.ROWS`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

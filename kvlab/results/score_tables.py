@@ -1,7 +1,5 @@
 """Score tables from evaluation rows: one row per task, method, settings and budget, with 95 % intervals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ figures, `cards.parquet` with thumbnail and claims of every exhibit, and `made.j
 Benchmarks time no model and are in `assets/results` alone. `kvlab.papers.model_exhibits` shows them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

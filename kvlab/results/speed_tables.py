@@ -1,7 +1,5 @@
 """Tables and the view of benchmark rows (`kvlab.bench.rows.SCHEMA`) at one batch and context."""
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 

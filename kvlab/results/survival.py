@@ -1,7 +1,5 @@
 """Survival of hidden tokens beside the closed form of random draws at a method's own decisions: a table and a view."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Verdicts on papers' claims: their basis, how an interval over prompts decides, and sentences on both. Torch-free."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An agent's log of tool calls and what they returned, one of which matters several steps later."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Tasks about a block of lines with real text around it: word lists, records, labelled examples, a passage."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

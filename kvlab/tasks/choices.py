@@ -1,7 +1,5 @@
 """Read the choices of a row and the answer that refers to one of them, by label or index. Torch-free."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The type of a task, and the draft of its sample: real text to the requested length, then the sample."""
 
-from __future__ import annotations
-
 import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence

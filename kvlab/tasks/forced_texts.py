@@ -1,7 +1,5 @@
 """Samples whose text's end is forced and scored, and the tasks on a book's text: perplexity, KL to the full cache."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError

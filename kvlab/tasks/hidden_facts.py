@@ -1,7 +1,5 @@
 """Tasks about facts hidden in a story: numbers (needles), chains of variables, and sums."""
 
-from __future__ import annotations
-
 from random import Random
 
 from kvlab.models.info import mini

@@ -4,8 +4,6 @@ After "Pitfalls of KV cache compression" (arXiv 2510.00231), which asks whether 
 whether a system prompt leaks. Prompts and checks are kvlab's own and short, for small models; no model judges.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 from typing import Literal

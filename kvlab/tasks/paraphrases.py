@@ -4,8 +4,6 @@ A question that repeats the fact's words can be answered by matching them (NoLiM
 question share no content word; the pairs of wordings were written for kvlab.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

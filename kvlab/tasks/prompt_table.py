@@ -4,8 +4,6 @@ Used by every reader of rows (`kvlab compare`, the forms, `kvlab eval`, `kvlab t
 same everywhere. Torch-free.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

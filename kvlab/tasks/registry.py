@@ -1,7 +1,5 @@
 """All tasks by name."""
 
-from __future__ import annotations
-
 from kvlab.core.plugins.load import Registry
 from kvlab.tasks import agent_log, blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, traces
 from kvlab.tasks.draft import Task

@@ -4,8 +4,6 @@ Kinds of rules are those of IFEval (arXiv 2311.07911) that need no other model t
 kvlab's own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

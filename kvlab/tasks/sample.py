@@ -1,7 +1,5 @@
 """A prompt with its right answers, for tasks, loaders and the evaluation, and the style its question is put in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from random import Random

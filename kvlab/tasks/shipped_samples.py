@@ -1,7 +1,5 @@
 """The sample prompts that ship with kvlab, with their descriptions. Torch-free."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

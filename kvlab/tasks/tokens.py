@@ -3,8 +3,6 @@
 Each is tokenized separately, so the context's ids do not depend on the question.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase

@@ -4,8 +4,6 @@ What an answer needs is in the model's own tokens, so these tasks measure what a
 holds the answer's tokens and whether it ends in a loop beside the score.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from kvlab.models.info import mini

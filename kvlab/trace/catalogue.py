@@ -1,7 +1,5 @@
 """List the runs in a folder from its index (`kvlab.trace.index`), without opening run folders."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -5,8 +5,6 @@ hashing a whole file of 270 MB takes 0.2 s. The writer pays for a second hash: 6
 the fastest standard hash on CPUs with SHA extensions (1.2 GiB/s on one core; BLAKE2b 0.6, SHA-512 0.8).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

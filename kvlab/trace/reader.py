@@ -1,7 +1,5 @@
 """Read a run folder lazily: tables as pandas frames, and only the requested parts of array files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from operator import and_

@@ -1,7 +1,5 @@
 """`run.json`: the record with its own checksum, written atomically and rejected if inconsistent."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

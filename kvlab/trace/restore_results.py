@@ -1,7 +1,5 @@
 """Results of restore searches: one JSON file per run in its comparison's folder, next to the runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError

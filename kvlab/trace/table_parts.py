@@ -1,7 +1,5 @@
 """Find the sound table parts of a run folder, and check that tables and arrays match the run's record."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Remove the arrays of old recordings to free space; tables, texts and numbers stay, and the record notes it."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Text of each generated token, as pieces that join to the decoded text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 

@@ -5,8 +5,6 @@ flag. Owner and privacy of evaluations, benchmarks, fits and stories are stored 
 their records. One file per result, changed under a lock on the folder, so that concurrent changes are not lost.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

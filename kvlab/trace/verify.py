@@ -1,7 +1,5 @@
 """Verify run folders for `kvlab doctor RUNS`: every file is read and compared with its checksum."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

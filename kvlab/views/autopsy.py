@@ -3,8 +3,6 @@
 The tokens are a `span`, their first and last position.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

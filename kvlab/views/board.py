@@ -1,7 +1,5 @@
 """The board: methods by budgets, each cell with verdict, bytes, KL and the fate of every token of the fact."""
 
-from __future__ import annotations
-
 import html
 import textwrap
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ the bound uses the mean and is divided by the norm of the true output. It covers
 query heads that share a slot, whose error remains even with exact scores (docs/grouped-queries.md).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compare runs: closeness to the full cache along the text, bytes over the steps, and slots by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The prompt's compression decision in one head: every token's score, which stayed, and the budget a token needed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

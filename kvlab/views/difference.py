@@ -1,7 +1,5 @@
 """Difference of two runs over the same text: the tokens each still holds in every head, and where outputs diverge."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 

@@ -1,7 +1,5 @@
 """Heads by four features, as points and as groups by layer and head."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """Numerical health of compared runs: growth of keys and values in merges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Merges into one slot: the river of its tokens, and how much of each is left in it after further merges."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

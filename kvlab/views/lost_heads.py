@@ -1,7 +1,5 @@
 """Heads that lost answers: how often restoring one head brought a lost answer back, over many prompts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """Bytes and slots of one run: by use, by layer and by head; and the cost of recording."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Merges: what left the cache, how similar merged keys were, votes, and attention before and after each merge."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

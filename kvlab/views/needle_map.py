@@ -1,7 +1,5 @@
 """Needle in a haystack: score by length and depth, and the fate of the needle's tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """kvlab's scores beside those of a public board: the same RULER tasks, at the same shares of the cache kept."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Evaluation results: ranks with ties, scores against bytes with the Pareto frontier, and scores next to a paper's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """Regret, the attention lost to eviction: by layer and step, by token, and against the budgets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """The board of a batch: prompts answered right per cell, with intervals, and mean bytes and KL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """KL along the text and attention of the reading head, before and after restoring tokens."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

@@ -1,7 +1,5 @@
 """Risk of a change against the budget, with upper bounds and the tolerance."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Effect of compression on attention, by step and by head: mass, sag, regret, output error and guard activations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ score_low, score_high (and difference to the full cache) and prompts. Means over
 without the column task, because their intervals need the prompts.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """Serving: what pages really free of what methods give up, and which pages stay."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ small product, without a tokens x tokens matrix. A mean hides rare similar pairs
 small window. Merge sets of consecutive similar keys, at any threshold, are outlined on the map.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

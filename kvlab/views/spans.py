@@ -1,7 +1,5 @@
 """Spans of a prompt: what each method and budget has kept of every part, beside the answers."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise

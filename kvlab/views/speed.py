@@ -1,7 +1,5 @@
 """Speed of benchmarks: rates beside the full cache and the bound of the device, and by context length."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Token states of one head over time: the mosaic, and token counts by state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

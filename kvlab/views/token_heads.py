@@ -4,8 +4,6 @@ These are not registered views: until a session is recorded as a comparison ther
 worker read of one lane after the last answer, which the next answer replaces.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

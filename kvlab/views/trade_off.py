@@ -1,7 +1,5 @@
 """Quality against bytes: the runs of a comparison, or the cells of a batch, as labelled points."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Held and not read: what the steps of one head with a sparse read left out, and the attention that they missed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

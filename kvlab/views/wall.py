@@ -1,7 +1,5 @@
 """The cache wall as a picture: layers across, KV heads down, each tile the text with what has become of its tokens."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -4,8 +4,6 @@ Both read the same token ids in the same passes; nothing is encoded again. Compa
 holds after the prompt and after every later pass.
 """
 
-from __future__ import annotations
-
 import math
 import typing
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Read a recording of a foreign cache (`kvlab.watch.recorder`) and turn its passes into steps and events of a run."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Make a run folder of a recording, beside the full cache's run of the same prompt, so that every view opens it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

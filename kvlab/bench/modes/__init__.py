@@ -1,7 +1,5 @@
 """Benchmark modes; `measure` yields a bench's rows as they are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from kvlab.bench.bench import Bench

@@ -4,8 +4,6 @@ That attention appends one token to each compressed layer, keeps the reading's i
 random queries, keys and values. Dense attention is `scaled_dot_product_attention` over the same slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A step's time changes smoothly with the length, so it is measured at a few lengt
 token and integrated (trapezoidal rule): minutes of decoding become seconds, and the row says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Mode `memory`: a cache's reported bytes, checked against its tensors and the allocator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mode `prefill`: seconds to read and compress the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import nn

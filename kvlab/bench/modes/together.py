@@ -5,8 +5,6 @@ measured, run folders included, on a generated prompt of a needle task; all figu
 The speeds that a comparison measures behind its answers are a figure of their own.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Options of commands that load a model: device, dtype, placement, and chat template."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 

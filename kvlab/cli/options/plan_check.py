@@ -1,7 +1,5 @@
 """Refuse requests that do not fit, and print the methods' notes."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`kvlab compare --repeats N` and `--resume BATCH`: batches of planted needles or of several prompts."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass

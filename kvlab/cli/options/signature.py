@@ -1,7 +1,5 @@
 """What a command's parameters become: options, one `--set NAME=VALUE` for its rare settings, and `--plugin FILE.py`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass

@@ -1,7 +1,5 @@
 """Print the tables of comparisons and evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, cast, get_args

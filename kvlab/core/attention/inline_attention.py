@@ -5,8 +5,6 @@ transformers' bias tensor does not. Bloom and MPT add the bias to scaled logits,
 scaling that the attention function applies to both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any

@@ -5,8 +5,6 @@ stores the layer here; the attention function, called next in the same thread, t
 Scorers that compute their own queries need the hidden states, which hooks store likewise.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """One layer's attention in one pass: its inputs, and the output computed from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """A model's text config and head counts, and the query and output projections of every model family."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

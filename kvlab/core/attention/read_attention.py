@@ -1,7 +1,5 @@
 """Attention of one query over the slots that a reading chose: gathered, so that no other slot is read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 

@@ -1,7 +1,5 @@
 """Attention over slots: softmax(q k / sqrt(d) + log_mass) v, in row blocks, so that no T x T tensor exists."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -3,8 +3,6 @@
 Tiles above the diagonal are skipped, no tile is computed twice, and memory is one tile for any text length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A transformers `Cache` with compressed full-attention layers; other layers stay as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Copy a compressed cache, so that two texts can continue from the same state, and rows of transformers' own layers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

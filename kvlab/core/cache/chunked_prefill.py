@@ -5,8 +5,6 @@ and values until the last chunk, then the method decides as for the whole prompt
 less memory but would be another method.) Without chunks, only one layer's keys and values are uncompressed at a time.
 """
 
-from __future__ import annotations
-
 from kvlab.core.cache.layers.layer_state import LayerState
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError

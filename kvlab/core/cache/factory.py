@@ -1,7 +1,5 @@
 """Create a cache for a model and a method."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One layer of a fan-out cache, which hands states and queries to the same layer of every branch; and the branches."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Layers of a compressed cache depend on a prompt only through keys, values and qu
 scorers). The full cache holds the keys and values; this holds the rest.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

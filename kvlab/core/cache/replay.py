@@ -1,7 +1,5 @@
 """Decode steps on the host: whether two steps do the same work, and host counters of a replayed step."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 

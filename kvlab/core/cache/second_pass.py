@@ -5,8 +5,6 @@ prompt's last pass. So `model.generate(..., past_key_values=cache)` reads the pr
 prefill timings include it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

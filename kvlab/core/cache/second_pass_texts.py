@@ -1,7 +1,5 @@
 """Texts that a second pass reads: pieces of the context, answers to requests, and sampled continuations."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterator

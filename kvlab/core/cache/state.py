@@ -6,8 +6,6 @@ does not know. What follows from the method and the model is left out (`DERIVED`
 into is made for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Base class and registry of methods: hyper-parameters that compose a pipeline."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

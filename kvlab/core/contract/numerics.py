@@ -1,7 +1,5 @@
 """Numbers that plans and kernels share: draws tied to tokens, scores equal by construction, logs of moving averages."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

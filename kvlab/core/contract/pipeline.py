@@ -1,7 +1,5 @@
 """A method as four parts: score the slots, allocate the budget, select victims, settle them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property

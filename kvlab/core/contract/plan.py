@@ -1,7 +1,5 @@
 """A decision as data: which slots stay, and what happens to the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Published settings of a method, each value with its source, and the bounds of every number that it takes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

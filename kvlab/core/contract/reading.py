@@ -1,7 +1,5 @@
 """Contract of a reading: which slots a decode step reads. A reading changes no slot; it composes with every method."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rotate keys to another position: R(a) then R(b) is R(a + b)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Second pass over the context that a method runs before it compresses a prompt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Metadata columns of slots: constant columns are stored once, and integers are narrow in short texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

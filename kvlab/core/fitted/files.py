@@ -1,7 +1,5 @@
 """One safetensors file per fit: its tensors, the signature of its model's weights, and metadata."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Kinds of fitted file: feature maps of LESS, profiles of head shares, query statistics, networks of scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Command-line short forms: `key_value:pairs=64`, `keepkv:preset=paper`, `ruler=niah.jsonl`, `0.05,128`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import JsonValue

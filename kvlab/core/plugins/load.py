@@ -1,7 +1,5 @@
 """Which plug-ins this process should load, and loading each once: one that fails is undone completely and reported."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Module paths of version 0.1 that moved: they resolve to the new module, with a DeprecationWarning."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Sequence

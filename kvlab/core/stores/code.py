@@ -1,7 +1,5 @@
 """Protocol of quantization codes for keys or values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, Self

@@ -1,7 +1,5 @@
 """Eight bits per number and one scale per slot: e4m3 floats or integers; or floats without a scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

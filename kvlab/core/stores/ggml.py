@@ -9,8 +9,6 @@ values, for keys of the largest power of two that divides head_dim, and only if 
 is `rotation=0` here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal

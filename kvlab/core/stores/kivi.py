@@ -5,8 +5,6 @@ least in 16 bits. Keys have channels that are large in every token, values do no
 divides by a range of 0 if a group is constant; here such a group is stored exactly.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ is the least that this rank allows (Eckart and Young). Keys are turned back to p
 spreads them over more directions (ShadowKV, arXiv 2410.21465, section 3.1, which does this for keys; values too here).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

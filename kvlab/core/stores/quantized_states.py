@@ -1,7 +1,5 @@
 """Keys or values of a packed table, decoded one block at a time on access."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

@@ -9,8 +9,6 @@ every logit. The stored norm is corrected for that: KL on mini .0013 instead of 
 at 3 (all slots kept, 6 prompts of 1,024 tokens).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What a prefix was made by, and whether a model, a tokenizer and a method are the same now."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

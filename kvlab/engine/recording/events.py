@@ -1,7 +1,5 @@
 """Rows of the `events` table: one per evicted or merged slot."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

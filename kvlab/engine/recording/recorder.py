@@ -1,7 +1,5 @@
 """The observer that records one run (steps, events, memory and arrays of every layer), and the group it is in."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A step leaves small tensors per layer; they are read together when the writer flushes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

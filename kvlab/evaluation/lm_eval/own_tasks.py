@@ -5,8 +5,6 @@ same prompts, which with `--set hold_back=1` equals `kvlab eval --tasks few_shot
 `python -m kvlab.evaluation.lm_eval.own_tasks FOLDER --model mini --length 256 --samples 40`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Request for an lm-eval run: tasks, methods with budgets, and the scoring protocol. Torch-free."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Convert lm-eval's samples to rows of kvlab's results. Torch-free."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

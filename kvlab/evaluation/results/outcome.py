@@ -1,7 +1,5 @@
 """The outcome of one prompt with one cache: answer, memory and time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

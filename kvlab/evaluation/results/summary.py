@@ -3,8 +3,6 @@
 Every mean over prompts has its 95 % interval in columns of its name with `_low` and `_high`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Format the summary as a terminal table and as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from itertools import zip_longest

@@ -5,8 +5,6 @@ prefill, which still attends to everything, so scoring starts at the second. The
 the full cache generates, in the same passes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ RULER's string matches, LongBench's metrics and similar ones. Each takes (predic
 float; of several right answers the best match counts (LongBench's rule).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string

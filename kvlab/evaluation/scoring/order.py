@@ -3,8 +3,6 @@
 The score of answer i alone is the gain that it brings (`of_each`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Measure LU-KV's curves: how many slots of each head later text needs, at every budget of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

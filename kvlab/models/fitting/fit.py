@@ -1,7 +1,5 @@
 """`kvlab fit`: fit whatever a method needs, also as a queued job."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Fit networks that predict scores of a second pass, layer by layer: KVzap's, or Fast KVzip's gates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

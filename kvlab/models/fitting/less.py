@@ -1,7 +1,5 @@
 """Fit LESS's feature maps layer by layer, so that slots and state together give the full cache's output."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

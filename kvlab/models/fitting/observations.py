@@ -1,7 +1,5 @@
 """Training examples for LESS: a layer's output on a window of text, with and without eviction."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

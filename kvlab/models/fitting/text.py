@@ -1,7 +1,5 @@
 """Windows of text for fitting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path

@@ -6,8 +6,6 @@ newline. A whole prompt is BOS + context + query. Names are single tokens; a val
 Statements are between sentences of real text, with one space before and after. Pure Python: no torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

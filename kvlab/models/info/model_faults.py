@@ -1,7 +1,5 @@
 """Explain, from file names alone, why a file or folder cannot be loaded as a model, and what to do about it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Find a model's files on this machine and check its name, without loading it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 On a server with a lab file only these, mini and the hub names in the file can be requested, by short names.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

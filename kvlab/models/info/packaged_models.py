@@ -1,7 +1,5 @@
 """Models that a package index holds as a wheel, so that they need no hub: their names, files and checksums."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decode, check and count the tokens of pasted or uploaded prompts."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exhibits drawn from recorded runs: how a global cut distributes slots over heads, and similarity of neighbours."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GVote, figures 2 and 3, with the claims: Gaussian hidden states, and sampled queries that attend like true ones."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts

@@ -1,7 +1,5 @@
 """A probed prompt: hidden states against the normal distribution, and sampled against true queries."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

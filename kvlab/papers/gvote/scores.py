@@ -1,7 +1,5 @@
 """GVote, figures 1 and 4 to 7: scores against usage, by length, task, model and its own options, with the claims."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 All four use the model's own attention, from any recorded run of a prompt, preferably the full cache's.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

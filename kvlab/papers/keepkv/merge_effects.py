@@ -1,7 +1,5 @@
 """Effects of merges: one merge in detail, attention lost by rule, and attention by destination at a step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

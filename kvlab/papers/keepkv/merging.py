@@ -1,7 +1,5 @@
 """KeepKV, figures 1 and 3: effect of eviction and merging on attention, and one merge step by step, with the claims."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """KVMerger, figures 3b, 3d and 9: layer compression by merge sets, and the Gaussian weights of a run's merges."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

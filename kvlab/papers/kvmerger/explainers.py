@@ -1,7 +1,5 @@
 """KVMerger, figures 1 and 4: the schematics, drawn from a dozen tokens of a recorded run, with the claims."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

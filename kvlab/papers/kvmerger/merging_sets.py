@@ -1,7 +1,5 @@
 """KVMerger's sets on recorded keys, and the runs that recorded them: compression, Gaussian weights, a dozen tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

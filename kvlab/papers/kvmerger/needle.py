@@ -1,7 +1,5 @@
 """Figure 5: needle retrieval by length and depth, and the fate of the needle's tokens."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from kvlab.core.choice import FULL, MethodChoice

@@ -3,8 +3,6 @@
 The claims: keys of neighbouring tokens are similar because of the rotation, values are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

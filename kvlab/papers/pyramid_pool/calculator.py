@@ -1,7 +1,5 @@
 """PyramidPool's figure 1: sizes of uncompressed caches from published shapes, with user input."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

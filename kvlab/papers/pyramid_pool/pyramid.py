@@ -1,7 +1,5 @@
 """PyramidPool by layer: requested and live slots, pooled windows, untouched sinks, and attended distance."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PyramidPool, figures 2 to 5, with the claims: axes, layer budgets, repeated pooling, attended distance by layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

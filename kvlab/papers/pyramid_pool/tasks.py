@@ -1,7 +1,5 @@
 """PyramidPool, table 1: the evaluated tasks with their metrics and prompt lengths."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

@@ -1,7 +1,5 @@
 """ZSMerge, figures 1 and 2, with the claims: merging drifts less than eviction, and slots never exceed their budget."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Losses of 0 and 1 use the exact binomial test, other losses in [0, 1] the Hoeffd
 al., Learn then Test, 2021, section 2.2; Bates et al., Distribution-free, risk-controlling prediction sets, 2021).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Safe budgets as a view of evaluation rows, and as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

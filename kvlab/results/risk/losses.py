@@ -1,7 +1,5 @@
 """Losses of prompts under compressed caches against the full cache on the same prompt, from evaluation rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Literal

@@ -1,7 +1,5 @@
 """The smallest budget that is safe on one's own prompts, with a statistical guarantee, from evaluation rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

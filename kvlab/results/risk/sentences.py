@@ -1,7 +1,5 @@
 """Safe budgets in sentences: the answer with its guarantee, what it assumes, and how prompts were counted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Text of a document, and what it lacks."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

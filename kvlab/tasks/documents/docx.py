@@ -1,7 +1,5 @@
 """Text of a Word document (ECMA-376): its main part, read as XML without document type and so without entities."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Visible text of a web page, without running scripts or fetching anything."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections import Counter

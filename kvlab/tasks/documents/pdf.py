@@ -1,7 +1,5 @@
 """Text of a PDF, page by page; scanned pages have none."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

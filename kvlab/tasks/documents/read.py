@@ -3,8 +3,6 @@
 Run as `python -m kvlab.tasks.documents.read KIND` it reads the file from standard input and writes one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

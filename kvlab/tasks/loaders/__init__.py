@@ -1,7 +1,5 @@
 """Load users' files as samples, by format name."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path

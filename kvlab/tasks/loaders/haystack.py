@@ -1,7 +1,5 @@
 """Kamradt's needle test in a user's text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import cycle, islice

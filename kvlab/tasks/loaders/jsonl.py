@@ -1,7 +1,5 @@
 """Read validated records from a user's file (`kvlab.tasks.rows`); malformed ones are reported by file and line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain

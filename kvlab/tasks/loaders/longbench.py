@@ -1,7 +1,5 @@
 """Files of LongBench and LongBench v2."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

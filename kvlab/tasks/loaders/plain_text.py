@@ -1,7 +1,5 @@
 """Windows of a user's text, whose ends are forced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase

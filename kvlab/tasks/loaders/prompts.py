@@ -1,7 +1,5 @@
 """Any prompts, with or without answers: a table, a text, a document, or a folder of these."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """RULER's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import BaseModel, Field

@@ -1,7 +1,5 @@
 """Tables of prompts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Slider and play button for figures with frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

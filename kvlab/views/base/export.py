@@ -1,7 +1,5 @@
 """Export figures: PNG and SVG through a Chromium, with captions below, CSV of the frame, self-contained HTML."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

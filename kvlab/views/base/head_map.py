@@ -3,8 +3,6 @@
 A map of few layers takes half of a page's width, one of many layers all of it; `takes_whole_width` tells pages which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lines, points and areas of a figure, distinguished by colour, dash, marker and pattern, and labels at their ends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

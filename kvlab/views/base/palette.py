@@ -1,7 +1,5 @@
 """Fixed colour, marker and dash per method, and colour per token state, from `palette.toml`."""
 
-from __future__ import annotations
-
 import tomllib
 import zlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Shared layout of all figures: fonts, axes, colour bars, and axes of layers, tokens and logarithms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

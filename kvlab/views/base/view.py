@@ -16,8 +16,6 @@ benchmarks, a frame). Further parameters of the three functions, such as `layer`
 place in it; figure and caption may take `run`, `runs` or `rows` too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module

@@ -3,8 +3,6 @@
 Imported only where anywidget is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

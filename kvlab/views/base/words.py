@@ -1,7 +1,5 @@
 """Token texts, numbers, amounts, contrasts and counts in words, with words of their own for none, all and equal."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The board: whether each method at each budget still gets the answer, and the fate of the fact behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Compare runs over one prompt: closeness to the full cache, bytes and speed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Locate the tokens of a prompt's facts, their fate in every head, and the heads that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, product
 

@@ -1,7 +1,5 @@
 """Fast float16 to float32 conversion and block sums; numpy's own conversion is several times slower."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Recorded key and value vectors of a head, and which heads to read if a run has too many."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

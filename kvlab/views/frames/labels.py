@@ -1,7 +1,5 @@
 """Labels of compared runs, made of the settings in which they differ, and a table of these settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

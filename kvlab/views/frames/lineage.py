@@ -4,8 +4,6 @@ A slot is named by the position of its pivot and leaves at most once, so a head'
 a few vectors of steps. The cache at any step follows by comparisons, without replaying events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Bytes and slots of a run compared with the uncompressed cache."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

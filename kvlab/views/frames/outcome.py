@@ -1,7 +1,5 @@
 """The outcome of a comparison or a batch in one sentence, and the texts of its runs side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 

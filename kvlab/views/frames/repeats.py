@@ -1,7 +1,5 @@
 """Batch statistics: over many prompts, how often each method at each budget answers, and how close it stays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb

@@ -1,7 +1,5 @@
 """Results of a restore search as sentences and frames. Torch-free."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Servability of recorded runs: pages that kept slots touch and free, and the level, from their tables alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Suggest where to look first: a run, head and step, each with a short reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

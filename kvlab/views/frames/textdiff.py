@@ -1,7 +1,5 @@
 """Diff of two continuations by words."""
 
-from __future__ import annotations
-
 import re
 from difflib import SequenceMatcher
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Which heads of a cache hold each token of a context, and how much an answer attended to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Quality against bytes: one point per run or, over a batch of prompts, one mean with its interval per cell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

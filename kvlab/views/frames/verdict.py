@@ -1,7 +1,5 @@
 """Judge whether a continuation holds the expected answer: right, nearly (with its first wrong token), or wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

@@ -4,8 +4,6 @@
 bits, so that a run of 1,024 heads and 32,768 tokens fits into a page.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

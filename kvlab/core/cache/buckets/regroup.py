@@ -1,7 +1,5 @@
 """Regroup streams into tables that fit their valid slots, and free the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from copy import copy
 from functools import partial

@@ -4,8 +4,6 @@ What a layer keeps depends only on its own queries, keys and values, so a layer 
 layer starts: the result equals one model pass per block.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import torch

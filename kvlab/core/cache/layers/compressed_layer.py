@@ -1,7 +1,5 @@
 """A compressed cache layer: append, attend, decide, apply the decision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress

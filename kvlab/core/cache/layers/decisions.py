@@ -1,7 +1,5 @@
 """Decide after attention: score, check whether a decision is due, plan, apply, free evicted slots."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest

@@ -3,8 +3,6 @@
 Properties cover all heads, whichever table they are in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Decode steps of a layer with a reading: keep the index current, read the chosen slots, count the bytes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Second pass in one layer: record queries and scores, checkpoint and roll back, or use the prompt's own queries."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

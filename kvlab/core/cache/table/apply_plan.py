@@ -3,8 +3,6 @@
 Tensors are (B, H, S[, n]), S slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """AdaKV: heads compete for a layer's budget with their scores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 

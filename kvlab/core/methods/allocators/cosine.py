@@ -1,7 +1,5 @@
 """PyramidInfer: budgets that fall along half a cosine from the first layer to the last."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """One budget over all layers and heads, given to the model's highest scores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Budgets from a model's head profile: what a model-wide cut gave the heads on other texts."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal

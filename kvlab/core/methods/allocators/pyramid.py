@@ -1,7 +1,5 @@
 """PyramidKV: budgets that fall linearly from the first layer to the last."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

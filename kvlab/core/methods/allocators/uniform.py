@@ -1,7 +1,5 @@
 """Equal budgets for all layers and heads, and shares rounded to an exact sum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

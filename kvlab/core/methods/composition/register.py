@@ -1,7 +1,5 @@
 """Register single parts of methods (scorers, allocators, selectors, settlers) for compositions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any, ClassVar, TypeVar, get_type_hints

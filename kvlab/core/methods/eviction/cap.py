@@ -1,7 +1,5 @@
 """CapKV: keep the tokens whose values add most to what attention can still say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

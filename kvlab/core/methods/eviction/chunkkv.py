@@ -1,7 +1,5 @@
 """ChunkKV keeps or evicts whole chunks of text; gated by entropy, of some only the best tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Compactor: keep keys of high leverage, and those that their surroundings attend to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

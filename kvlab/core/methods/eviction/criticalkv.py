@@ -1,7 +1,5 @@
 """CriticalKV: evict what changes the output least, by attention and projected value."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """CurDKV: keep the tokens with long keys and long values, compared with their neighbours'."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

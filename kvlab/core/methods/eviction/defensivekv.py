@@ -1,7 +1,5 @@
 """DefensiveKV: scores by the worst case of an observation window, heads or the whole model competing for the budget."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Finch: keep what the question at the prompt's end attends to, at new positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """GVote: sampled future queries choose how much each head keeps; no budget is given."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Key norm: keep tokens with short keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

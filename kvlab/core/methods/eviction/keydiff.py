@@ -1,7 +1,5 @@
 """KeyDiff: keep tokens with unusual keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """KVzap: KVzip's scores predicted from hidden states in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

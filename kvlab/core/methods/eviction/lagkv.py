@@ -1,7 +1,5 @@
 """LagKV: keep tokens that stand out from those that follow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

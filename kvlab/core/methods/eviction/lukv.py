@@ -1,7 +1,5 @@
 """LU-KV: ExpectedAttention's scores, with budgets of heads by what later text loses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """MorphKV: a cache of constant size, refined at every step by the attention of the newest queries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

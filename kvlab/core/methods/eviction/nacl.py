@@ -1,7 +1,5 @@
 """NACL: keep what proxy tokens attend to, and some of the rest at random."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """PyramidInfer: keep what recent queries attend to, fewer tokens in deeper layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

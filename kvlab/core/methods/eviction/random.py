@@ -1,7 +1,5 @@
 """Random eviction: the control of every comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

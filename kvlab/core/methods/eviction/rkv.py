@@ -1,7 +1,5 @@
 """R-KV: while generating, keep tokens with high attention and low redundancy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Scissorhands: what was unimportant to the last queries stays unimportant."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """SimLayerKV: lazy layers keep sinks and recent tokens, the others everything."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """StreamingLLM: attention sinks plus a recent window."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """TOVA: evict what the newest query attends to least, the same tokens in every head of a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal

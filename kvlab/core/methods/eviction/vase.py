@@ -1,7 +1,5 @@
 """VaSE: shield tokens whose values have a large range, and draw the others by attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

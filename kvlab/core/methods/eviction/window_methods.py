@@ -1,7 +1,5 @@
 """Hyper-parameters shared by methods that score with SnapKV's observation window."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Attention Matching: fewer slots that give reference queries the mass and output of all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """CaM: cache merging of values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

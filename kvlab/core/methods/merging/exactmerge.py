@@ -1,7 +1,5 @@
 """exactmerge: kvlab's own method, which decides by measured error instead of a formula."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """SimCalKV: merge similar keys in pairs, calibrated so that a pair counts twice."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

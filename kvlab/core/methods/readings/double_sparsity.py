@@ -1,7 +1,5 @@
 """Double Sparsity (arXiv 2408.07092): slots chosen by a few channels of their keys."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

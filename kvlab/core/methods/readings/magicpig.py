@@ -1,7 +1,5 @@
 """MagicPIG (arXiv 2410.16179): slots sampled by locality-sensitive hashing, with importance weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Their bytes are those of the slots they choose: the search is free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """PQCache (arXiv 2407.12820): slots chosen by product-quantised keys."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Quest (arXiv 2406.10774): pages of 16 slots, chosen by an upper bound of their logits."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Random slots: the control that every reading must beat."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """RetroInfer (arXiv 2505.02922): clusters of keys, of which few are read and others estimated by their centroids."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

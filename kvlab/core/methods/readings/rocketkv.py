@@ -1,7 +1,5 @@
 """RocketKV's second stage (arXiv 2502.14051): pages chosen by the query's largest channels."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

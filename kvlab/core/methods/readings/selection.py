@@ -1,7 +1,5 @@
 """What readings share: the best slots of a score, slots that are always read, and sets of unequal size."""
 
-from __future__ import annotations
-
 import math
 
 import torch

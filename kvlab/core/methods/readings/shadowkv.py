@@ -1,7 +1,5 @@
 """ShadowKV (arXiv 2410.21465): chunks chosen by the means of their keys, which are read at low rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar

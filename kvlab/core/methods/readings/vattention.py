@@ -1,7 +1,5 @@
 """vAttention (arXiv 2510.05688): the heaviest slots exactly, and a random sample of the rest that bounds the error."""
 
-from __future__ import annotations
-
 from statistics import NormalDist
 from typing import ClassVar
 

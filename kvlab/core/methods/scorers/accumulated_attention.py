@@ -1,7 +1,5 @@
 """Attention accumulated over all queries, optionally decayed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """KeepKV's predicted score: an exponential moving average of exp scores, in log space."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Expected attention of future queries, modelled as Gaussian (ExpectedAttention)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """KVzip: attention from a second pass over the context."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal

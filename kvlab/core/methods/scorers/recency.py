@@ -1,7 +1,5 @@
 """Scores without attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Sampled future queries, from a Gaussian of the layer's hidden states."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """When a slot last had attention, and how long it has ever waited for it (RaaS, LazyEviction)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

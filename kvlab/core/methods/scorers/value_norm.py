@@ -1,7 +1,5 @@
 """Norm of a value after the output projection of its query head."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Attention from an observation window at the end of the prompt, pooled over neighbours (SnapKV)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Base class and wrappers of scorers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

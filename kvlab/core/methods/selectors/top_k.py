@@ -1,7 +1,5 @@
 """Evict the lowest scores, except sinks and recent tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

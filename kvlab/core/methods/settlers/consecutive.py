@@ -6,8 +6,6 @@ far a set would reach from each slot depends only on similarities in a band; the
 followed for all heads by pointer doubling.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Sums over edges with a common target, and key similarity."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

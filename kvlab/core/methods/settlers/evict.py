@@ -1,7 +1,5 @@
 """Plain eviction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """KVMerger: merge sets of consecutive similar keys by a Gaussian mean around the most attended key."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

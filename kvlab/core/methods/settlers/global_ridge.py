@@ -1,7 +1,5 @@
 """GRKV: evict, and refit the kept slots so that the newest queries get their previous outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Choices shared by all merging methods: where keys are averaged, and the log mass of merged slots."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

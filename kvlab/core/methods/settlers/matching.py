@@ -1,7 +1,5 @@
 """Attention Matching: fit kept slots so that reference queries get the mass and output of the whole prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The full cache, as reference."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from kvlab.core.contract.method import Method, register

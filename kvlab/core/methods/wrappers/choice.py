@@ -1,7 +1,5 @@
 """The pipeline of a requested method with the tokens that the request keeps, restores or drops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Selector wrapper that keeps or evicts whole pages: what a serving engine that frees memory by pages could hold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

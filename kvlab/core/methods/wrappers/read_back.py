@@ -1,7 +1,5 @@
 """Return slots to a reading: what if these had been read at every step?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 
