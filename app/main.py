@@ -23,16 +23,8 @@ from app.navigation import context_bar
 from app.navigation.menu import menu, page_tabs, top_tools
 from app.navigation.selection import OPENED
 from app.server.gate import disk_warning, let_in
+from app.session import url_state
 from app.session.streamlit_internals import drop_stale_widgets, wait_until_sent
-from app.session.url_state import (
-    PAGE,
-    apply_pending,
-    drop_unusable_params,
-    mark_drawn,
-    params,
-    remember_linked_run,
-    warn_of_rejected_params,
-)
 from kvlab.core.assets import asset_path
 from kvlab.planning import choices
 
@@ -50,19 +42,19 @@ def main() -> None:
     shown = menu()
     page = st.navigation(list(shown.pages), expanded=True)
     st.set_page_config(page_title=f"{page.title} · kvlab")
-    drop_unusable_params()
-    st.session_state[PAGE] = page.url_path
+    url_state.drop_unusable_params()
+    st.session_state[url_state.PAGE] = page.url_path
     caption_bar(page.url_path)
     context_bar.begin()
     disk_warning()
-    apply_pending()
-    remember_linked_run(st.session_state.get(OPENED))
-    requested = params()
+    url_state.apply_pending()
+    url_state.remember_linked_run(st.session_state.get(OPENED))
+    requested = url_state.params()
     top_tools(shown)
     page_tabs(shown, page)
     page.run()
-    mark_drawn()
-    warn_of_rejected_params(page.url_path, requested)
+    url_state.mark_drawn()
+    url_state.warn_of_rejected_params(page.url_path, requested)
     offer(page.url_path)
     copy_link()
     drop_stale_widgets()

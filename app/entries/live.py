@@ -11,20 +11,9 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless, widget_options
 from app.components import present_button
 from app.figures.image_writer import browser
+from app.live import sessions
 from app.live.answers import PRESENT, YES, answers_html, is_presented, present
 from app.live.context_text import NEW_TOKENS, change_lane, change_question, known_heads, sampling, what_is_left
-from app.live.sessions import (
-    LANE,
-    act,
-    chosen_words,
-    head_in_focus,
-    last_failure,
-    place_of,
-    request_of,
-    running_job,
-    transcript_of,
-    waiting,
-)
 from app.live.start import start_form
 from app.navigation import context_bar, page
 from app.navigation.place import share_token
@@ -52,11 +41,11 @@ def record_comparison(session: str, request: LiveRequest, transcript: Transcript
         return
     runs = runs_of_lanes(request, comparison, job_id)
     append_event(runs_root(), session, {"kind": "recorded", "comparison": job_id, "runs": runs})
-    lane = int(st.session_state.get(LANE) or request.has_full_cache)
-    words = chosen_words(transcript)
+    lane = int(st.session_state.get(sessions.LANE) or request.has_full_cache)
+    words = sessions.chosen_words(transcript)
     if words is not None:
         share_token(job_id, words[1])
-    place = place_of(words, head_in_focus(known_heads(session, transcript, lane), words and words[1]))
+    place = sessions.place_of(words, sessions.head_in_focus(known_heads(session, transcript, lane), words and words[1]))
     for name in place.keys() & {"layer", "head"}:
         remember(name, place[name], url=False)
     go("compare", job=job_id, run=runs[lane], **place)
@@ -78,7 +67,7 @@ def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, 
         )
         is_asked = button_unless("Keep", why, key=f"{key}-apply")
         is_free = is_asked and attempt(lambda: free_path(runs_root(), name))
-        if is_free and act(session, request, "keep", lane=number, name=name):
+        if is_free and sessions.act(session, request, "keep", lane=number, name=name):
             st.rerun()
         if lane.kept:
             st.success(plain(f"Kept as {lane.kept}."))
@@ -102,9 +91,9 @@ CONTEXT_SECONDS = 0.75
 def conversation(session: str, request: LiveRequest) -> None:
     """The whole conversation, followed while a job of the session waits or runs."""
     st.html(f"<style>:root {{ --kv-ground: {SURFACES[page_theme()]}; }} {read_static('live.css')}</style>")
-    job = running_job(session)
-    transcript = transcript_of(session)
-    if failure := last_failure(session):
+    job = sessions.running_job(session)
+    transcript = sessions.transcript_of(session)
+    if failure := sessions.last_failure(session):
         st.error(plain(failure))
     for note in transcript.notes[-1:]:
         st.info(plain(note), icon=":material/info:")
@@ -125,8 +114,8 @@ def conversation(session: str, request: LiveRequest) -> None:
 
 def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
     """Draw what the job has written so far; little is drawn again, as this runs several times per second."""
-    job = running_job(session)
-    transcript = transcript_of(session)
+    job = sessions.running_job(session)
+    transcript = sessions.transcript_of(session)
     if job is None or transcript.is_read != is_read:
         st.rerun()
     show_questions(session, request, transcript, job)
@@ -134,14 +123,14 @@ def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
 
 def _follow_context(session: str, request: LiveRequest) -> None:
     """Draw what is left of the context, less often than the answers, because it takes longer."""
-    what_is_left(session, request, transcript_of(session), is_busy=True)
+    what_is_left(session, request, sessions.transcript_of(session), is_busy=True)
 
 
 def show_questions(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
     """Questions with their answers."""
     if not transcript.is_read:
         reading = "The context is read and compressed in every lane …"
-        waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
+        sessions.waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
         return
     for number, turn in enumerate(transcript.turns):
         is_last = number == len(transcript.turns) - 1
@@ -153,9 +142,9 @@ def show_questions(session: str, request: LiveRequest, transcript: Transcript, j
             st.html(answers_html(turn, transcript.lanes, page_theme(), is_written=job is not None and is_last))
     answers = transcript.turns[-1].answers if transcript.turns else {}
     if job is not None and transcript.turns and not answers:
-        waiting(job, "The question is read …")
+        sessions.waiting(job, "The question is read …")
     elif job is not None and all(answer.reason for answer in answers.values()):  # it has not begun to write
-        waiting(job, f"The worker is at work: {job.title}")
+        sessions.waiting(job, f"The worker is at work: {job.title}")
 
 
 def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
@@ -196,7 +185,7 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         last = transcript.turns[-1].question if transcript.turns else ""
         if button_unless("Answer again", why or ("" if last else "Nothing was asked yet."), key="live-again"):
             ask(session, request, "again", last)
-        if button_unless("Begin again", why, key="live-restart") and act(session, request, "restart"):
+        if button_unless("Begin again", why, key="live-restart") and sessions.act(session, request, "restart"):
             st.rerun()
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
         if button_unless(
@@ -237,7 +226,7 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
 
 def ask(session: str, request: LiveRequest, action: Action, question: str) -> None:
     """Queue a question and show its answers."""
-    if act(session, request, action, question=question, **sampling()):
+    if sessions.act(session, request, action, question=question, **sampling()):
         st.rerun()
 
 
@@ -254,7 +243,7 @@ def live_page() -> None:
         start_form()
         return
     try:
-        request = request_of(session)
+        request = sessions.request_of(session)
     except UserError as error:
         st.error(plain(str(error)))
         forget("session")
@@ -266,5 +255,7 @@ def live_page() -> None:
         present(session, POLL_SECONDS)
     else:
         conversation(session, request)
-    if question := st.chat_input("Ask all lanes", disabled=running_job(session) is not None, key="live-question"):
+    if question := st.chat_input(
+        "Ask all lanes", disabled=sessions.running_job(session) is not None, key="live-question"
+    ):
         ask(session, request, "ask", question)

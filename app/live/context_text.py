@@ -9,17 +9,7 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of, widget_options
 from app.components import SentTexts, tokentext
 from app.figures.figure import show
-from app.live.sessions import (
-    LANE,
-    act,
-    choose_words,
-    chosen_words,
-    follow_run,
-    fork_session,
-    head_in_focus,
-    recorded_links,
-    share_lane,
-)
+from app.live import sessions
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, set_param
 from kvlab.core.choice import FULL, MethodChoice
@@ -74,7 +64,7 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            if act(session, request, "lane", lane=number, choice=changed, **sampling()):
+            if sessions.act(session, request, "lane", lane=number, choice=changed, **sampling()):
                 st.rerun()
 
 
@@ -84,13 +74,13 @@ def change_question(session: str, request: LiveRequest, turn: int, question: str
     with st.popover("Edit", key=key, help="Another question in place of this one; later ones are dropped"):
         edited = st.text_area("Question", question, key=f"{key}-text")
         why = "" if edited.strip() else "Type a question."
-        if button_unless("Ask this instead", why, key=f"{key}-ask") and act(
+        if button_unless("Ask this instead", why, key=f"{key}-ask") and sessions.act(
             session, request, "again", question=edited, turn=turn, **sampling()
         ):
             st.rerun()
     help_text = "A new session with what was said before this question; this one stays"
     if st.button("Fork", help=help_text, key=f"{key}-fork"):
-        set_param("session", fork_session(session, request, turn))
+        set_param("session", sessions.fork_session(session, request, turn))
         st.rerun()
 
 
@@ -140,7 +130,7 @@ def word_edits(
         request.why_fixed or "Only this lane is compressed again, within its budget, and answers the questions again."
     )
     st.caption(plain(f"Edits of this lane: {edit_words(choice)}.") if edit_words(choice) else note)
-    if changed is not None and act(session, request, "lane", lane=lane, choice=changed, **sampling()):
+    if changed is not None and sessions.act(session, request, "lane", lane=lane, choice=changed, **sampling()):
         st.rerun()
 
 
@@ -149,7 +139,7 @@ def _where(heads: TokenHeads | None, token: int) -> tuple[int, int] | None:
     if heads is None or token >= heads.attention.shape[2]:
         return None
     most = heads.most_attentive(token)
-    focus = head_in_focus(heads, token)
+    focus = sessions.head_in_focus(heads, token)
     options = {ALL: "in all heads", ONE: f"in layer {most[0]}, head {most[1]}, which reads it most"}
     if focus is not None and focus != most:
         options[FOCUS] = f"in layer {focus[0]}, head {focus[1]}, in view"
@@ -184,7 +174,7 @@ def word_heads(
 
     `heads` are the lane's, if they were read. The worker reads them on request.
     """
-    words = chosen_words(transcript)
+    words = sessions.chosen_words(transcript)
     if words is None:
         return
     word = words[1]
@@ -195,14 +185,16 @@ def word_heads(
     if heads is None:
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             why = "An answer is being written." if is_busy else ""
-            if button_unless("Read the heads", why, key="live-heads") and act(session, request, "heads", lane=lane):
+            if button_unless("Read the heads", why, key="live-heads") and sessions.act(
+                session, request, "heads", lane=lane
+            ):
                 st.rerun()
             st.caption("Shows which heads hold it. The last answer is read once more, which takes as long.")
         return
     table = heads.of_token(word)
     name = f"live-word-{word}"
     theme = page_theme()
-    focus = head_in_focus(heads, word)
+    focus = sessions.head_in_focus(heads, word)
     source = f"{transcript.lanes[lane].label}, after {heads.turn} questions"
     left, right = st.columns(2)
     with left:
@@ -228,10 +220,10 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         return
     st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
-    follow_run(transcript)
-    number = int(one_of("Lane", labels, key=LANE, on_change=partial(share_lane, transcript)))
+    sessions.follow_run(transcript)
+    number = int(one_of("Lane", labels, key=sessions.LANE, on_change=partial(sessions.share_lane, transcript)))
     chosen = known[number]
-    words = chosen_words(transcript)
+    words = sessions.chosen_words(transcript)
     # Looks of the classes of `NAMES`, from dropped everywhere to held everywhere.
     light, dark = (SEQUENTIAL[theme] for theme in ("light", "dark"))
     colours = [STATE_COLOURS["evicted"], STATE_COLOURS["absorbed"], *zip(light[1:], dark[1:], strict=True)]
@@ -255,7 +247,7 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     heads = known_heads(session, transcript, number)
     word_heads(session, request, transcript, number, heads, is_busy)
     if not is_busy:
-        recorded_links(transcript, number, words, head_in_focus(heads, words and words[1]))
+        sessions.recorded_links(transcript, number, words, sessions.head_in_focus(heads, words and words[1]))
 
 
 def _sent(texts: list[str]) -> SentTexts:
@@ -269,4 +261,4 @@ def _sent(texts: list[str]) -> SentTexts:
 def remember_words(transcript: Transcript) -> None:
     """Callback: choose the words that were clicked."""
     if (chosen := st.session_state[TEXT].get("chosen")) is not None:
-        choose_words(transcript, int(chosen[0]), int(chosen[1]))
+        sessions.choose_words(transcript, int(chosen[0]), int(chosen[1]))

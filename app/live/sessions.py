@@ -10,18 +10,7 @@ from app.base.text import plain
 from app.navigation.place import TOKEN, share_token, shared_token
 from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_job
-from app.session.url_state import (
-    chosen_value,
-    clear_page_param,
-    params,
-    parse_number,
-    remember,
-    set_page_param,
-    set_param,
-    url_number,
-    url_numbers,
-    url_value,
-)
+from app.session import url_state
 from kvlab import jobs
 from kvlab.common.lab import acting, is_owner
 from kvlab.core.choice import MethodChoice
@@ -136,29 +125,31 @@ Head = tuple[int, int]  # layer and head
 
 def chosen_words(transcript: Transcript) -> Words | None:
     """The chosen tokens of the context, else the one chosen on another page; None if none are."""
-    token = url_number(TOKEN)
+    token = url_state.url_number(TOKEN)
     if token is None and (token := shared_token(transcript.recorded)) is not None:
-        set_param(TOKEN, str(token))
+        url_state.set_param(TOKEN, str(token))
     if token is None or token >= len(transcript.texts):
         return None
-    span = url_numbers(SPAN, 2)
+    span = url_state.url_numbers(SPAN, 2)
     return (span[0], token) if span and span[0] <= span[1] == token else (token, token)
 
 
 def choose_words(transcript: Transcript, first: int, last: int) -> None:
     """Put the chosen tokens into the URL, and let pages of the recorded comparison show the last; for a callback."""
-    set_page_param(TOKEN, last)
+    url_state.set_page_param(TOKEN, last)
     if first == last:
-        clear_page_param(SPAN)
+        url_state.clear_page_param(SPAN)
     else:
-        set_page_param(SPAN, f"{first}-{last}")
+        url_state.set_page_param(SPAN, f"{first}-{last}")
     if transcript.recorded:
         share_token(transcript.recorded[-1], last)
 
 
 def head_in_focus(heads: TokenHeads | None, token: int | None) -> Head | None:
     """The layer and head chosen here or on another page, else the head of `heads` that reads the token most."""
-    layer, head = (parse_number(url_value(name) or chosen_value(name)) for name in ("layer", "head"))
+    layer, head = (
+        url_state.parse_number(url_state.url_value(name) or url_state.chosen_value(name)) for name in ("layer", "head")
+    )
     if layer is not None and head is not None and (heads is None or heads.has(layer, head)):
         return layer, head
     return None if heads is None or token is None else heads.most_attentive(token)
@@ -166,16 +157,16 @@ def head_in_focus(heads: TokenHeads | None, token: int | None) -> Head | None:
 
 def follow_run(transcript: Transcript) -> None:
     """Begin with the lane whose run was chosen on another page; call before the lane's widget is drawn."""
-    chosen = chosen_value("run")
+    chosen = url_state.chosen_value("run")
     lane = next((lane for lane, run in transcript.runs.items() if run == chosen), None)
-    if lane is not None and LANE not in params() and LANE not in st.session_state:
+    if lane is not None and LANE not in url_state.params() and LANE not in st.session_state:
         st.session_state[LANE] = str(lane)
 
 
 def share_lane(transcript: Transcript) -> None:
     """Callback: let other pages show the run of the chosen lane."""
     if run := transcript.runs.get(int(st.session_state[LANE])):
-        remember("run", run, url=False)
+        url_state.remember("run", run, url=False)
 
 
 def place_of(words: Words | None, head: Head | None) -> dict[str, str]:

@@ -14,22 +14,9 @@ from app.base.text import code
 from app.navigation import context_bar
 from app.navigation import context_bar as bar
 from app.navigation.selection import take_choice
+from app.session import url_state
 from app.session.open_runs import telling_head, telling_step
 from app.session.streamlit_internals import is_fragment_run
-from app.session.url_state import (
-    chosen_value,
-    get_param,
-    go_to,
-    heads_turned,
-    in_url,
-    params,
-    parse_number,
-    pending_value,
-    remember,
-    set_param,
-    url_number,
-    url_value,
-)
 from kvlab.trace.reader import Run
 from kvlab.views.frames.head_states import recorded_layers
 
@@ -68,25 +55,30 @@ def pick_step(run: Run) -> int:
 def pick_token(run: Run) -> int | None:
     """The position of the token in the URL or entered here; None without one."""
     last = max(run.record.prompt_tokens + last_step(run) - 1, 0)
-    requested = get_param("token")
-    number = parse_number(requested)
+    requested = url_state.get_param("token")
+    number = url_state.parse_number(requested)
     if requested is not None and (number is None or str(number) != requested or number > last):
         st.warning(f"Token {code(requested)} is not a token of this run: choose one of 0 to {last}.")
     help_text = f"Position in the text, 0 to {last}; if empty, the figure chooses."
     with bar.row():
-        return st.number_input("Token", 0, last, None, 1, **in_url("token"), help=help_text, width=bar.WIDTHS["step"])
+        return st.number_input(
+            "Token", 0, last, None, 1, **url_state.in_url("token"), help=help_text, width=bar.WIDTHS["step"]
+        )
 
 
 def place_of(run: Run) -> tuple[int, int]:
     """The layer and head shown, for callbacks: the session has them before the URL does."""
-    layer, head = (pending_value(name) or chosen_value(name) for name in ("layer", "head"))
+    layer, head = (url_state.pending_value(name) or url_state.chosen_value(name) for name in ("layer", "head"))
     return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
 def head_in_view(run: Run) -> tuple[int, int]:
     """The layer and head to outline on a page without pickers for them: the chosen ones, if this run has them."""
     layer, head = (
-        parse_number(pending_value(name) or get_param(name) or chosen_value(name)) for name in ("layer", "head")
+        url_state.parse_number(
+            url_state.pending_value(name) or url_state.get_param(name) or url_state.chosen_value(name)
+        )
+        for name in ("layer", "head")
     )
     known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
     return (layer, head) if known and layer is not None and head is not None else telling_head(run)[:2]
@@ -95,13 +87,13 @@ def head_in_view(run: Run) -> tuple[int, int]:
 def chosen_step(run: Run, steps: Sequence[int]) -> int:
     """The step of `steps` in the URL, else the one chosen on another page, else the one to show first."""
     by_text = {str(step): step for step in steps}
-    requested = url_value("step")
+    requested = url_state.url_value("step")
     if requested is not None and requested not in by_text:
         st.warning(f"Step {code(requested)} is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
         return steps[-1]
-    text = requested or chosen_value("step")
+    text = requested or url_state.chosen_value("step")
     if text in by_text:
-        remember("step", text)
+        url_state.remember("step", text)
         return by_text[text]
     first = telling_step(run).step
     return first if first in steps else steps[-1]
@@ -109,7 +101,7 @@ def chosen_step(run: Run, steps: Sequence[int]) -> int:
 
 def step_reason(run: Run) -> str:
     """Why the page opened at its step; "" if the user chose it."""
-    if "step" in params():
+    if "step" in url_state.params():
         return ""
     step, reason = telling_step(run)
     return f"Opened at step {step}: {reason}."
@@ -124,20 +116,22 @@ def last_step(run: Run) -> int:
 def _place(run: Run, name: str, values: Sequence[int], sentence: str) -> tuple[int, str | None]:
     """The layer or head to show, and the reason if the user chose none."""
     texts = {str(value) for value in values}
-    requested = get_param(name)
+    requested = url_state.get_param(name)
     if requested is not None and requested not in texts:
         st.warning(f"{name.capitalize()} {code(requested)} {sentence}.")
-    if params().keys().isdisjoint(("layer", "head")):
-        stored = {part: chosen_value(part) for part in ("layer", "head")}
+    if url_state.params().keys().isdisjoint(("layer", "head")):
+        stored = {part: url_state.chosen_value(part) for part in ("layer", "head")}
         if None in stored.values() or stored[name] not in texts:
             telling = telling_head(run)
             return getattr(telling, name), f"Opened here: {telling.reason}."
         for part, text in stored.items():
-            remember(part, str(text))
-        requested = get_param(name)
+            url_state.remember(part, str(text))
+        requested = url_state.get_param(name)
     # A link that names only one of the two means the first of the other.
     value = int(requested) if requested in texts else values[0]
-    remember(name, str(value), url=requested in (None, str(value)))  # a wrong value stays in the URL with its warning
+    url_state.remember(
+        name, str(value), url=requested in (None, str(value))
+    )  # a wrong value stays in the URL with its warning
     return value, None
 
 
@@ -156,11 +150,11 @@ TEXT_OF_TOKEN = "comparison_of_chosen_token"
 
 def chosen_token(comparison: str, tokens: int) -> int | None:
     """The token in the URL, else the one chosen on another page in this text; None if the text has no such token."""
-    token = url_number(TOKEN)
+    token = url_state.url_number(TOKEN)
     token = shared_token([comparison]) if token is None else token
     if token is None or token >= tokens:
         return None
-    set_param(TOKEN, str(token))
+    url_state.set_param(TOKEN, str(token))
     share_token(comparison, token)
     return token
 
@@ -169,18 +163,18 @@ def shared_token(comparisons: Collection[str]) -> int | None:
     """The token chosen on another page in the text of one of these comparisons."""
     if st.session_state.get(TEXT_OF_TOKEN) not in comparisons:
         return None
-    return parse_number(chosen_value(TOKEN))
+    return url_state.parse_number(url_state.chosen_value(TOKEN))
 
 
 def share_token(comparison: str, token: int) -> None:
     """Let the other pages of a comparison show this token."""
-    remember(TOKEN, str(token), url=False)
+    url_state.remember(TOKEN, str(token), url=False)
     st.session_state[TEXT_OF_TOKEN] = comparison
 
 
 def offer_token(comparison: str, last: int) -> None:
     """Let the field `token` of a page, up to `last`, begin with the token chosen on another page in this text."""
-    if TOKEN not in params() and TOKEN not in st.session_state:
+    if TOKEN not in url_state.params() and TOKEN not in st.session_state:
         shared = shared_token([comparison])
         if shared is not None and shared <= last:
             st.session_state[TOKEN] = shared
@@ -239,8 +233,10 @@ def _turn(run: Run) -> bool:
     turned = (st.session_state.get(KEY) or {}).get("turned")
     layers = recorded_layers(run)
     layer, head = place_of(run)
-    if turned is None or turned == heads_turned() or layer not in layers:
+    if turned is None or turned == url_state.heads_turned() or layer not in layers:
         return False
-    layer, head = next_head(layer, head, int(turned) - heads_turned(), layers, run.record.model.num_key_value_heads)
-    go_to(int(turned), layer=layer, head=head)
+    layer, head = next_head(
+        layer, head, int(turned) - url_state.heads_turned(), layers, run.record.model.num_key_value_heads
+    )
+    url_state.go_to(int(turned), layer=layer, head=head)
     return True

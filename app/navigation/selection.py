@@ -12,18 +12,8 @@ import streamlit as st
 
 from app.base.text import code, day_or_time, plain, shorten
 from app.navigation import context_bar as bar
+from app.session import url_state
 from app.session.open_runs import open_cached, run_to_open, runs_root
-from app.session.url_state import (
-    choose,
-    chosen_value,
-    forget,
-    get_param,
-    go_to_and_redraw,
-    remember,
-    set_page_param_from,
-    set_param,
-    url_value,
-)
 from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.core.errors import UserError
 from kvlab.library import items
@@ -150,7 +140,7 @@ def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
     if not by_id:
         return None
     names = dict(zip(by_id, distinct_names([one.record for one in by_id.values()]), strict=True))
-    requested = url_value("b")
+    requested = url_state.url_value("b")
     if requested not in (None, NO_RUN, *by_id):
         st.warning(f"This comparison has no other run {code(requested)}: choose another.")
     shown = requested if requested in by_id else next(iter(by_id))
@@ -161,7 +151,7 @@ def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def _choose_other() -> None:
-    set_page_param_from("b", "pick_b")
+    url_state.set_page_param_from("b", "pick_b")
 
 
 def current_sources(prefer: Prefer = "any") -> Sources:
@@ -220,9 +210,9 @@ def _pick_comparison() -> ComparisonEntry | None:
     if not _bar_picker("comparison", "Prompt", list(groups), wanted, labels.__getitem__):
         return None
     _pick_repeat(wanted, groups[wanted])
-    remember("comparison", wanted)
+    url_state.remember("comparison", wanted)
     bar.reserve_prompt()
-    bar.clicks(lambda place: go_to_and_redraw(**place))
+    bar.clicks(lambda place: url_state.go_to_and_redraw(**place))
     return by_id[wanted]
 
 
@@ -257,7 +247,7 @@ def _choose_repeat() -> None:
 def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     """The comparison in the URL, directly or by its run, else the one this session showed last."""
     owner = {run.run_id: comparison.comparison_id for comparison in comparisons for run in comparison.runs}
-    for value_of in (get_param, chosen_value):
+    for value_of in (url_state.get_param, url_state.chosen_value):
         run = value_of("run")
         comparison = value_of("comparison")
         # A run of one of several joined comparisons leaves them joined.
@@ -271,8 +261,8 @@ def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
 def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     by_id = {run.run_id: run for run in comparison.runs}
     names = dict(zip(by_id, distinct_names(comparison.runs), strict=True))
-    requested = get_param("run")
-    stored = chosen_value("run")
+    requested = url_state.get_param("run")
+    stored = url_state.chosen_value("run")
     reason = None
     if requested is not None and requested != st.session_state.get(OPENED):
         wanted = requested
@@ -292,9 +282,9 @@ def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     if not _bar_picker("run", "Run", list(labels), wanted, labels.__getitem__, reason):
         return None
     if reason is None:
-        remember("run", wanted)
+        url_state.remember("run", wanted)
     else:
-        set_param("run", wanted)
+        url_state.set_param("run", wanted)
     return by_id[wanted]
 
 
@@ -314,7 +304,7 @@ def take_choice(names: tuple[str, ...]) -> None:
     """Callback of the pickers: put their values into the URL."""
     if "comparison" in names:
         for name in ("run", "b", "step", "token"):
-            forget(name)
+            url_state.forget(name)
     if "run" in names:
         st.session_state.pop(OPENED, None)
-    choose({name: st.session_state.get(f"pick_{name}") for name in names})
+    url_state.choose({name: st.session_state.get(f"pick_{name}") for name in names})

@@ -9,14 +9,7 @@ import streamlit as st
 
 from app.base.text import plain, shorten
 from app.base.widgets import one_of
-from app.new_run.prompt_library import (
-    chat_prompt,
-    choose_from_url,
-    keep_draft,
-    opened_draft,
-    saved_prompt,
-    show_draft_note,
-)
+from app.new_run import prompt_library
 from app.new_run.prompt_view import BOX_HEIGHT, preview, show_tokens, tokens_wanted
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.core.errors import UserError
@@ -54,7 +47,7 @@ class PromptChoice:
 
 def prompt_section() -> PromptChoice:
     """The prompt from the chosen source, with a preview; empty if it cannot be used."""
-    choose_from_url()
+    prompt_library.choose_from_url()
     source = one_of("Source", SOURCES, "Sample", key="source", label_visibility="collapsed")
     read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
     try:
@@ -88,7 +81,7 @@ def suggest(budget: str, new_tokens: int) -> None:
 
 def typed_chat() -> PromptChoice:
     """A conversation, with a preview of its tokens."""
-    one = chat_prompt()
+    one = prompt_library.chat_prompt()
     if one.prompt and tokens_wanted():
         show_tokens(one.prompt, one.turns)
     return PromptChoice(one)
@@ -96,7 +89,7 @@ def typed_chat() -> PromptChoice:
 
 def saved_one() -> PromptChoice:
     """A saved prompt."""
-    one, name = saved_prompt()
+    one, name = prompt_library.saved_prompt()
     if one.prompt:
         preview(one.prompt, one.turns, one.facts)
     return PromptChoice(one, name, has_answer=True)
@@ -118,7 +111,7 @@ def pasted_prompt() -> PromptChoice:
     whole = join_texts([text, question]) if text.strip() and question.strip() else text
     if text.strip():
         check_prompt(whole)
-    show_draft_note()
+    prompt_library.show_draft_note()
     if text.strip() and tokens_wanted():
         show_tokens(whole)
     return PromptChoice(OnePrompt.model_construct(name="", prompt=whole, turns=(), answer=None, facts=()))
@@ -138,7 +131,7 @@ def question_field(key: str, **options: Any) -> str:
 
 def _open_draft() -> None:
     """Fill in what the link stands for. A link of before, with the text itself, is opened and changed."""
-    found = opened_draft(DRAFT)
+    found = prompt_library.opened_draft(DRAFT)
     typed = found if isinstance(found, dict) else {}
     if (old := get_param("text")) is not None:
         typed = {"text": old}
@@ -153,7 +146,7 @@ def remember_pasted() -> None:
     """Keep the text and its question as a draft, whose id is in the URL."""
     text = st.session_state["pasted"]
     question = st.session_state.get("pasted_question") or ""
-    keep_draft(DRAFT, {"text": text, "question": question} if text.strip() else None)
+    prompt_library.keep_draft(DRAFT, {"text": text, "question": question} if text.strip() else None)
 
 
 def uploaded_prompt() -> PromptChoice:

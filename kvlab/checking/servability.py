@@ -20,25 +20,18 @@ from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
-from kvlab.planning.serving_table import (
-    ATTENTION,
-    HIDDEN,
-    PAGES,
-    QUERIES,
-    Freed,
-    Held,
-    Servability,
-    fragmentation,
-    held_counts,
-)
+from kvlab.planning import serving_table
 
 # What the attributes of a pass give, as an engine must provide it.
 READS = {
     **dict.fromkeys(
-        ("column_mass", "column_max", "column_rms", "last_mass", "last_logits", "recalled_mass"), ATTENTION
+        ("column_mass", "column_max", "column_rms", "last_mass", "last_logits", "recalled_mass"),
+        serving_table.ATTENTION,
     ),
-    **dict.fromkeys(("query", "logits_of", "recalled_logits", "recalled_queries", "project_queries"), QUERIES),
-    "hidden_states": HIDDEN,
+    **dict.fromkeys(
+        ("query", "logits_of", "recalled_logits", "recalled_queries", "project_queries"), serving_table.QUERIES
+    ),
+    "hidden_states": serving_table.HIDDEN,
 }
 PROMPT_TOKENS = 384
 STEPS = 12
@@ -49,7 +42,7 @@ HAYSTACK = "alice_in_wonderland.txt"
 
 def check_servability(
     method: Method, loaded: LoadedModel, budget: Amount = 0.2, tokens: int = PROMPT_TOKENS, name: str = ""
-) -> Servability:
+) -> serving_table.Servability:
     """Run the method on a text of `tokens` tokens at this budget, and inspect its tables, after decode steps too.
 
     Methods that decide after several generated tokens do so after 8, so that a short run shows it. Slots are held
@@ -80,7 +73,7 @@ def check_servability(
         state=watch.state,
     )
     again = cache.settings.second_pass
-    return Servability(
+    return serving_table.Servability(
         method=name or method.name,
         title=method.title,
         held=held,
@@ -90,8 +83,11 @@ def check_servability(
         second_pass=again is not None and again.done,
         store=method.store,
         kept=float(kept.mean()),
-        freed={page: Freed.from_kept(kept, page) for page in PAGES},
-        fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
+        freed={page: serving_table.Freed.from_kept(kept, page) for page in serving_table.PAGES},
+        fragmentation={
+            page: (serving_table.fragmentation(kept, page), serving_table.fragmentation(last, page))
+            for page in serving_table.PAGES
+        },
     )
 
 
@@ -226,7 +222,7 @@ def kept_tokens(cache: CompressedCache, tokens: int) -> np.ndarray:
     return np.stack(masks)
 
 
-def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) -> Held:
+def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) -> serving_table.Held:
     """Inspect the cache's tables; only states of the prompt are compared, as later ones depend on the cache."""
     counts = []
     rows = []
@@ -258,9 +254,9 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
         gaps.append(
             not (moves and rotary is not None) and bool(((shift != shift.amax(-1, keepdim=True)) & valid).any())
         )
-    by_head, by_layer = held_counts(np.stack(counts))
+    by_head, by_layer = serving_table.held_counts(np.stack(counts))
     apart = any(kept != heads[0] for heads in rows for kept in heads)
-    return Held(by_head, by_layer, apart, any(gaps), mass, merged, changed)
+    return serving_table.Held(by_head, by_layer, apart, any(gaps), mass, merged, changed)
 
 
 def _missing(position: Tensor, valid: Tensor, tokens_seen: int) -> Tensor:

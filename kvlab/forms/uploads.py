@@ -12,16 +12,9 @@ from pydantic import ValidationError
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
+from kvlab.models.info import token_count
 from kvlab.models.info.chat_template import ChatFormat, RenderedPrompt
 from kvlab.models.info.names import context_length
-from kvlab.models.info.token_count import (
-    check_prompt,
-    check_upload_size,
-    count_tokens,
-    decode_upload,
-    encode_text,
-    tokenizer_of,
-)
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
 from kvlab.requests.conversation import as_text
 from kvlab.requests.facts import find_facts
@@ -52,10 +45,10 @@ class TruncatedPrompt:
 
 def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
     """(start, stop) in the text of every token; None if the tokenizer is not on this machine."""
-    tokenizer = tokenizer_of(model)
+    tokenizer = token_count.tokenizer_of(model)
     if tokenizer is None:
         return None
-    return [span for span in encode_text(tokenizer, text, False).offsets if span[1] > span[0]]
+    return [span for span in token_count.encode_text(tokenizer, text, False).offsets if span[1] > span[0]]
 
 
 def shorten_prompt(read: RenderedPrompt, most: int) -> RenderedPrompt:
@@ -70,7 +63,7 @@ def excess_tokens(prompt: str, how: ChatFormat, new_tokens: int) -> int:
     window = context_length(how.model)
     if window is None:
         return 0
-    count, exact = count_tokens(prompt, how)
+    count, exact = token_count.count_tokens(prompt, how)
     return max(0, count + new_tokens - window) if exact else 0
 
 
@@ -160,11 +153,11 @@ class Upload:
             fields |= {"answer": read.answers[0], "other_answers": read.answers[1:]}
         if read.chat and name in ("", read.chat):
             fields |= {"turns": read.turns(), "notes": read.not_read()}
-            check_prompt(as_text(fields["turns"]))
+            token_count.check_prompt(as_text(fields["turns"]))
         elif name:
-            fields |= {"prompt": check_prompt(read.texts.get(name, "")), "notes": read.not_read(name)}
+            fields |= {"prompt": token_count.check_prompt(read.texts.get(name, "")), "notes": read.not_read(name)}
         else:
-            fields |= {"prompt": check_prompt("".join(read.prompt())), "notes": read.not_read()}
+            fields |= {"prompt": token_count.check_prompt("".join(read.prompt())), "notes": read.not_read()}
         try:
             return OnePrompt(**fields)
         except ValidationError as error:
@@ -210,24 +203,26 @@ def read_upload(name: str, content: bytes) -> Upload:
     if is_document(name):
         document = read_document(name, content)
         return Upload(
-            name, text=check_prompt(check_text(document.text, f"The file {name}")), left_out=document.left_out
+            name,
+            text=token_count.check_prompt(check_text(document.text, f"The file {name}")),
+            left_out=document.left_out,
         )
     if files_of_rows.is_table(name):
         return Upload(name, rows=_rows(name, content))
-    return Upload(name, text=decode_upload(name, content))
+    return Upload(name, text=token_count.decode_upload(name, content))
 
 
 def check_upload(name: str, size: int) -> None:
     """Raises UserError if a file is too large, before its content is taken."""
-    (check_size if is_document(name) else check_upload_size)(name, size)
+    (check_size if is_document(name) else token_count.check_upload_size)(name, size)
 
 
 def _rows(name: str, content: bytes) -> list[PromptRow]:
     if content.startswith(files_of_rows.PARQUET) or name.lower().endswith(".parquet"):
-        check_upload_size(name, len(content))
+        token_count.check_upload_size(name, len(content))
         raw_rows = files_of_rows.read_rows(name, content, LARGEST_PROMPTS_BYTES)
     else:
-        raw_rows = files_of_rows.rows_of_text(name, decode_upload(name, content))
+        raw_rows = files_of_rows.rows_of_text(name, token_count.decode_upload(name, content))
     rows = []
     for row in raw_rows:
         what = f"{_unit(name)} {row.number} of {name}"

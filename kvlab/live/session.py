@@ -22,15 +22,8 @@ from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prefix import Prefix
 from kvlab.library.prefixes import find_prefix
+from kvlab.live import events
 from kvlab.live.answers import Answers, Reference, Sampling
-from kvlab.live.events import (
-    ContextRead,
-    Event,
-    Exchange,
-    LaneFailed,
-    LaneSettled,
-    QuestionAgain,
-)
 from kvlab.live.lane import ContextMerges, Lane, compress_context, next_logits, read_context
 from kvlab.models.chat import Chat, Turns
 from kvlab.models.load import LoadedModel
@@ -63,7 +56,7 @@ class LiveSession:
         self._check_window(len(self.ids), "The context")
         self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
         self.prompt_pass = self.lanes[0].cache.settings.observer = PromptPass(MOST_HELD_BYTES)
-        self.history: list[Exchange] = []
+        self.history: list[events.Exchange] = []
         self.read_seconds = 0.0  # to read and compress the context, in all lanes
         self.end_ids = end_ids(loaded)
         self.answers = Answers(loaded, self.end_ids, self._number)
@@ -82,7 +75,7 @@ class LiveSession:
         """End the answers that are being written, after the present token."""
         self.answers.stopped.set()
 
-    def read_context(self) -> Iterator[Event]:
+    def read_context(self) -> Iterator[events.Event]:
         """Read and compress the context in every lane, once for all that can share the pass."""
         begun = time.perf_counter()
         together = [lane for lane in self.lanes if shares_passes(lane.cache)]
@@ -90,11 +83,11 @@ class LiveSession:
             if group:
                 read_context(self.loaded, group, self.ids)
         self.read_seconds = time.perf_counter() - begun
-        yield ContextRead(len(self.ids), self.read_seconds)
+        yield events.ContextRead(len(self.ids), self.read_seconds)
         for number in range(len(self.lanes)):
             yield self._settled(number)
 
-    def change_lane(self, number: int, choice: MethodChoice) -> Iterator[Event]:
+    def change_lane(self, number: int, choice: MethodChoice) -> Iterator[events.Event]:
         """Give a lane another method, budget or changed tokens: it alone is compressed again.
 
         `answer_again` then answers what was asked. The context's pass is not repeated where it is still held. Raises
@@ -109,7 +102,7 @@ class LiveSession:
             read_context(self.loaded, [lane], self.ids)
         yield self._settled(number)
 
-    def answer_again(self, number: int, sampling: Sampling) -> Iterator[Event]:
+    def answer_again(self, number: int, sampling: Sampling) -> Iterator[events.Event]:
         """Answer all questions again in a lane that was changed; other lanes stay as they are.
 
         For the KL its predictions are compared with the full cache's. Where those are not held, a copy of the full
@@ -122,7 +115,7 @@ class LiveSession:
         for turn, exchange in enumerate(self.history):
             if lane.failure:
                 return
-            yield QuestionAgain(turn, number, exchange.question)
+            yield events.QuestionAgain(turn, number, exchange.question)
             known = exchange.answers.get(0, [])
             is_cut = bool(known) and known[-1] not in self.end_ids
             limited = replace(sampling, max_new_tokens=len(known)) if is_cut else sampling
@@ -157,7 +150,7 @@ class LiveSession:
         for exchange in kept[known:]:
             self.repeat(exchange)
 
-    def repeat(self, exchange: Exchange) -> None:
+    def repeat(self, exchange: events.Exchange) -> None:
         """Read a question and the answers that were given to it, token by token, as when they were written."""
         lanes = [lane for lane in self.lanes if not lane.failure]
         answers = {lane: exchange.answers.get(self._number(lane), []) for lane in lanes}
@@ -172,7 +165,7 @@ class LiveSession:
             lane.follows = lane.follows and answer == answers.get(self.lanes[0])
         self.history.append(exchange)
 
-    def ask(self, question: str, sampling: Sampling | None = None) -> Iterator[Event]:
+    def ask(self, question: str, sampling: Sampling | None = None) -> Iterator[events.Event]:
         """Answer a question in all lanes, token by token.
 
         Raises UserError for an empty question or one that exceeds the model's window.
@@ -193,7 +186,7 @@ class LiveSession:
             self.go_back(self.turn)
             raise
         answers = {self._number(lane): list(lane.answer) for lane in lanes}
-        self.history.append(Exchange(question, answers, self._held(reference.logits)))
+        self.history.append(events.Exchange(question, answers, self._held(reference.logits)))
 
     def _held(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The logits, if they fit beside those of earlier questions."""
@@ -226,11 +219,11 @@ class LiveSession:
             for lane in self.lanes:
                 lane.checkpoints.pop(turn, None)
 
-    def _settled(self, number: int) -> Event:
+    def _settled(self, number: int) -> events.Event:
         lane = self.lanes[number]
         if lane.failure:
-            return LaneFailed(number, lane.failure)
-        return LaneSettled(number, lane.choice.label, lane.live_bytes, self.lanes[0].live_bytes)
+            return events.LaneFailed(number, lane.failure)
+        return events.LaneSettled(number, lane.choice.label, lane.live_bytes, self.lanes[0].live_bytes)
 
     def _number(self, lane: Lane) -> int:
         return self.lanes.index(lane)
@@ -292,20 +285,20 @@ class PrefixSession(LiveSession):
         lane.settle()
         return lane
 
-    def read_context(self) -> Iterator[Event]:
+    def read_context(self) -> Iterator[events.Event]:
         """Verify the slots, instead of reading anything. Raises UserError if they are damaged."""
         begun = time.perf_counter()
         for prefix in self.prefixes:
             prefix.verify()
-        yield ContextRead(len(self.ids), time.perf_counter() - begun)
+        yield events.ContextRead(len(self.ids), time.perf_counter() - begun)
         for number in range(len(self.lanes)):
             yield self._settled(number)
 
-    def _settled(self, number: int) -> Event:
+    def _settled(self, number: int) -> events.Event:
         lane = self.lanes[number]
         header = self.prefixes[number].header
-        return LaneSettled(number, lane.choice.label, lane.live_bytes, header.full_bytes - header.other_bytes)
+        return events.LaneSettled(number, lane.choice.label, lane.live_bytes, header.full_bytes - header.other_bytes)
 
-    def change_lane(self, number: int, choice: MethodChoice) -> Iterator[Event]:
+    def change_lane(self, number: int, choice: MethodChoice) -> Iterator[events.Event]:
         """Raise UserError: what a prefix has dropped cannot be compressed again."""
         raise UserError(FIXED)

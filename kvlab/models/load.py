@@ -20,15 +20,7 @@ from kvlab.core.attention.inline_attention import INLINE
 from kvlab.core.errors import UserError
 from kvlab.core.families import SUPPORTED, check_supported, model_class, prepare
 from kvlab.core.validation import check_ids, path_of
-from kvlab.models.checkpoint import (
-    check_files,
-    check_loaded,
-    check_size,
-    check_vocabulary,
-    no_foreign_code,
-    read_config,
-    reason,
-)
+from kvlab.models import checkpoint
 from kvlab.models.downloads import Report, fetch
 from kvlab.models.info.model_faults import about, no_tokenizer
 from kvlab.models.placement import device_map, empty_device_cache, input_device, pick_device, pick_dtype, quantization
@@ -175,19 +167,19 @@ def load_model(
     kind = pick_dtype(dtype, place)
     where = device_map(placement, place)
     packed = quantization(load_in)
-    raw = read_config(source.config_file(), source.name)
+    raw = checkpoint.read_config(source.config_file(), source.name)
     with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         if source.folder is not None and source.gguf is None:
-            check_files(source.folder, source.name)
-            check_size(config, source.folder, source.name)
+            checkpoint.check_files(source.folder, source.name)
+            checkpoint.check_size(config, source.folder, source.name)
         elif source.folder is None and report is not None:
             fetch(source, report)
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
         model, info = _read_weights(source, config, kind, where, packed)
-        check_loaded(model, info, source.name)
-        check_vocabulary(model, tokenizer, source.name)
+        checkpoint.check_loaded(model, info, source.name)
+        checkpoint.check_vocabulary(model, tokenizer, source.name)
         prepare(model).eval()
     known = {} if source.gguf is None else about(Path(source.where))
     return LoadedModel(
@@ -250,7 +242,7 @@ def load_tokenizer(
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
     """Load a model's tokenizer and config without its weights. Raises UserError as `load_model`."""
     source = _source(name_or_path, revision, cache_dir)
-    raw = read_config(source.config_file(), source.name)
+    raw = checkpoint.read_config(source.config_file(), source.name)
     with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
@@ -288,21 +280,21 @@ def _sentences(source: Source, raw: dict[str, Any]) -> Iterator[None]:
 def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
     name = source.name
     if "trust_remote_code" in str(error):
-        return no_foreign_code(name)
+        return checkpoint.no_foreign_code(name)
     if source.gguf is not None:
-        return f"The GGUF file {name!r} cannot be loaded ({reason(error)})."
+        return f"The GGUF file {name!r} cannot be loaded ({checkpoint.reason(error)})."
     packing = raw.get("quantization_config")
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
-        return f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason(error)})."
+        return f"The weights of {name!r} are in {kind} form, which cannot be read here ({checkpoint.reason(error)})."
     if source.folder is not None and (message := no_tokenizer(source.folder, name)):
         return message
     if isinstance(error, ImportError):
-        return f"The model {name!r} needs a package that is not installed ({reason(error)})."
+        return f"The model {name!r} needs a package that is not installed ({checkpoint.reason(error)})."
     if source.folder is None and isinstance(error, OSError):
-        return f"The files of {name!r} cannot be downloaded ({reason(error)}); only safetensors checkpoints are loaded."
+        return f"The files of {name!r} cannot be downloaded ({checkpoint.reason(error)}); only safetensors checkpoints are loaded."
     what = "folder" if source.folder is not None else "repository"
-    return f"The {what} {name!r} does not hold a loadable safetensors model ({reason(error)})."
+    return f"The {what} {name!r} does not hold a loadable safetensors model ({checkpoint.reason(error)})."
 
 
 _held: dict[tuple[object, ...], LoadedModel] = {}

@@ -22,16 +22,7 @@ from kvlab.evaluation.scoring.metrics import higher_is_better, packages
 from kvlab.models.info.names import context_length
 from kvlab.papers.exhibit import Needs
 from kvlab.requests.measurement import Evaluation, Measurement
-from kvlab.results.score_tables import (
-    PROMPT,
-    _values,
-    means_over_tasks,
-    paired_gap,
-    score_table,
-    shared_by_all_arms,
-    with_names,
-    without_preset,
-)
+from kvlab.results import score_tables
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
 from kvlab.views import scores as figures
@@ -63,7 +54,7 @@ class Arm:
     @property
     def label(self) -> str:
         """As tables and findings name it: `kvmerger:sigma_mode=1`; under which settings all are is said beside."""
-        return format_spec(self.method, without_preset(self.options))
+        return format_spec(self.method, score_tables.without_preset(self.options))
 
     @property
     def name(self) -> str:
@@ -137,7 +128,9 @@ class Experiment:
     def scores(self, sources: Sources) -> pd.DataFrame:
         """`score_table` of the experiment's rows; empty if there are none."""
         rows = self.rows(sources)
-        return sources.once(f"scores of {self}", lambda: score_table(rows)) if len(rows) else pd.DataFrame()
+        return (
+            sources.once(f"scores of {self}", lambda: score_tables.score_table(rows)) if len(rows) else pd.DataFrame()
+        )
 
     def needs(self, sources: Sources) -> Needs:
         """The measurement to run if `scores` is empty."""
@@ -191,8 +184,8 @@ def rows_of_arm(rows: pd.DataFrame, method: str, parameters: Mapping[str, JsonVa
 
 def _is_same(asked: str, settings: str, parameters: Mapping[str, JsonValue]) -> bool:
     """Whether a request with other option text ran with the options `parameters`, judged by its recorded settings."""
-    given = _values(asked or "{}")
-    real = _values(settings or "{}")
+    given = score_tables._values(asked or "{}")
+    real = score_tables._values(settings or "{}")
     if any(parameters.get(name) != value for name, value in given.items()):
         return False
     return all(name in real and real[name] == value for name, value in parameters.items() if name not in given)
@@ -201,7 +194,7 @@ def _is_same(asked: str, settings: str, parameters: Mapping[str, JsonValue]) -> 
 def origin_of(rows: pd.DataFrame) -> Provenance:
     """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
     names = ", ".join(sorted(rows["name"].unique()))
-    prompts = len(rows[PROMPT].drop_duplicates())
+    prompts = len(rows[score_tables.PROMPT].drop_duplicates())
     model = model_title(str(rows["model"].iloc[0]))
     digest = str(rows["model_digest"].iloc[0])[:12]
     parts = [f"{model} ({digest})", f"{prompts} prompts"]
@@ -217,18 +210,18 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
 
 def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:
     """Caption of `figures.score_against_budget` from its rows and table."""
-    means = means_over_tasks(rows, shared_by_all_arms(table), ["arm"])
+    means = score_tables.means_over_tasks(rows, score_tables.shared_by_all_arms(table), ["arm"])
     return figures.caption_score_against_budget(means, panel)
 
 
 def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> str:
     """Caption of `figures.score_by_option` from its rows and table."""
-    return figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
+    return figures.caption_score_by_option(score_tables.means_over_tasks(rows, table, ["asked", option]), option)
 
 
 def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> str:
     """Caption of `figures.benchmark_table` from its rows and table."""
-    return figures.caption_benchmark_table(means_over_tasks(rows, table))
+    return figures.caption_benchmark_table(score_tables.means_over_tasks(rows, table))
 
 
 def gap(
@@ -240,11 +233,11 @@ def gap(
     higher is better. Averaged over tasks as in `kvlab.evaluation.results.summary.over_tasks`: a prompt at several
     budgets is one sample. None without common prompts.
     """
-    higher = with_names(rows[rows["metric"].map(higher_is_better)])
+    higher = score_tables.with_names(rows[rows["metric"].map(higher_is_better)])
     if budget is not None:
         higher = higher[higher["budget"] == budget]
     one, other = (higher[higher["arm"] == arm] for arm in (first, second))
-    return paired_gap(one, other, [*PROMPT, "budget", "question_aware"], column)
+    return score_tables.paired_gap(one, other, [*score_tables.PROMPT, "budget", "question_aware"], column)
 
 
 def score_text(one: Interval | None, show: Callable[[float], str] = number) -> str:

@@ -13,34 +13,11 @@ import pandas as pd
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
 from kvlab.evaluation.scoring.metrics import higher_is_better
-from kvlab.papers.evaluations import (
-    ABLE,
-    AHEAD,
-    NOT_BEHIND,
-    OWN_TASKS,
-    Arm,
-    Experiment,
-    caption_by_budget,
-    caption_by_option,
-    caption_table,
-    contest,
-    gap_text,
-    origin_of,
-    score_text,
-    unable,
-)
+from kvlab.papers import evaluations
 from kvlab.papers.exhibit import Choice, Drawn, Needs, Paper
 from kvlab.papers.paper_tables import grey_table, paper_gap, paper_values
 from kvlab.requests.measurement import Measurement
-from kvlab.results.score_tables import (
-    PROMPT,
-    full_score,
-    option_column,
-    paired_gap,
-    score_table,
-    shared_budgets,
-    without_preset,
-)
+from kvlab.results import score_tables
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
 from kvlab.views import scores as figures
@@ -48,9 +25,9 @@ from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import arm_text, percent
 
 LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
-THRESHOLDS = {"ahead": AHEAD, "not behind": NOT_BEHIND, "level KL": LEVEL_KL}
+THRESHOLDS = {"ahead": evaluations.AHEAD, "not behind": evaluations.NOT_BEHIND, "level KL": LEVEL_KL}
 TASKS = {
-    "own": OWN_TASKS,
+    "own": evaluations.OWN_TASKS,
     "further": ("needle_multivalue", "needle_multiquery", "variable_tracking", "copy"),
     "needles": ("needle", "key_value"),
     "text": ("next_token_kl",),
@@ -92,13 +69,13 @@ class Panel:
     drawn: `budget`, `table` or `option`.
     """
 
-    experiment: Experiment
+    experiment: evaluations.Experiment
     claim: PairClaim
     drawers: Mapping[str, str]
     heading: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def name_of(self, arm: Arm) -> str:
+    def name_of(self, arm: evaluations.Arm) -> str:
         """A short name that tells the arms apart."""
         return self.names.get(arm.name) or arm_text(arm.label)
 
@@ -108,17 +85,19 @@ class Panel:
         Not judged if the full cache fails the tasks.
         """
         claim = self.claim
-        full = full_score(rows)
-        if full is not None and full.mean < ABLE:
-            return unable(claim.says, f"The full cache itself scores {score_text(full)} on these tasks.", full.n)
-        table = score_table(rows)
+        full = score_tables.full_score(rows)
+        if full is not None and full.mean < evaluations.ABLE:
+            return evaluations.unable(
+                claim.says, f"The full cache itself scores {evaluations.score_text(full)} on these tasks.", full.n
+            )
+        table = score_tables.score_table(rows)
         compressed = table[table["method"] != FULL.method]
         best = compressed.loc[compressed["score"].idxmax()]
         most = table.loc[table["method"] == FULL.method, "score"].max()
-        if claim.able_arm and best["score"] < ABLE * most:
+        if claim.able_arm and best["score"] < evaluations.ABLE * most:
             reached = f"where the full cache reaches {most:.3g}"
             text = f"No arm scores above {figures.line_text(best)} on any task, {reached}."
-            return unable(claim.says, text)
+            return evaluations.unable(claim.says, text)
 
         gaps = {}
         values: dict[str, float | None] = {}
@@ -126,10 +105,12 @@ class Panel:
             large, small = claim.larger
             for task, group in rows[rows["method"] != FULL.method].groupby("task", sort=False):
                 one, other = (group[group["budget"] == budget] for budget in (large, small))
-                gaps[f"{task}, {large:g} minus {small:g} slots"] = paired_gap(one, other, PROMPT)
+                gaps[f"{task}, {large:g} minus {small:g} slots"] = score_tables.paired_gap(
+                    one, other, score_tables.PROMPT
+                )
         budgets = sorted(rows.loc[rows["method"] != FULL.method, "budget"].unique(), reverse=True)
         for first, second, *at in claim.pairs:
-            one, other = Arm.parse(first), Arm.parse(second)
+            one, other = evaluations.Arm.parse(first), evaluations.Arm.parse(second)
             for budget in at or (budgets if claim.each_budget else [None]):
                 name = f"{self.name_of(one)} minus {self.name_of(other)}"
                 named_at = budgets[0] if budget is None and len(budgets) == 1 else budget
@@ -140,20 +121,22 @@ class Panel:
                 if values[name] is None and one.method != other.method:
                     values[name] = paper_gap(printed, one.method, other.method, asked)
         beside = {
-            f"{self.name_of(Arm.parse(first))} minus {self.name_of(Arm.parse(second))}": difference(
-                rows, Arm.parse(first), Arm.parse(second)
+            f"{self.name_of(evaluations.Arm.parse(first))} minus {self.name_of(evaluations.Arm.parse(second))}": difference(
+                rows, evaluations.Arm.parse(first), evaluations.Arm.parse(second)
             )
             for first, second in claim.beside
         }
-        shown = "; ".join(f"{name} {gap_text(found)}" for name, found in {**beside, **gaps}.items())
+        shown = "; ".join(f"{name} {evaluations.gap_text(found)}" for name, found in {**beside, **gaps}.items())
         measured = "Mean score" if full is not None else "Nats of KL saved"
         finding = f"{measured} on the same prompts, with its 95 % interval: {shown or 'none'}."
         if full is not None:
-            finding += f" The full cache scores {score_text(full)}."
-        return contest(claim.says, gaps, finding, settle, THRESHOLDS[claim.threshold], values)
+            finding += f" The full cache scores {evaluations.score_text(full)}."
+        return evaluations.contest(claim.says, gaps, finding, settle, THRESHOLDS[claim.threshold], values)
 
 
-def difference(rows: pd.DataFrame, first: Arm, second: Arm, budget: float | None = None) -> Interval | None:
+def difference(
+    rows: pd.DataFrame, first: evaluations.Arm, second: evaluations.Arm, budget: float | None = None
+) -> Interval | None:
     """Mean of arm `first` minus arm `second` over their common prompts and budgets, with its 95 % interval.
 
     Positive if `first` is better: where only metrics are known of which less is better, the sign is turned; else these
@@ -161,17 +144,21 @@ def difference(rows: pd.DataFrame, first: Arm, second: Arm, budget: float | None
     """
     is_higher = rows["metric"].map(higher_is_better)
     known = rows[is_higher] if is_higher.any() else rows.assign(score=-rows["score"])
-    keys = [*PROMPT, "question_aware", *([] if second.method == FULL.method else ["budget"])]
+    keys = [*score_tables.PROMPT, "question_aware", *([] if second.method == FULL.method else ["budget"])]
     sides = []
     for arm in (first, second):
-        options = without_preset(arm.options)
+        options = score_tables.without_preset(arm.options)
         mine = known[known["method"] == arm.method]
         if arm.method != FULL.method:
-            same = {text for text in mine["hyper_parameters"].unique() if without_preset(json.loads(text)) == options}
+            same = {
+                text
+                for text in mine["hyper_parameters"].unique()
+                if score_tables.without_preset(json.loads(text)) == options
+            }
             mine = mine[mine["hyper_parameters"].isin(same)]
             mine = mine if budget is None else mine[mine["budget"] == budget]
         sides.append(mine)
-    return paired_gap(sides[0], sides[1], keys) if all(map(len, sides)) else None
+    return score_tables.paired_gap(sides[0], sides[1], keys) if all(map(len, sides)) else None
 
 
 @dataclass(frozen=True)
@@ -184,7 +171,7 @@ class ScoreExhibit:
 
     paper: Paper
     slug: str
-    experiment: Experiment
+    experiment: evaluations.Experiment
     panels: tuple[Panel, ...]
     option: str = ""
     default: str = ""
@@ -209,32 +196,37 @@ class ScoreExhibit:
     def _drawings(
         self, panel: Panel, rows: pd.DataFrame, claim: Claim, printed: pd.DataFrame, theme: Theme
     ) -> list[Drawn]:
-        table = score_table(rows)
+        table = score_tables.score_table(rows)
         renamed = {}
         for method, text, label in table[["method", "options", "arm"]].drop_duplicates().itertuples(index=False):
-            options = without_preset(json.loads(text))
+            options = score_tables.without_preset(json.loads(text))
             for arm in panel.experiment.arms:
-                if arm.name in panel.names and (arm.method, without_preset(arm.options)) == (method, options):
+                if arm.name in panel.names and (arm.method, score_tables.without_preset(arm.options)) == (
+                    method,
+                    options,
+                ):
                     renamed[label] = panel.names[arm.name]
         drawn: list[Drawn] = []
         for name, drawer in panel.drawers.items():
             frame = table.assign(arm=table["arm"].replace(renamed)) if renamed else table
             if drawer == "budget":
                 figure = figures.score_against_budget(frame, theme, panel.heading)
-                caption = caption_by_budget(rows, table)
+                caption = evaluations.caption_by_budget(rows, table)
             elif drawer == "option":
-                frame = option_column(shared_budgets(table), self.option)
+                frame = score_tables.option_column(score_tables.shared_budgets(table), self.option)
                 frame = frame.replace({self.option: {"default": self.default}}) if self.default else frame
                 figure = figures.score_by_option(frame, self.option, theme, panel.heading)
-                caption = caption_by_option(rows, frame, self.option)
+                caption = evaluations.caption_by_option(rows, frame, self.option)
             else:
                 figure = figures.benchmark_table(frame, theme, *([panel.heading] if panel.heading else []))
-                caption = caption_table(rows, table)
+                caption = evaluations.caption_table(rows, table)
             for label in sorted(renamed, key=len, reverse=True):
                 caption = caption.replace(label, renamed[label])
             is_first = not drawn
             grey = grey_table(printed) if is_first and len(printed) else None
-            drawn.append(Drawn(name, figure, frame, caption, origin_of(rows), claim if is_first else None, grey))
+            drawn.append(
+                Drawn(name, figure, frame, caption, evaluations.origin_of(rows), claim if is_first else None, grey)
+            )
         return drawn
 
 
@@ -242,12 +234,14 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of prompts that all arms have at one budget; all rows if there is no such prompt."""
     arm = rows["method"] + rows["hyper_parameters"]
     compressed = rows.assign(arm=arm)[rows["method"] != FULL.method]
-    asked = compressed.groupby([*PROMPT, "budget"], dropna=False)["arm"].nunique()
+    asked = compressed.groupby([*score_tables.PROMPT, "budget"], dropna=False)["arm"].nunique()
     common = asked[asked == compressed["arm"].nunique()].reset_index()
     if common.empty:
         return rows
-    same = rows.merge(common[[*PROMPT, "budget"]], on=[*PROMPT, "budget"])
-    full = rows[rows["method"] == FULL.method].merge(common[PROMPT].drop_duplicates(), on=PROMPT)
+    same = rows.merge(common[[*score_tables.PROMPT, "budget"]], on=[*score_tables.PROMPT, "budget"])
+    full = rows[rows["method"] == FULL.method].merge(
+        common[score_tables.PROMPT].drop_duplicates(), on=score_tables.PROMPT
+    )
     return pd.concat([full, same], ignore_index=True)
 
 
@@ -267,7 +261,7 @@ def score_exhibit(paper: Paper, slug: str, row: dict[str, Any]) -> ScoreExhibit:
             claim["pairs"] = [(first, arm) for arm in arms if arm != first]
         for name in ("pairs", "beside"):
             claim[name] = tuple(map(tuple, claim.get(name, ())))
-        names = dict(zip((Arm.parse(arm).name for arm in arms), fields["names"] or (), strict=False))
+        names = dict(zip((evaluations.Arm.parse(arm).name for arm in arms), fields["names"] or (), strict=False))
         panels.append(
             Panel(
                 _experiment(paper, slug, row, arms),
@@ -289,13 +283,13 @@ def score_exhibit(paper: Paper, slug: str, row: dict[str, Any]) -> ScoreExhibit:
     )
 
 
-def _experiment(paper: Paper, slug: str, row: Mapping[str, Any], arms: Sequence[str]) -> Experiment:
+def _experiment(paper: Paper, slug: str, row: Mapping[str, Any], arms: Sequence[str]) -> evaluations.Experiment:
     others: dict[str, Any] = {
         name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in EXPERIMENT if name in row
     }
-    return Experiment(
+    return evaluations.Experiment(
         f"{paper}-{slug}",
-        tuple(Arm.parse(arm) for arm in arms if arm != FULL.method),
+        tuple(evaluations.Arm.parse(arm) for arm in arms if arm != FULL.method),
         tuple(row["budgets"]),
         TASKS[row.get("tasks", "own")] if isinstance(row.get("tasks", "own"), str) else tuple(row["tasks"]),
         **others,

@@ -12,20 +12,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.core.choice import FULL
 from kvlab.trace.reader import Run
+from kvlab.views.base import palette
 from kvlab.views.base.head_map import colours_at, ink_on
 from kvlab.views.base.lines import hatch
-from kvlab.views.base.palette import (
-    FATES,
-    HUES,
-    SEQUENTIAL,
-    STATE_COLOURS,
-    SURFACES,
-    VERDICTS,
-    Theme,
-    mix,
-    pick,
-    run_styles,
-)
 from kvlab.views.base.template import INK, NO_GRID, QUIET, finish, no_fading
 from kvlab.views.base.view import view
 from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, visible
@@ -90,7 +79,7 @@ def spans(
 
 
 @spans.figure
-def draw_spans(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     """Spans (down) by runs (across): the share kept whole, the strip of fates under it, and the answers below.
 
     customdata of every cell begins with run id and first token of the span.
@@ -101,7 +90,12 @@ def draw_spans(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     if len(answers):
         figure.add_trace(_answer_grounds(answers, theme))
     if cells["first_dead"].any():
-        look = {"symbol": "square-open", "size": 12, "color": pick(HUES["red"], theme), "line": {"width": 2.5}}
+        look = {
+            "symbol": "square-open",
+            "size": 12,
+            "color": palette.pick(palette.HUES["red"], theme),
+            "line": {"width": 2.5},
+        }
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=DEAD_LABEL, hoverinfo="skip")
     last = float(answers["y"].max()) if len(answers) else len(rows) - 1.0
     moment = moment_of(frame)
@@ -191,7 +185,7 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
     return names
 
 
-def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
+def _grounds(cells: pd.DataFrame, theme: palette.Theme) -> go.Bar:
     """A clickable card behind each cell, in the colour of the share kept whole."""
     return go.Bar(
         x=cells["x"],
@@ -206,14 +200,14 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
     )
 
 
-def _strips(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
+def _strips(cells: pd.DataFrame, theme: palette.Theme) -> list[go.Bar]:
     """The shares kept, merged and dropped from left to right, in the colours and patterns of the board."""
     room = WIDTH - 0.1
     traces = []
     before = np.zeros(len(cells))
-    for fate, (name, state, pattern) in FATES.items():
+    for fate, (name, state, pattern) in palette.FATES.items():
         share = cells[fate].to_numpy(float)
-        colour = pick(STATE_COLOURS[state], theme)
+        colour = palette.pick(palette.STATE_COLOURS[state], theme)
         traces.append(
             go.Bar(
                 x=cells["x"] - room / 2 + room * (before + share / 2),
@@ -225,7 +219,7 @@ def _strips(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 marker={
                     "color": colour,
                     "pattern": hatch(pattern, colour, theme, size=4),
-                    "line": {"width": 0.5, "color": SURFACES[theme]},
+                    "line": {"width": 0.5, "color": palette.SURFACES[theme]},
                 },
                 **no_fading(),
             )
@@ -251,8 +245,8 @@ def _answer_rows(cells: pd.DataFrame, below: int) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["name", "x", "y", "kind", "words"])
 
 
-def _answer_grounds(answers: pd.DataFrame, theme: Theme) -> go.Bar:
-    colours = [pick(HUES[VERDICTS[kind][1]], theme) for kind in answers["kind"]]
+def _answer_grounds(answers: pd.DataFrame, theme: palette.Theme) -> go.Bar:
+    colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
     return go.Bar(
         x=answers["x"],
         y=[HEIGHT] * len(answers),
@@ -260,7 +254,7 @@ def _answer_grounds(answers: pd.DataFrame, theme: Theme) -> go.Bar:
         width=WIDTH,
         showlegend=False,
         marker={
-            "color": [mix(colour, SURFACES[theme], 0.86) for colour in colours],
+            "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
             "line": {"color": colours, "width": 1.5},
         },
         customdata=answers[["name", "words"]].to_numpy(),
@@ -269,7 +263,7 @@ def _answer_grounds(answers: pd.DataFrame, theme: Theme) -> go.Bar:
     )
 
 
-def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
+def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: palette.Theme) -> list[dict[str, Any]]:
     """The share kept whole in each cell with the mark of its rule, and the words of the answers, where they fit."""
     pixels = PAGE_PIXELS / columns
     if pixels < NARROW:
@@ -282,7 +276,7 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: Th
         ground = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
         written.append((cell.x, cell.y - 0.13, text, ink_on(ground)))
     for line in answers.itertuples():
-        sign = VERDICTS[line.kind][0]
+        sign = palette.VERDICTS[line.kind][0]
         words = line.words if line.name != "answer" else f"{sign} {line.words}" if pixels >= 1.5 * ROOMY else sign
         written.append((line.x, line.y, html.escape(words, quote=False), INK[theme]))
     return [
@@ -298,9 +292,9 @@ def _short(share: float) -> str:
     return f"{100 * share:.0f}" if share == 0 or share >= 0.0995 else f"{100 * share:.1f}"
 
 
-def _outlines(cells: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:
+def _outlines(cells: pd.DataFrame, theme: palette.Theme) -> list[dict[str, Any]]:
     """Around the largest budget at which a span is dead, seen on every ground."""
-    edges = [(SURFACES[theme], 5), (pick(HUES["red"], theme), 2.5)]
+    edges = [(palette.SURFACES[theme], 5), (palette.pick(palette.HUES["red"], theme), 2.5)]
     return [
         {
             "type": "rect",
@@ -316,9 +310,11 @@ def _outlines(cells: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:
     ]
 
 
-def _colours(cells: pd.DataFrame, theme: Theme) -> list[str]:
+def _colours(cells: pd.DataFrame, theme: palette.Theme) -> list[str]:
     """#RRGGBB of the share of each cell that is kept whole."""
-    scale = [(place / (len(SEQUENTIAL[theme]) - 1), colour) for place, colour in enumerate(SEQUENTIAL[theme])]
+    scale = [
+        (place / (len(palette.SEQUENTIAL[theme]) - 1), colour) for place, colour in enumerate(palette.SEQUENTIAL[theme])
+    ]
     return [
         "#{:02X}{:02X}{:02X}".format(*(round(channel) for channel in colour))
         for colour in colours_at(scale, cells["kept"].to_numpy(float))
@@ -327,7 +323,7 @@ def _colours(cells: pd.DataFrame, theme: Theme) -> list[str]:
 
 def cell_words(cell: Any) -> str:
     """Hover text of a cell."""
-    shares = ", ".join(f"{percent(getattr(cell, fate))} {name}" for fate, (name, *_) in FATES.items())
+    shares = ", ".join(f"{percent(getattr(cell, fate))} {name}" for fate, (name, *_) in palette.FATES.items())
     parts = [
         f"<b>{visible(cell.label, 60).replace('·', ' ')}</b>: {visible(cell.span, 40).replace('·', ' ')}",
         f"{plural(cell.tokens, 'token')} from token {cell.first}",
@@ -346,7 +342,7 @@ spans_by_budget = view("spans_by_budget", title="What is kept of each part, by b
 
 
 @spans_by_budget.figure
-def draw_spans_by_budget(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+def draw_spans_by_budget(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     """A panel per span: the share kept whole by the slots that are left after the prompt, a line per method.
 
     A filled mark is a right answer, an open one another or an unknown one.
@@ -368,12 +364,12 @@ def draw_spans_by_budget(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         horizontal_spacing=0.03,
         vertical_spacing=min(0.3, 0.34 / down),
     )
-    styles = run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
+    styles = palette.run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
     for place, span in enumerate(parts["span"]):
         at = {"row": down - place // across, "col": place % across + 1}
         for row, style in styles.items():
             line = drawn[(drawn["span"] == span) & (drawn["row"] == row)].sort_values("slots")
-            fill = [style.colour if verdict == "right" else SURFACES[theme] for verdict in line["verdict"]]
+            fill = [style.colour if verdict == "right" else palette.SURFACES[theme] for verdict in line["verdict"]]
             figure.add_scatter(
                 x=100 * line["slots"],
                 y=100 * line["kept"],

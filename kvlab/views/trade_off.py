@@ -17,18 +17,9 @@ from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axi
 from kvlab.views.base.view import view
 from kvlab.views.base.words import AXES, byte_size, byte_unit, join_names, near, number, percent, visible
 from kvlab.views.compare import FLOOR
+from kvlab.views.frames import trade_off
 from kvlab.views.frames.board import check_answer, expected_answer, places, verdicts
 from kvlab.views.frames.compare import headline
-from kvlab.views.frames.trade_off import (
-    HELD,
-    UNEQUAL,
-    at_budget,
-    best_points,
-    measures_kl,
-    run_points,
-    unequal_bytes,
-    with_axis,
-)
 from kvlab.views.frames.verdict import KINDS
 
 PLOT = (520.0, 290.0)  # pixels of the plot on a narrow page, for its labels
@@ -41,12 +32,12 @@ def quality(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run (`run_points`), with its verdict where the comparison has an expected answer."""
     expected = expected_answer(runs, Labels())
     table = headline(runs) if expected is None else verdicts(runs, check_answer(runs, expected))
-    return run_points(table, places(runs))
+    return trade_off.run_points(table, places(runs))
 
 
 @quality.figure
 def quality_against_bytes(
-    points: pd.DataFrame, theme: Theme = "light", budget: str = "", axis: str = HELD
+    points: pd.DataFrame, theme: Theme = "light", budget: str = "", axis: str = trade_off.HELD
 ) -> go.Figure:
     """Quality against bytes, one labelled point per run or cell, from `trade_off.run_points` or `batch_points`.
 
@@ -54,10 +45,10 @@ def quality_against_bytes(
     `budget`, its points are filled and labelled, the others are small. The axes show the compressed runs; the full
     cache is a line, at the right edge if it has far more bytes.
     """
-    points = with_axis(points, axis)
+    points = trade_off.with_axis(points, axis)
     known = points[points["quality"].notna() & points["live_bytes"].notna()]
     drawn = known[known["method"] != "full"]
-    is_kl = measures_kl(points)
+    is_kl = trade_off.measures_kl(points)
     factor, unit = byte_unit(float(drawn["live_bytes"].max()) if len(drawn) else 1)
     drawn = drawn.assign(x=drawn["live_bytes"] / factor)
     for name in ("quality", "low", "high"):
@@ -67,14 +58,14 @@ def quality_against_bytes(
     if is_kl:
         ends = pd.concat([drawn[name].dropna() for name in ("quality", "low", "high")])
         up = _zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6)
-    drawn["chosen"] = drawn.index.isin(at_budget(drawn, budget).index)
+    drawn["chosen"] = drawn.index.isin(trade_off.at_budget(drawn, budget).index)
     drawn = drawn.sort_values("x", kind="stable")
     figure = go.Figure()
     styles = run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
     for row, style in styles.items():
         _add_method(figure, drawn[drawn["row"] == row], style, unit, is_kl)
     # Lines of several budgets and a frontier cannot be told apart.
-    best = drawn.loc[best_points(known).index] if drawn["row"].is_unique else drawn.head(0)
+    best = drawn.loc[trade_off.best_points(known).index] if drawn["row"].is_unique else drawn.head(0)
     if len(best) > 1:
         line = {"color": QUIET[theme], "width": 1.5, "shape": "hv", "dash": "dot"}
         figure.add_scatter(
@@ -99,7 +90,7 @@ def quality_against_bytes(
 
 def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, legend: bool, theme: Theme) -> None:
     """Titles, axes and height; `cut` is whether the axis of bytes begins above 0."""
-    is_kl = measures_kl(drawn)
+    is_kl = trade_off.measures_kl(drawn)
     count = int(drawn["prompts"].max()) if len(drawn) else 1
     what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}, 95 % intervals"
     x = f"{across}: fewer is better{', axis not from 0' if cut else ''}"
@@ -247,24 +238,24 @@ def _label_points(
 
 
 @quality.caption
-def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
+def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = trade_off.HELD) -> str:
     """The best run for its bytes, and which methods hold more bytes than others of their budget."""
-    unequal = caption_unequal_bytes(points, budget) if axis == HELD else ""
+    unequal = caption_unequal_bytes(points, budget) if axis == trade_off.HELD else ""
     return f"{_best_for_bytes(points, budget, axis)} {unequal}".strip()
 
 
 def _best_for_bytes(points: pd.DataFrame, budget: str, axis: str) -> str:
     """The right runs with the fewest bytes; without verdicts, the run of the best quality."""
-    shown = at_budget(with_axis(points, axis), budget)
+    shown = trade_off.at_budget(trade_off.with_axis(points, axis), budget)
     compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if compressed.empty:
         return "No compressed run recorded both its memory and its quality."
-    is_kl = measures_kl(points)
+    is_kl = trade_off.measures_kl(points)
     size = compressed["live_bytes"]
     name = "row" if budget else "label"
     right = compressed["verdict"] == "right"
     if right.any():
-        few = compressed[right & (size <= (1 + UNEQUAL) * size[right].min())]
+        few = compressed[right & (size <= (1 + trade_off.UNEQUAL) * size[right].min())]
         few = few.sort_values(["live_bytes", "quality"], ascending=[True, is_kl], kind="stable")
         return f"Right at the fewest bytes: {_sized_names(few, name)}."
     if not is_kl and compressed["quality"].max() <= 0:
@@ -283,7 +274,7 @@ def _best_for_bytes(points: pd.DataFrame, budget: str, axis: str) -> str:
 
 def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
     """Which runs hold over `UNEQUAL` more than the median of their budget; "" if none does."""
-    above = unequal_bytes(at_budget(points, budget))
+    above = trade_off.unequal_bytes(trade_off.at_budget(points, budget))
     if above.empty:
         return ""
     names = _sized_names(above, "row" if budget else "label")

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
-from kvlab.core.attention.layer_handoff import (
-    AttendingLayer,
-    AttentionCall,
-    PassResults,
-    offer_layer,
-    take_offered_layer,
-)
+from kvlab.core.attention import layer_handoff
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import take_states
 from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
@@ -63,7 +57,9 @@ class Branch:
             self.seconds += now() - begun
 
 
-Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
+Arrived = tuple[
+    layer_handoff.AttendingLayer, Tensor, Tensor
+]  # what attends in place of a branch's layer, its keys and values
 
 
 class Serving(Protocol):
@@ -109,14 +105,14 @@ class FanOutLayer(UnboundedLayer):
             value_states = value_states.contiguous()
         for branch in self._active():
             self._append(branch, key_states, value_states)
-        offer_layer(self, key_states)
+        layer_handoff.offer_layer(self, key_states)
         return key_states, value_states
 
     def _append(self, branch: Branch, key_states: Tensor, value_states: Tensor) -> None:
         def append() -> None:
             rows = branch.rows
             keys, values = branch.cache.update(key_states[rows], value_states[rows], self.layer_idx)
-            attending = take_offered_layer(keys)
+            attending = layer_handoff.take_offered_layer(keys)
             assert attending is not None, "a compressed layer always attends by itself"
             self._arrived[branch] = attending, keys, values
 
@@ -126,7 +122,7 @@ class FanOutLayer(UnboundedLayer):
             table, first_table = (self._layer(one).buckets[0].table for one in (branch, first))
             table.share_states(first_table)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: layer_handoff.AttentionCall) -> Tensor:
         """Output (B, Hq, q, d). Raises the first error if every branch has failed."""
         if self.serving.is_split:
             outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
@@ -135,7 +131,7 @@ class FanOutLayer(UnboundedLayer):
             parts = [torch.zeros_like(query[one.rows]) if output is None else output for one, output in pairs]
             whole = torch.cat(parts)
         else:
-            results = PassResults(self.serving.now)
+            results = layer_handoff.PassResults(self.serving.now)
             for branch in self._active():
                 weights = optional(branch.cache.settings.pipeline.score, "row_weights")
                 if weights is not None and query.shape[2] > 1:
@@ -145,13 +141,15 @@ class FanOutLayer(UnboundedLayer):
         self.serving.check()
         return whole
 
-    def _share(self, branch: Branch, query: Tensor, call: AttentionCall, results: PassResults) -> Tensor | None:
+    def _share(
+        self, branch: Branch, query: Tensor, call: layer_handoff.AttentionCall, results: layer_handoff.PassResults
+    ) -> Tensor | None:
         results.charged = 0.0
         output = self._attend(branch, query, call._replace(results=results))
         branch.charged += results.charged
         return output
 
-    def _attend(self, branch: Branch, query: Tensor, call: AttentionCall) -> Tensor | None:
+    def _attend(self, branch: Branch, query: Tensor, call: layer_handoff.AttentionCall) -> Tensor | None:
         if branch.error is not None or branch not in self._arrived:
             return None
         layer, keys, values = self._arrived.pop(branch)
@@ -197,7 +195,7 @@ class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
         FanOutLayer.reset(self)
 
 
-def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
+def _rows_of(call: layer_handoff.AttentionCall, branch: Branch) -> layer_handoff.AttentionCall:
     """The call for the branch's rows of the batch."""
     if call.padding is None and call.hidden_states is None:
         return call

@@ -29,26 +29,7 @@ from kvlab.core.validation import check_text, in_one_sentence, path_of, whole_nu
 from kvlab.engine.environment import versions
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prefix.provenance import check_model, choice_of, header_of, method_of, read_text
-from kvlab.library.prefixes import (
-    FORMAT,
-    HEADER,
-    LENGTH,
-    MARK,
-    PADDING,
-    SEAL,
-    STATE,
-    SUMS,
-    TEXTS,
-    LayerTable,
-    PrefixFile,
-    PrefixHeader,
-    PrefixText,
-    check_tensors,
-    damage_error,
-    read_prefix,
-    read_texts,
-    seal,
-)
+from kvlab.library import prefixes
 from kvlab.models.chat import Turns, chat_of, decode_answer, window_of
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import ModelRequest
@@ -127,24 +108,32 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     end = 0
     for name, tensor in tensors.items():
         if gap := -end % ALIGNMENT:
-            layout[f"{PADDING}{len(layout)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
+            layout[f"{prefixes.PADDING}{len(layout)}"] = {
+                "dtype": "U8",
+                "shape": [gap],
+                "data_offsets": [end, end + gap],
+            }
             end += gap
         place = {"dtype": NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [end, end + tensor.nbytes]}
         layout[name] = place
         end = end + tensor.nbytes
     metadata = {
         **about,
-        SUMS: json.dumps({name: hashlib.sha256(_bytes(one).data).hexdigest() for name, one in tensors.items()}),
+        prefixes.SUMS: json.dumps(
+            {name: hashlib.sha256(_bytes(one).data).hexdigest() for name, one in tensors.items()}
+        ),
     }
-    header = json.dumps({**layout, "__metadata__": {**metadata, SEAL: seal(layout, metadata)}}).encode()
-    header += b" " * (-(LENGTH + len(header)) % ALIGNMENT)
+    header = json.dumps(
+        {**layout, "__metadata__": {**metadata, prefixes.SEAL: prefixes.seal(layout, metadata)}}
+    ).encode()
+    header += b" " * (-(prefixes.LENGTH + len(header)) % ALIGNMENT)
     with path.open("wb") as file:
-        file.write(len(header).to_bytes(LENGTH, "little") + header)
+        file.write(len(header).to_bytes(prefixes.LENGTH, "little") + header)
         for name, place in layout.items():
             _write(file, _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8))
 
 
-def mapped_tensors(file: PrefixFile) -> dict[str, Tensor]:
+def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:
     """The tensors by name, in memory that is read from the file when it is used; changes stay in this process.
 
     Raises UserError if the file's header does not describe tensors.
@@ -155,7 +144,7 @@ def mapped_tensors(file: PrefixFile) -> dict[str, Tensor]:
         try:
             found[name] = whole[start:end].view(DTYPES[kind]).reshape(shape)
         except (KeyError, RuntimeError) as error:
-            raise damage_error(file.path, name) from error
+            raise prefixes.damage_error(file.path, name) from error
     return found
 
 
@@ -169,11 +158,12 @@ def _write(file: BinaryIO, content: np.ndarray) -> None:
         file.write(content.data)
 
 
-def with_memory(header: PrefixHeader, cache: CompressedCache) -> PrefixHeader:
+def with_memory(header: prefixes.PrefixHeader, cache: CompressedCache) -> prefixes.PrefixHeader:
     """The header with the cache's tokens, the memory of its layers, and that of a full cache."""
     memory = cache.memory()
     layers = tuple(
-        LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers
+        prefixes.LayerTable(**{name: getattr(one, name) for name in prefixes.LayerTable.model_fields})
+        for one in memory.layers
     )
     full = memory.sliding_bytes + cache.full_bytes()
     sizes = {"layers": layers, "other_bytes": memory.sliding_bytes, "full_bytes": full}
@@ -195,9 +185,9 @@ class Prefix:
     """
 
     model: LoadedModel
-    header: PrefixHeader
+    header: prefixes.PrefixHeader
     cache: CompressedCache = field(repr=False)
-    texts: tuple[PrefixText, ...] = field(repr=False)
+    texts: tuple[prefixes.PrefixText, ...] = field(repr=False)
     turns: Turns = field(repr=False)
     _check: Future[None] | None = field(default=None, repr=False)
 
@@ -263,13 +253,15 @@ class Prefix:
         return cls.of_cache(model, context, header, cache)
 
     @classmethod
-    def of_cache(cls, model: LoadedModel, context: str, header: PrefixHeader, cache: CompressedCache) -> Prefix:
+    def of_cache(
+        cls, model: LoadedModel, context: str, header: prefixes.PrefixHeader, cache: CompressedCache
+    ) -> Prefix:
         """A prefix of a cache that has read `context` and nothing else, as `header` tells; the cache becomes its own.
 
         Raises UserError for a setting of the chat template that would have no effect.
         """
         turns = _turns(model, header.chat, header.system, header.thinking)
-        return cls(model, with_memory(header, cache), cache, (PrefixText(kind=CONTEXT, text=context),), turns)
+        return cls(model, with_memory(header, cache), cache, (prefixes.PrefixText(kind=CONTEXT, text=context),), turns)
 
     @classmethod
     def load(cls, path: str | Path, model: LoadedModel) -> Prefix:
@@ -281,7 +273,7 @@ class Prefix:
         Raises UserError for a file that is missing, foreign, damaged, cut off or of a newer format, for another model,
         rope setting, dtype, kind of device or tokenizer, and for a method that does not exist here.
         """
-        file = read_prefix(path_of(path, "The prefix"))
+        file = prefixes.read_prefix(path_of(path, "The prefix"))
         header = file.header
         check_model(header, model)
         method = method_of(header)
@@ -289,9 +281,9 @@ class Prefix:
         restore_state(cache, CacheState(json.loads(file.state), mapped_tensors(file)), model.device)
         turns = _turns(model, header.chat, header.system, header.thinking)
         executor = ThreadPoolExecutor(1, "kvlab-checksums")
-        check = executor.submit(check_tensors, file)
+        check = executor.submit(prefixes.check_tensors, file)
         executor.shutdown(wait=False)
-        return cls(model, header, cache, tuple(read_texts(file)), turns, check)
+        return cls(model, header, cache, tuple(prefixes.read_texts(file)), turns, check)
 
     def save(self, path: str | Path) -> None:
         """Write the prefix to a safetensors file, in one step: a file of this name is replaced or stays as it is.
@@ -305,14 +297,14 @@ class Prefix:
         except TypeError as error:
             raise UserError(str(error)) from error
         texts = json.dumps([text.model_dump() for text in self.texts]).encode()
-        tensors = {**state.tensors, TEXTS: torch.frombuffer(bytearray(texts), dtype=torch.uint8)}
+        tensors = {**state.tensors, prefixes.TEXTS: torch.frombuffer(bytearray(texts), dtype=torch.uint8)}
         self.header = self.header.model_copy(
             update={"created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
         )
         about = {
-            MARK: str(FORMAT),
-            HEADER: self.header.as_json(),
-            STATE: json.dumps(state.values),
+            prefixes.MARK: str(prefixes.FORMAT),
+            prefixes.HEADER: self.header.as_json(),
+            prefixes.STATE: json.dumps(state.values),
         }
         replace_file(path_of(path, "The prefix"), lambda temporary: write_tensors(temporary, tensors, about))
 
@@ -335,7 +327,7 @@ class Prefix:
         cache = copy_cache(self.cache)
         answer = self._verified(lambda: write_answer(self.model, cache, ids, max_new_tokens))
         if keep:
-            said = PrefixText(kind=QUESTION, text=question), PrefixText(kind=ANSWER, text=answer.text)
+            said = prefixes.PrefixText(kind=QUESTION, text=question), prefixes.PrefixText(kind=ANSWER, text=answer.text)
             self._take_over(cache, said, questions=self.header.questions + 1)
         return answer
 
@@ -351,7 +343,7 @@ class Prefix:
         check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
         self._verified(lambda: next_logits(self.model, cache, ids))
-        self._take_over(cache, (PrefixText(kind=EXTENSION, text=more),))
+        self._take_over(cache, (prefixes.PrefixText(kind=EXTENSION, text=more),))
 
     def fork(self) -> Prefix:
         """A prefix of its own in the same state."""
@@ -369,7 +361,7 @@ class Prefix:
         finally:
             self.verify()
 
-    def _take_over(self, cache: CompressedCache, texts: tuple[PrefixText, ...], **changed: Any) -> None:
+    def _take_over(self, cache: CompressedCache, texts: tuple[prefixes.PrefixText, ...], **changed: Any) -> None:
         self.cache = cache
         self.texts = (*self.texts, *texts)
         self.header = with_memory(self.header.model_copy(update=changed), cache)

@@ -14,18 +14,7 @@ from kvlab.core.choice import FULL
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.evaluation.results.summary import with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
-from kvlab.papers.evaluations import (
-    ABLE,
-    OWN_TASKS,
-    Arm,
-    Experiment,
-    arms,
-    caption_by_budget,
-    contest,
-    gap,
-    gap_text,
-    unable,
-)
+from kvlab.papers import evaluations
 from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
@@ -173,7 +162,7 @@ def memory_claim(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     full = means[means["method"] == FULL.method]
     if ours.empty or full.empty:
         return Claim(SAVES, OPEN, "GVote and the full cache were not both evaluated on every task.")
-    if full["score"].iloc[0] < ABLE:
+    if full["score"].iloc[0] < evaluations.ABLE:
         beside = figures.line_text(full.iloc[0])
         return Claim(SAVES, OPEN, f"The full cache itself scores {beside} on these tasks.")
     rivals = means[~means["method"].isin((OURS, FULL.method))]
@@ -303,18 +292,24 @@ def everywhere(claims: dict[str, Claim], here: str) -> Claim:
 OURS = "gvote"
 JUDGED_AT = "gvote/fig-4"
 MEAN = "mean over tasks"
-ARMS = tuple(Arm(name) for name in (OURS, "streaming-llm", "snapkv", "adakv"))
+ARMS = tuple(evaluations.Arm(name) for name in (OURS, "streaming-llm", "snapkv", "adakv"))
 SWEEP = (0.1, 0.2, 0.3, 0.4, 0.5)
-EIGHT = (*OWN_TASKS, "needle_multivalue", "needle_multiquery", "variable_tracking", "copy")
-BY_LENGTH = Experiment("gvote-fig-1", ARMS, SWEEP, tasks=("needle", "key_value"), lengths=(512, 1024, 2048, 3584))
-BY_TASK = Experiment("gvote-fig-4", ARMS, SWEEP, tasks=EIGHT)
-BY_MODEL = Experiment("gvote-fig-5", ARMS, SWEEP)
-SAMPLES = Experiment("gvote-fig-6", arms(OURS, "samples", 1, 2, 4, 8, 16, 32))
-NUCLEUS = Experiment("gvote-fig-7", arms(OURS, "p_nuc", 0.8, 0.9, 0.95, 0.98))
+EIGHT = (*evaluations.OWN_TASKS, "needle_multivalue", "needle_multiquery", "variable_tracking", "copy")
+BY_LENGTH = evaluations.Experiment(
+    "gvote-fig-1", ARMS, SWEEP, tasks=("needle", "key_value"), lengths=(512, 1024, 2048, 3584)
+)
+BY_TASK = evaluations.Experiment("gvote-fig-4", ARMS, SWEEP, tasks=EIGHT)
+BY_MODEL = evaluations.Experiment("gvote-fig-5", ARMS, SWEEP)
+SAMPLES = evaluations.Experiment("gvote-fig-6", evaluations.arms(OURS, "samples", 1, 2, 4, 8, 16, 32))
+NUCLEUS = evaluations.Experiment("gvote-fig-7", evaluations.arms(OURS, "p_nuc", 0.8, 0.9, 0.95, 0.98))
 
 
 def against_usage(
-    experiment: Experiment, name: Callable[[pd.DataFrame], pd.Series], mean: bool, title: str, panel: str = "task"
+    experiment: evaluations.Experiment,
+    name: Callable[[pd.DataFrame], pd.Series],
+    mean: bool,
+    title: str,
+    panel: str = "task",
 ) -> Draw:
     """Scores against tokens kept, a panel per name of the rows, and GVote's usage; `panel`: what the names are."""
 
@@ -329,7 +324,7 @@ def against_usage(
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
         where = experiment.origin(sources)
-        caption = caption_by_budget(rows, table, panel)
+        caption = evaluations.caption_by_budget(rows, table, panel)
         used = usage_rows(rows)
         usage = own_rows(table)
         saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
@@ -391,7 +386,7 @@ def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 def has_known_settings(options: pd.Series) -> pd.Series:
     """Whether GVote ran with its paper's settings or the defaults."""
-    return options.isin(["{}", canonical_json(Arm(OURS).published)])
+    return options.isin(["{}", canonical_json(evaluations.Arm(OURS).published)])
 
 
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -434,7 +429,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
-    caption = caption_by_budget(pd.concat(asked, ignore_index=True), table, "model")
+    caption = evaluations.caption_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = everywhere(claims, model_title(here))
     return (Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
@@ -446,7 +441,7 @@ def _only(sources: Sources, model: str) -> Sources:
     return narrowed
 
 
-def over_option(experiment: Experiment, option: str, says: str) -> Draw:
+def over_option(experiment: evaluations.Experiment, option: str, says: str) -> Draw:
     """Score, usage and seconds by the values of an option."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -473,17 +468,19 @@ def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str,
     if len(means) < 2:
         return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
     best = means.loc[means["score"].idxmax()]
-    if best["score"] < ABLE:
+    if best["score"] < evaluations.ABLE:
         shown = figures.line_text(best)
-        return unable(says, f"No value of {option} scores above {shown} on these tasks.")
+        return evaluations.unable(says, f"No value of {option} scores above {shown} on these tasks.")
     first = means.iloc[0]
     last = means.iloc[-1]
-    score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
-    finding = (
-        f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_text(score)} and the tokens "
-        f"kept by {gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
+    score, kept = (
+        evaluations.gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept")
     )
-    return contest(says, {"score": score, "kept": kept}, finding, settle)
+    finding = (
+        f"From {option} {first[option]} to {last[option]} the mean score changes by {evaluations.gap_text(score)} and the tokens "
+        f"kept by {evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
+    )
+    return evaluations.contest(says, {"score": score, "kept": kept}, finding, settle)
 
 
 DRAWINGS = {

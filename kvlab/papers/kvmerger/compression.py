@@ -30,22 +30,11 @@ from kvlab.papers.kvmerger.merging_sets import (
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base import words
 from kvlab.views.base.lines import add_line, add_points
 from kvlab.views.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    are_known,
-    contrast,
-    number,
-    part,
-    percent,
-    plural,
-    sentence,
-    shown_of,
-    two_digits,
-)
 from kvlab.views.frames.head_states import readable_heads, spread_heads
 
 WIDE = 0.01  # smaller relative changes of attention count as none
@@ -74,8 +63,8 @@ def kernel_figure(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "li
 def caption_kernel_in_sigmas(points: pd.DataFrame) -> str:
     """Whether weights follow the rule."""
     off = float((points["relative_weight"] - points["kernel"]).abs().max())
-    if not are_known(off):
-        return NOT_RECORDED
+    if not words.are_known(off):
+        return words.NOT_RECORDED
     how = "follow" if off < 0.05 else "do not all follow"
     return f"The weights of merged tokens {how} the paper's curve.{_drawn(points)}"
 
@@ -86,7 +75,7 @@ def caption_kernel_curves(points: pd.DataFrame) -> str:
 
 
 def _drawn(points: pd.DataFrame) -> str:
-    return shown_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
+    return words.shown_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
 
 
 def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> None:
@@ -145,7 +134,7 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_ratio_by_layer(means: pd.DataFrame) -> str:
     """The layers that shrink most and least."""
     ratios = means.assign(layer=means["layer"].astype(int)).set_index("layer")["ratio"]
-    return contrast(
+    return words.contrast(
         ratios,
         "Layer {least} can be shrunk most by merging, layer {most} least.",
         "All layers shrink equally by merging.",
@@ -193,7 +182,7 @@ def ratio_by_threshold(frame: pd.DataFrame, chosen: float, theme: Theme = "light
 def caption_ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:
     """Share of tokens left after merging at the paper's threshold."""
     mean = frame.groupby("threshold")["ratio"].mean()
-    return sentence(f"at the paper's threshold, merging leaves {part(float(mean[chosen]))} of the tokens")
+    return words.sentence(f"at the paper's threshold, merging leaves {words.part(float(mean[chosen]))} of the tokens")
 
 
 SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
@@ -238,8 +227,8 @@ def _pair_words(correlations: np.ndarray) -> str:
         return "not defined"
     one = pairs_interval(correlations)
     if one.n == 2:
-        return f"{two_digits(one.mean)} (one pair of prompts, n = 2)"
-    return mean_words(one.mean, one.low, one.high, one.n, two_digits)
+        return f"{words.two_digits(one.mean)} (one pair of prompts, n = 2)"
+    return mean_words(one.mean, one.low, one.high, one.n, words.two_digits)
 
 
 VECTORS = 240_000
@@ -286,7 +275,7 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
     sampled = sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
     caption = f"{caption_ratio_by_layer(means)}{sampled}"
-    more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
+    more = f"and {words.plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     where = replace(of_run(runs[0]), note=more)
     claim = same(gather(Sources(sources.root, None, runs), RATIOS))
     return Drawn(model_title(model), figure, by_layer, caption, where, claim, model=model)
@@ -329,8 +318,8 @@ def nearer(rows: pd.DataFrame) -> Claim:
         return Claim(NEARER, OPEN, "All sets are pairs: their weight does not depend on the distance.", basis)
     ratio = over_prompts(rows, "ratio")
     finding = (
-        f"In {sets:,} sets of three tokens and more the nearest weighs {mean_text(ratio, two_digits)} "
-        f"times the furthest (median of a head, mean over heads), but {percent(pairs / (sets + pairs))} of the sets "
+        f"In {sets:,} sets of three tokens and more the nearest weighs {mean_text(ratio, words.two_digits)} "
+        f"times the furthest (median of a head, mean over heads), but {words.percent(pairs / (sets + pairs))} of the sets "
         "are pairs, which have one distance and so one fixed weight."
     )
     return judge(NEARER, ratio, CLEARLY, basis, finding)
@@ -353,7 +342,7 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     distance = np.linspace(0, 1.05 * float(points["distance"].max()), 160)
     median = float(points["sigma"].median())
     sigmas = {f"sigma {sigma:g}": sigma for sigma in PAPER_SIGMAS}
-    sigmas[f"sigma {number(median, 2)}, this run's median"] = median
+    sigmas[f"sigma {words.number(median, 2)}, this run's median"] = median
     parts = [
         pd.DataFrame({"name": name, "sigma": sigma, "distance": distance, "kernel": kernel(distance, sigma)})
         for name, sigma in sigmas.items()

@@ -9,17 +9,7 @@ from kvlab.core.errors import UserError
 from kvlab.papers.attention_rows import heads_with_attention
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.papers.kvmerger.merging_sets import (
-    BUDGETS,
-    METHODS,
-    Walkthrough,
-    eviction_sentence,
-    key_error,
-    quantize_channels,
-    representing_keys,
-    run_with_keys,
-    walkthrough,
-)
+from kvlab.papers.kvmerger import merging_sets
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
@@ -42,11 +32,11 @@ SAYS = (
 )
 
 
-def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
+def three_ways(walk: merging_sets.Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
     """The keys of a window (token x coordinate) as cached, quantised to 2 bits, evicted down to three, and merged."""
     panels = {
         "as cached": walk.keys,
-        "quantised to 2 bits": quantize_channels(walk.keys),
+        "quantised to 2 bits": merging_sets.quantize_channels(walk.keys),
         f"evicted: {KEPT} kept": evict_least_attended(walk),
         f"merged: {_slots(walk)} slots": walk.merged,
     }
@@ -72,18 +62,18 @@ def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> g
     return figure.update_layout(plot_bgcolor=mix(SURFACES[theme], GRID[theme], 0.5), margin={"t": 76})
 
 
-def evict_least_attended(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
+def evict_least_attended(walk: merging_sets.Walkthrough, kept: int = KEPT) -> np.ndarray:
     """(tokens, head_dim) keys of the `kept` most attended tokens, NaN elsewhere."""
     gone = walk.tokens["attention"].rank(method="first", ascending=False).to_numpy() > kept
     return np.where(gone[:, None], np.nan, walk.keys)
 
 
-def caption_three_ways(walk: Walkthrough) -> str:
+def caption_three_ways(walk: merging_sets.Walkthrough) -> str:
     """The three ways of saving memory, which are the same for every run."""
     return "Memory can be saved by rounding all keys, by dropping some, or by merging those that are alike."
 
 
-def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
+def merging_pipeline(walk: merging_sets.Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
     """The five stages of merging as frames under a slider; it starts at the last stage."""
     labels = token_labels(walk.tokens["position"], texts)
     figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.52, 0.48], horizontal_spacing=0.03)
@@ -104,7 +94,7 @@ def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light"
     return figure.update_layout(sliders=[_slider(theme)], margin={"t": 84, "r": 24})
 
 
-def caption_merging_pipeline(walk: Walkthrough) -> str:
+def caption_merging_pipeline(walk: merging_sets.Walkthrough) -> str:
     """How many groups the window's tokens form."""
     sets = walk.tokens["set"].nunique()
     if sets == len(walk.tokens):
@@ -112,11 +102,11 @@ def caption_merging_pipeline(walk: Walkthrough) -> str:
     return f"Neighbouring tokens that are alike are merged: here, {len(walk.tokens)} become {sets}."
 
 
-def _slots(walk: Walkthrough) -> int:
+def _slots(walk: merging_sets.Walkthrough) -> int:
     return int(walk.tokens["set"].nunique())
 
 
-def _stage(walk: Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
+def _stage(walk: merging_sets.Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
     heat = {
         "type": "heatmap",
         "z": walk.similarity.astype(np.float32),
@@ -130,7 +120,7 @@ def _stage(walk: Walkthrough, labels: list[str], stage: int, theme: Theme) -> li
     return [heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)]
 
 
-def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
+def _outlines(walk: merging_sets.Walkthrough, stage: int, theme: Theme) -> dict:
     """A square on the map for each set of more than one token, from the second stage on."""
     place = walk.tokens["position"].to_numpy() - walk.tokens["position"].iloc[0]
     corners_x: list[float | None] = []
@@ -147,7 +137,7 @@ def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
     return {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
-def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
+def _bars(walk: merging_sets.Walkthrough, stage: int, theme: Theme) -> dict:
     """Bars next to each token: none, its attention, its weight, or its slot."""
     tokens = walk.tokens
     is_pivot = tokens["pivot"] == tokens["position"]
@@ -224,18 +214,19 @@ def window_rows(run: Run) -> pd.DataFrame:
     rows = []
     for layer, head in heads_with_attention(run):
         try:
-            rows.append({"layer": layer, "head": head, **window_errors(walkthrough(run, layer, head))})
+            rows.append({"layer": layer, "head": head, **window_errors(merging_sets.walkthrough(run, layer, head))})
         except UserError:
             continue  # no similar neighbours in this head
     return pd.DataFrame(rows)
 
 
-def window_errors(walk: Walkthrough) -> dict[str, float]:
+def window_errors(walk: merging_sets.Walkthrough) -> dict[str, float]:
     """`merging` and `evicting` (mean relative error of the keys at the same number of slots), number of `sets`, and
     how many of them have the most `attended` and the `heaviest` token as pivot."""
     slots = int(walk.tokens["set"].nunique())
     merging, evicting = (
-        key_error(walk.keys, left) for left in (representing_keys(walk), evict_least_attended(walk, slots))
+        merging_sets.key_error(walk.keys, left)
+        for left in (merging_sets.representing_keys(walk), evict_least_attended(walk, slots))
     )
     sets = [group for _, group in walk.tokens.groupby("set") if len(group) > 1]
     pivots = [group[group["position"] == group["pivot"]].iloc[0] for group in sets]
@@ -287,7 +278,7 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     run, walk = found
     figure = three_ways(walk, _texts(run), theme)
     kept = ~np.isnan(evict_least_attended(walk)).all(axis=1)
-    off = np.linalg.norm(representing_keys(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
+    off = np.linalg.norm(merging_sets.representing_keys(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
     frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
     claim = keeps_more(gather(sources, WINDOWS))
     return (Drawn("three ways", figure, frame, caption_three_ways(walk), of_run(run), claim),)
@@ -300,21 +291,21 @@ def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return found
     run, walk = found
     figure = merging_pipeline(walk, _texts(run), theme)
-    caption = f"{caption_merging_pipeline(walk)} {eviction_sentence(run)}".strip()
+    caption = f"{caption_merging_pipeline(walk)} {merging_sets.eviction_sentence(run)}".strip()
     return (Drawn("pipeline", figure, _named(run, walk), caption, of_run(run), pivot_leads(gather(sources, WINDOWS))),)
 
 
-def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:
-    run = run_with_keys(sources)
+def _window(sources: Sources, choice: Choice) -> tuple[Run, merging_sets.Walkthrough] | Needs:
+    run = merging_sets.run_with_keys(sources)
     if isinstance(run, Needs):
         return run
     try:
-        return run, walkthrough(run, choice.layer, choice.head)
+        return run, merging_sets.walkthrough(run, choice.layer, choice.head)
     except UserError as error:
-        return Needs(str(error), comparison(sources, METHODS, BUDGETS))
+        return Needs(str(error), comparison(sources, merging_sets.METHODS, merging_sets.BUDGETS))
 
 
-def _named(run: Run, walk: Walkthrough) -> pd.DataFrame:
+def _named(run: Run, walk: merging_sets.Walkthrough) -> pd.DataFrame:
     texts = _texts(run)
     return walk.tokens.assign(text=[texts[position] for position in walk.tokens["position"]], threshold=walk.threshold)
 

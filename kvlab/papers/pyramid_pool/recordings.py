@@ -10,17 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.intervals import Interval
-from kvlab.papers.evidence import (
-    Evidence,
-    basis_of,
-    comparison,
-    gather,
-    head_of,
-    interval_of,
-    mean_text,
-    over_prompts,
-    recorded_run,
-)
+from kvlab.papers import evidence
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.keepkv import attention as attention_rows
 from kvlab.papers.pyramid_pool import pyramid
@@ -291,10 +281,10 @@ def window_rows(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-AXES = Evidence("axes", axes, (OURS,))
-LINES = Evidence("layer-lines", layer_lines, (OURS, "pool"))
-WINDOWS = Evidence("windows", window_rows, (OURS, "pool"))
-DISTANCES = Evidence("distances", pyramid.by_layer)
+AXES = evidence.Evidence("axes", axes, (OURS,))
+LINES = evidence.Evidence("layer-lines", layer_lines, (OURS, "pool"))
+WINDOWS = evidence.Evidence("windows", window_rows, (OURS, "pool"))
+DISTANCES = evidence.Evidence("distances", pyramid.by_layer)
 
 
 def two_axes(rows: pd.DataFrame) -> Claim:
@@ -304,8 +294,8 @@ def two_axes(rows: pd.DataFrame) -> Claim:
     basis = Basis(rows["prompt"].nunique())
     broken = int((~((rows["layers"] > UNEQUAL) & (rows["heads"] <= UNEQUAL))).sum())
     finding = (
-        f"Largest over smallest layer {mean_text(over_prompts(rows, 'layers'), number)}, largest over smallest head of "
-        f"a layer {mean_text(over_prompts(rows, 'heads'), number)}."
+        f"Largest over smallest layer {evidence.mean_text(evidence.over_prompts(rows, 'layers'), number)}, largest over smallest head of "
+        f"a layer {evidence.mean_text(evidence.over_prompts(rows, 'heads'), number)}."
     )
     return Claim(TWO_AXES, judge_universal(broken, basis), finding, basis, threshold=Threshold(UNEQUAL, WHY_UNEQUAL))
 
@@ -317,7 +307,7 @@ def falls(rows: pd.DataFrame) -> Claim:
     basis = Basis(rows["prompt"].nunique())
     finding = (
         f"A straight line explains {_at_least(rows['explained'].min())} of how the budgets vary; first over last layer "
-        f"{mean_text(over_prompts(rows, 'ratio'), number)}"
+        f"{evidence.mean_text(evidence.over_prompts(rows, 'ratio'), number)}"
         f"{f' (beta {rows.beta.iloc[0]:g})' if rows['beta'].notna().any() else ''}; {int(rows['touched'].sum()):,} of "
         f"{int(rows['sinks'].sum()):,} sinks took part in a merge or left."
     )
@@ -338,11 +328,11 @@ def older(rows: pd.DataFrame) -> Claim:
     known = rows.dropna(subset="trend") if "trend" in rows else rows.iloc[:0]
     if known.empty:
         return Claim(OLDER, OPEN, "No slot holds more than one token.")
-    trend = over_prompts(known, "trend")
-    basis = basis_of(known)
+    trend = evidence.over_prompts(known, "trend")
+    basis = evidence.basis_of(known)
     single = int((rows["newest"] == 1).sum())
     finding = (
-        f"Rank correlation of a slot's age with its tokens {mean_text(trend, number)}, mean over heads; the newest "
+        f"Rank correlation of a slot's age with its tokens {evidence.mean_text(trend, number)}, mean over heads; the newest "
         f"slot holds one token in {single:,} of {len(rows):,} heads."
     )
     if judge_universal(len(rows) - single, basis) == FAILS:  # then the trend is irrelevant
@@ -358,10 +348,13 @@ def _of_halves(means: pd.DataFrame, trend: Interval | None) -> str:
     half = means.shape[1] // 2
     early, late = (means.iloc[:, part].mean(axis=1) for part in (slice(half), slice(-half, None)))
     if trend is None or (late.mean() - early.mean()) * trend.mean >= 0:
-        first, second = (mean_text(interval_of(part.tolist()), percent) for part in (early, late))
+        first, second = (evidence.mean_text(evidence.interval_of(part.tolist()), percent) for part in (early, late))
         return f"{first} of the text back in the first half of the layers, {second} in the second"
     layers = means.mean()
-    far, near = (mean_text(interval_of(means[layer].tolist()), percent) for layer in (layers.idxmax(), layers.idxmin()))
+    far, near = (
+        evidence.mean_text(evidence.interval_of(means[layer].tolist()), percent)
+        for layer in (layers.idxmax(), layers.idxmin())
+    )
     return f"{far} of the text back in layer {layers.idxmax()}, the furthest, {near} in layer {layers.idxmin()}"
 
 
@@ -371,14 +364,14 @@ def localises(rows: pd.DataFrame) -> Claim:
         return Claim(LOCALISES, OPEN, "No run recorded its attention.")
     means = rows.groupby(["prompt", "layer"])["share"].mean().unstack("layer")
     if means.shape[1] < 3:
-        return Claim(LOCALISES, OPEN, f"{means.shape[1]} layers are too few for a trend.", basis_of(rows))
+        return Claim(LOCALISES, OPEN, f"{means.shape[1]} layers are too few for a trend.", evidence.basis_of(rows))
     layers = pd.Series(range(means.shape[1]), index=means.columns, dtype=float)
-    trend = interval_of([float(layers.corr(line.rank())) for _, line in means.iterrows()])
+    trend = evidence.interval_of([float(layers.corr(line.rank())) for _, line in means.iterrows()])
     finding = (
-        f"Rank correlation of layer with attended distance {mean_text(trend, number)} over {means.shape[1]} layers; "
+        f"Rank correlation of layer with attended distance {evidence.mean_text(trend, number)} over {means.shape[1]} layers; "
         f"{_of_halves(means, trend)}."
     )
-    return judge(LOCALISES, trend, SINKS_IN, basis_of(rows), finding)
+    return judge(LOCALISES, trend, SINKS_IN, evidence.basis_of(rows), finding)
 
 
 PYRAMIDS = ("pyramid-pool", "pool")
@@ -388,7 +381,7 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     """Figure 2: slots by layer and KV head of the PyramidPool run, else the current one."""
     run = sources.run_of(*PYRAMIDS) or sources.run
     if run is None or run.steps.empty:
-        return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
+        return Needs("No run recorded its slots by layer and head.", evidence.comparison(sources, PYRAMIDS[:1]))
     step = _step(run, choice)
     frame = budgets_by_layer(run.steps, step)
     figure = three_axes(frame, theme)
@@ -398,7 +391,7 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
 
 def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
     if run.record.method == PYRAMIDS[0]:
-        return two_axes(gather(sources, AXES, [run]))
+        return two_axes(evidence.gather(sources, AXES, [run]))
     spread = pyramid.spread_by_axis(run.steps, step)
     finding = (
         f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
@@ -409,14 +402,14 @@ def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
 
 def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3: requested budget and live slots of each layer, with the sinks."""
-    run = recorded_run(sources, *PYRAMIDS)
+    run = evidence.recorded_run(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return run
     frame = pyramid.layer_budgets(run.steps, _step(run, choice))
     sinks = _option(run, "sinks", 0)
     figure = layer_budget_bars(frame, sinks, theme)
     caption = caption_budgets_by_layer(frame)
-    claim = falls(gather(sources, LINES, [run]))
+    claim = falls(evidence.gather(sources, LINES, [run]))
     return (Drawn("layers", figure, frame, caption, of_run(run), claim),)
 
 
@@ -436,18 +429,18 @@ MERGING = ("pyramid-pool:pooling=mean",)
 
 def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: the text span of each slot of one head over the steps."""
-    run = _pooled(sources) or recorded_run(sources, *PYRAMIDS)
+    run = _pooled(sources) or evidence.recorded_run(sources, *PYRAMIDS)
     if isinstance(run, Needs):
-        return Needs(run.sentence, comparison(sources, MERGING))
+        return Needs(run.sentence, evidence.comparison(sources, MERGING))
     pooling = run.record.hyper_parameters.get("pooling")
     if pooling in KEEPS_ONE:
         why = f"This run's pooling ({pooling}) keeps one token of each window and evicts the others: nothing merges."
-        return Needs(why, comparison(sources, MERGING))
-    head = head_of(run, choice)
+        return Needs(why, evidence.comparison(sources, MERGING))
+    head = evidence.head_of(run, choice)
     tables = {step: pyramid.spans(head.lineage, step, _option(run, "window", 4)) for step in _steps(head.lineage)}
     shown = {step: table.nlargest(pyramid.MOST_SLOTS, "tokens").sort_index() for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
-    claim = older(gather(sources, WINDOWS, [run]))
+    claim = older(evidence.gather(sources, WINDOWS, [run]))
     caption = caption_windows(tables, pyramid.MOST_SLOTS, len(_every_step(head.lineage)))
     figure = windows(shown, theme)
     return (Drawn("windows", figure, frame, caption, of_run(run), claim),)
@@ -475,7 +468,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     """Figure 5: the attention map of one head, and the attended distance of every layer."""
     run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
     if run is None:
-        return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
+        return Needs("No run recorded its attention rows.", evidence.comparison(sources, PYRAMIDS[:1]))
     rows = pyramid.attention_map(run, choice.layer, choice.head)
     layers = pyramid.layer_means(pyramid.by_layer(run))
     flat = rows.rename(columns=str).reset_index()
@@ -486,7 +479,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         Drawn(
             "map", attention_rows.attention_map(rows, theme), flat, attention_rows.caption_attention_map(rows), where
         ),
-        Drawn("layers", figure, layers, caption, where, localises(gather(sources, DISTANCES))),
+        Drawn("layers", figure, layers, caption, where, localises(evidence.gather(sources, DISTANCES))),
     )
 
 

@@ -11,19 +11,13 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import (
-    PROMPT_ONLY,
-    RKV_BUFFER,
-    SHARED_HEADS,
-    WINDOW_REASONS,
-    WindowEvicting,
-)
+from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
-class AdaKV(WindowEvicting):
+class AdaKV(window_methods.WindowEvicting):
     """Lets the heads of a layer compete: heads with spread attention get more slots than those with concentrated
     attention.
 
@@ -59,7 +53,7 @@ class AdaKV(WindowEvicting):
                 "pyramid": (False, "Ada-SnapKV; True is Ada-Pyramid"),
                 "beta": (20.0, "pred.py, pyram_beta"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "code": Preset(
             "the authors' code with its defaults and 1,024 slots",
@@ -75,7 +69,7 @@ class AdaKV(WindowEvicting):
                 "pyramid": (False, "config_compress, pyram_mode"),
                 "beta": (20.0, "config_compress"),
             },
-            beyond=(f"{SHARED_HEADS} With gqa_support it averages them, as here."),
+            beyond=(f"{window_methods.SHARED_HEADS} With gqa_support it averages them, as here."),
         ),
         "pyramid": Preset(
             "Ada-PyramidKV",
@@ -84,18 +78,18 @@ class AdaKV(WindowEvicting):
                 "beta": (20.0, "pred.py, pyram_beta"),
                 "floor": (0.2, "pred.py, floor_alpha"),
             },
-            beyond=(f"{SHARED_HEADS} Its layer budgets have integer steps and no exact total."),
+            beyond=(f"{window_methods.SHARED_HEADS} Its layer budgets have integer steps and no exact total."),
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
-        **WINDOW_REASONS,
+        **window_methods.WINDOW_REASONS,
         "floor": "the paper's tables; 0.5 is the code's own default",
         "floor_rule": "keeps the requested total; the code's rounding misses it by up to a slot per head",
         "normalize": "an option of the code, off there and not in the paper",
         "skip": "an option of the code, 0 there and not in the paper",
         "pyramid": "plain AdaKV; with it the method is Ada-PyramidKV",
-        "decode": PROMPT_ONLY,
-        "buffer": RKV_BUFFER,
+        "decode": window_methods.PROMPT_ONLY,
+        "buffer": window_methods.RKV_BUFFER,
     }
 
     def pipeline(self) -> Pipeline:

@@ -16,13 +16,7 @@ from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import (
-    PROMPT_ONLY,
-    RKV_BUFFER,
-    SHARED_HEADS,
-    WINDOW_REASONS,
-    WindowEvicting,
-)
+from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.scorers.value_norm import output_norms
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
@@ -60,7 +54,7 @@ class Critical(Wrapper):
 
 
 @register
-class CriticalKV(WindowEvicting):
+class CriticalKV(window_methods.WindowEvicting):
     """Half of the budget by SnapKV's score, the rest by the score times ||W_o v||, which bounds the output's change.
 
     The selection works with any score: `compose:score=h2o:select=criticalkv`. `adaptive` splits a layer's
@@ -86,7 +80,7 @@ class CriticalKV(WindowEvicting):
                 "first": (0.5, "kvpress, criticalkv_press.py, first_stage_ratio"),
                 "epsilon": (0.0001, "kvpress, criticalkv_press.py, epsilon"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "ada": Preset(
             "CriticalAdaKV: heads compete first",
@@ -97,7 +91,7 @@ class CriticalKV(WindowEvicting):
                 "floor": (0.2, "kvpress, criticalkv_press.py, CriticalAdaKVPress, alpha_safeguard"),
             },
             beyond=(
-                f"{SHARED_HEADS}"
+                f"{window_methods.SHARED_HEADS}"
                 " The original guarantees the floor; here it is mixed into the counts, as in AdaKV's code."
             ),
         ),
@@ -108,9 +102,9 @@ class CriticalKV(WindowEvicting):
         "window": "SnapKV's, whose score it takes here",
         "kernel": "SnapKV's",
         "pooling": "SnapKV's",
-        **WINDOW_REASONS,
-        "decode": PROMPT_ONLY,
-        "buffer": RKV_BUFFER,
+        **window_methods.WINDOW_REASONS,
+        "decode": window_methods.PROMPT_ONLY,
+        "buffer": window_methods.RKV_BUFFER,
     }
 
     def pipeline(self) -> Pipeline:

@@ -9,19 +9,13 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.pyramid import Pyramid
-from kvlab.core.methods.eviction.window_methods import (
-    PROMPT_ONLY,
-    RKV_BUFFER,
-    SHARED_HEADS,
-    WINDOW_REASONS,
-    WindowEvicting,
-)
+from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
-class PyramidKV(WindowEvicting):
+class PyramidKV(window_methods.WindowEvicting):
     """Gives early layers, where attention is spread, more slots than late ones, where it is concentrated.
 
     The default `paper` is a linear schedule with an exact total. `code` is the authors' schedule with integer steps,
@@ -48,7 +42,7 @@ class PyramidKV(WindowEvicting):
                 "kernel": (7, "run_longbench.py, kernel_sizes"),
                 "pooling": ("max", "run_longbench.py"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "code": Preset(
             "the authors' class with their runner's settings",
@@ -60,7 +54,9 @@ class PyramidKV(WindowEvicting):
                 "pooling": ("max", "run_longbench.py"),
                 "edges": ("zeros", "pyramidkv_utils.py, avg_pool1d includes its padding"),
             },
-            beyond=(f"{SHARED_HEADS} (Since July 2026 it can also choose per KV head.) Its total is not corrected."),
+            beyond=(
+                f"{window_methods.SHARED_HEADS} (Since July 2026 it can also choose per KV head.) Its total is not corrected."
+            ),
         ),
         "class": Preset(
             "the defaults of the authors' class, with 320 slots",
@@ -72,7 +68,7 @@ class PyramidKV(WindowEvicting):
                 "pooling": ("average", "PyramidKVCluster"),
                 "edges": ("zeros", "pyramidkv_utils.py, avg_pool1d includes its padding"),
             },
-            beyond=(f"{SHARED_HEADS} Its total is not corrected."),
+            beyond=(f"{window_methods.SHARED_HEADS} Its total is not corrected."),
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
@@ -80,9 +76,9 @@ class PyramidKV(WindowEvicting):
         "window": "the runner's, which made the paper's tables; 64 is the class's default",
         "kernel": "the runner's; 5 is the class's default",
         "pooling": "the runner's; the class's default averages",
-        **WINDOW_REASONS,
-        "decode": PROMPT_ONLY,
-        "buffer": RKV_BUFFER,
+        **window_methods.WINDOW_REASONS,
+        "decode": window_methods.PROMPT_ONLY,
+        "buffer": window_methods.RKV_BUFFER,
     }
 
     def pipeline(self) -> Pipeline:

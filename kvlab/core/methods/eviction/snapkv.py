@@ -7,19 +7,13 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import (
-    PROMPT_ONLY,
-    RKV_BUFFER,
-    SHARED_HEADS,
-    WINDOW_REASONS,
-    WindowEvicting,
-)
+from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
-class SnapKV(WindowEvicting):
+class SnapKV(window_methods.WindowEvicting):
     """Keeps the prompt tokens that the prompt's last queries attend to, with their neighbours.
 
     Acts once, after the prompt, as published: generated tokens are kept in addition to the budget, unless
@@ -38,7 +32,7 @@ class SnapKV(WindowEvicting):
                 "kernel": (7, "section 5.3; LongBench/config/ablation_c1024_w32_k7_maxpool.json"),
                 "pooling": ("max", "section 5.3; the same file"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "needle": Preset(
             "the paper's needle in a haystack and its ablation of pooling, with 1,024 slots",
@@ -47,7 +41,7 @@ class SnapKV(WindowEvicting):
                 "kernel": (5, "sections 5.1.1 and 5.2"),
                 "pooling": ("max", "sections 5.1.1 and 5.2"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "command-r": Preset(
             "the paper's experiments with Command-R, with 4,096 slots",
@@ -55,7 +49,7 @@ class SnapKV(WindowEvicting):
                 "window": (64, "section 5.4"),
                 "kernel": (13, "section 5.4"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "decode": Preset(
             "R-KV's baseline: SnapKV while decoding",
@@ -75,7 +69,7 @@ class SnapKV(WindowEvicting):
                 "kernel": (63, "TensorRT-LLM, RocketSparseAttentionConfig, kernel_size"),
                 "read": ("rocketkv", "RocketKV (arXiv 2502.14051), the second stage"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "code": Preset(
             "the authors' code with its defaults and 2,048 slots",
@@ -85,7 +79,7 @@ class SnapKV(WindowEvicting):
                 "pooling": ("average", "snapkv/monkeypatch/snapkv_utils.py, init_snapkv"),
                 "edges": ("zeros", "snapkv/monkeypatch/snapkv_utils.py, avg_pool1d includes its padding"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
         "class": Preset(
             "the defaults of the authors' class, with 320 slots",
@@ -95,16 +89,16 @@ class SnapKV(WindowEvicting):
                 "pooling": ("average", "snapkv/monkeypatch/snapkv_utils.py, SnapKVCluster"),
                 "edges": ("zeros", "snapkv/monkeypatch/snapkv_utils.py, avg_pool1d includes its padding"),
             },
-            beyond=SHARED_HEADS,
+            beyond=window_methods.SHARED_HEADS,
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
         "window": "the paper's LongBench tables; 16 is for its needle test, 64 for Command-R and the class's default",
         "kernel": "the paper's LongBench tables; 5 is for its needle test and the code's own default, 13 for Command-R",
         "pooling": "the paper's tables; the code's own default averages, and section 5.2 sees no clear difference",
-        **WINDOW_REASONS,
-        "decode": PROMPT_ONLY,
-        "buffer": RKV_BUFFER,
+        **window_methods.WINDOW_REASONS,
+        "decode": window_methods.PROMPT_ONLY,
+        "buffer": window_methods.RKV_BUFFER,
     }
 
     def pipeline(self) -> Pipeline:

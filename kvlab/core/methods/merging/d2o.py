@@ -22,17 +22,8 @@ from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.allocators.uniform import proportional
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers import log_mass
 from kvlab.core.methods.settlers.edges import nearest_pair, nearest_slot, sum_to_target, votes_without
-from kvlab.core.methods.settlers.log_mass import (
-    AS_PUBLISHED,
-    MASS_HELP,
-    SPACE_HELP,
-    Mass,
-    MassRule,
-    Parts,
-    Space,
-    turns,
-)
 
 THRESHOLD = "threshold"
 
@@ -128,8 +119,8 @@ class CosineMerge:
 
     rule: Literal["paper", "code"] = "paper"
     smoothing: float = 0.5
-    mass: Mass = AS_PUBLISHED
-    space: Space = "rotated"
+    mass: log_mass.Mass = log_mass.AS_PUBLISHED
+    space: log_mass.Space = "rotated"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
@@ -205,7 +196,7 @@ class CosineMerge:
             log_mass_after=None,
             score_after=None,
             similarity=similarity,
-            turn=turns(view, source, target, self.space),
+            turn=log_mass.turns(view, source, target, self.space),
             ends=ends,
             end_keys=keys,
             harmless=True,
@@ -235,7 +226,9 @@ class CosineMerge:
         own_raw = 1.0 if self.rule == "code" else torch.e
         total = own_raw + parts_of_target
         votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
-        parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
+        parts = log_mass.Parts(
+            source, target, active, raw / total, own_raw / total, log_mass.turns(view, source, target, self.space)
+        )
         return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target), similarity)
 
 
@@ -277,9 +270,9 @@ class D2O(Method):
     )
     smoothing: float = Field(0.5, gt=0, le=1, description="weight of the newest mean similarity in the threshold")
     spare_layers: bool = Field(False, description="variant code: layers 0, 1 and last keep all, beyond the budget")
-    mass: MassRule = Field("none", description=MASS_HELP)
+    mass: log_mass.MassRule = Field("none", description=log_mass.MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
-    space: Space = Field("rotated", description=SPACE_HELP)
+    space: log_mass.Space = Field("rotated", description=log_mass.SPACE_HELP)
 
     paper: ClassVar[str] = "https://arxiv.org/abs/2406.13035"
     presets: ClassVar[Mapping[str, Preset]] = {
@@ -327,7 +320,7 @@ class D2O(Method):
             Variance(over="heads" if self.variant == "code" else "layers", spared=self.spare_layers),
             LowestScore(sinks=self.sinks, recent=self.recent),
             CosineMerge(
-                rule=self.variant, smoothing=self.smoothing, mass=Mass(self.mass, self.alpha), space=self.space
+                rule=self.variant, smoothing=self.smoothing, mass=log_mass.Mass(self.mass, self.alpha), space=self.space
             ),
             deferred=True,
         )

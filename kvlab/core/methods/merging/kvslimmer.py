@@ -9,19 +9,11 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
-from kvlab.core.methods.merging.asymkv import (
-    MERGED_CLIP,
-    MERGED_IN_BLOCKS,
-    MERGED_SINKS,
-    MERGED_VALUES,
-    MERGED_WINDOW,
-    SETTINGS_OF_BOTH_CODES,
-    MergesNeighbours,
-)
+from kvlab.core.methods.merging import asymkv
 
 
 @register
-class KVSlimmer(MergesNeighbours):
+class KVSlimmer(asymkv.MergesNeighbours):
     """AsymKV with keys weighted by h_i - h_ij, from attention, values and outputs only.
 
     h_i = a_i (1 - 2 a_i) |v_i - o| and h_ij = a_i a_j |v_i + v_j - 2 o|, with attention a and output o. The form fails
@@ -43,24 +35,24 @@ class KVSlimmer(MergesNeighbours):
                 "clip": (0, "counts are not clipped in the paper"),
                 "space": ("unrotated", "keys are stored before rotation"),
             },
-            beyond=MERGED_IN_BLOCKS,
+            beyond=asymkv.MERGED_IN_BLOCKS,
         ),
         "code": Preset(
             "the code: L1 lengths, the joint term from both single ones",
             {
-                **SETTINGS_OF_BOTH_CODES,
+                **asymkv.SETTINGS_OF_BOTH_CODES,
                 "variant": ("code", "kvslimmer/cache.py and kvslimmer/merge.py, smoothed over blocks"),
             },
-            beyond=MERGED_IN_BLOCKS,
+            beyond=asymkv.MERGED_IN_BLOCKS,
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
-        "window": MERGED_WINDOW,
-        "sinks": MERGED_SINKS,
+        "window": asymkv.MERGED_WINDOW,
+        "sinks": asymkv.MERGED_SINKS,
         "decode": PROMPT_ONLY,
         "buffer": RKV_BUFFER,
-        "clip": MERGED_CLIP,
-        "add_values": MERGED_VALUES,
+        "clip": asymkv.MERGED_CLIP,
+        "add_values": asymkv.MERGED_VALUES,
         "late": "the paper has no such factor",
         "heads": "the code's",
         "variant": "the printed form; the code differs (text KL on mini at 20 %, 5 prompts: .083 for both)",

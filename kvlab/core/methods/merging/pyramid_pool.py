@@ -22,17 +22,8 @@ from kvlab.core.methods.allocators.uniform import EqualHeads, proportional
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers import log_mass
 from kvlab.core.methods.settlers.edges import max_to_target, sum_to_target
-from kvlab.core.methods.settlers.log_mass import (
-    AS_PUBLISHED,
-    MASS_HELP,
-    SPACE_HELP,
-    Mass,
-    MassRule,
-    Parts,
-    Space,
-    turns,
-)
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
 Repool = Literal["graded", "literal"]
@@ -185,8 +176,8 @@ class Pool:
     pooling: Pooling = "mean"
     window: int = 4
     weighted: bool = True
-    mass: Mass = AS_PUBLISHED
-    space: Space = "rotated"
+    mass: log_mass.Mass = log_mass.AS_PUBLISHED
+    space: log_mass.Space = "rotated"
     repool: Repool = "graded"
 
     @property
@@ -374,7 +365,9 @@ class Pool:
         else:
             weight = plain
             target_weight = 1 - sum_to_target(plain, target, active, width)
-        parts = Parts(source, target, active, weight, target_weight, turns(view, source, target, self.space))
+        parts = log_mass.Parts(
+            source, target, active, weight, target_weight, log_mass.turns(view, source, target, self.space)
+        )
         score = torch.maximum(
             gather(slots.score, target), max_to_target(gather(slots.score, source), target, active, width)
         )
@@ -447,9 +440,9 @@ class PyramidPool(Method):
     beta: float = Field(4.0, ge=1, description="ratio of the first layer's budget to the last layer's")
     sinks: int = Field(4, ge=0, description="first tokens that are never pooled")
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for recent tokens that are not pooled")
-    mass: MassRule = Field("none", description=MASS_HELP)
+    mass: log_mass.MassRule = Field("none", description=log_mass.MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
-    space: Space = Field("rotated", description=SPACE_HELP)
+    space: log_mass.Space = Field("rotated", description=log_mass.SPACE_HELP)
 
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper": Preset(
@@ -524,7 +517,7 @@ class PyramidPool(Method):
                 pooling=self.pooling,
                 window=self.window,
                 weighted=fixed,
-                mass=Mass(self.mass, self.alpha),
+                mass=log_mass.Mass(self.mass, self.alpha),
                 space=self.space,
                 repool=self.repool,
             ),

@@ -6,14 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings.selection import (
-    all_bounds,
-    best_pages,
-    newest_bounds,
-    of_group,
-    page_bias,
-    upper_bounds,
-)
+from kvlab.core.methods.readings import selection
 
 
 @register_reading
@@ -41,15 +34,15 @@ class Quest(PartReading):
 
     def index(self, held: Held) -> Index:
         """`bounds` (B, H, pages, 2 d): maxima, then minima, in the keys' dtype."""
-        return {"bounds": all_bounds(held, self.page)}
+        return {"bounds": selection.all_bounds(held, self.page)}
 
     def note(self, index: Index, held: Held) -> Index:
-        return {"bounds": newest_bounds(index["bounds"], held, self.page)}
+        return {"bounds": selection.newest_bounds(index["bounds"], held, self.page)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         pages = -(-held.count // self.page)
         bounds = index["bounds"][:, :, :pages]
-        logits = upper_bounds(query, bounds, held)
-        free = page_bias(held, self.page)
-        score = of_group(logits if free is None else logits + free)
-        return best_pages(self, held, score, self.page, self.least, bounds[0, 0].nbytes)
+        logits = selection.upper_bounds(query, bounds, held)
+        free = selection.page_bias(held, self.page)
+        score = selection.of_group(logits if free is None else logits + free)
+        return selection.best_pages(self, held, score, self.page, self.least, bounds[0, 0].nbytes)

@@ -8,15 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from kvlab.core.contract.reading import (
-    Chosen,
-    Estimate,
-    Held,
-    Index,
-    PartReading,
-    ReadingCapabilities,
-    register_reading,
-)
+from kvlab.core.contract import reading
 from kvlab.core.contract.view import NEVER
 from kvlab.core.errors import UserError
 from kvlab.core.methods.readings.selection import always, means_of, of_group, of_sets, spread_rows, write_newest
@@ -25,8 +17,8 @@ from kvlab.core.stores.quantized_states import dense_states
 STEADY = -1  # the cluster of slots that are always read
 
 
-@register_reading
-class RetroInfer(PartReading):
+@reading.register_reading
+class RetroInfer(reading.PartReading):
     """Reads the clusters whose centroids match the query best, and lets centroids stand for the next ones.
 
     Three zones: steady (sinks, the newest tokens, and all that came since the last clustering), read exactly; the
@@ -51,10 +43,10 @@ class RetroInfer(PartReading):
     recent: int = Field(64, ge=0, description="newest tokens that are always read")
 
     @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(estimates=True)
+    def capabilities(self) -> reading.ReadingCapabilities:
+        return reading.ReadingCapabilities(estimates=True)
 
-    def index(self, held: Held) -> Index:
+    def index(self, held: reading.Held) -> reading.Index:
         """`member` (B, H, S, 1) int32, and of each cluster `keys`, `values` (B, H, C, d) and log `mass` (B, H, C).
 
         `built` (B, H, S, 0) has as many slots as the table had. Raises UserError where query heads have biases of their
@@ -79,13 +71,13 @@ class RetroInfer(PartReading):
             "built": keys.new_empty(*keys.shape[:3], 0),
         }
 
-    def note(self, index: Index, held: Held) -> Index:
+    def note(self, index: reading.Index, held: reading.Held) -> reading.Index:
         if held.count - index["built"].shape[2] >= self.update:
             return self.index(held)
         new = index["member"].new_full((*held.newest.shape, 1), STEADY)
         return index | {"member": write_newest(index["member"], held, new)}
 
-    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+    def choose(self, query: Tensor, held: reading.Held, index: reading.Index) -> reading.Chosen:
         query = query.float()
         keys = index["keys"].float()
         mass = index["mass"]
@@ -103,8 +95,8 @@ class RetroInfer(PartReading):
         read = retrieved.gather(2, member.clamp_min(0)) & (member != STEADY) | (member == STEADY) & held.valid()
         of_near = mass.masked_fill(~near, NEVER)[:, :, None]
         chosen = of_sets(read[:, :, None], index_bytes=keys.shape[2] * (2 * keys.shape[3] + 1) * 4)
-        estimate = Estimate(logits + of_near, index["values"].float())
-        return Chosen(chosen.slots, chosen.log_weight, chosen.index_bytes, estimate)
+        estimate = reading.Estimate(logits + of_near, index["values"].float())
+        return reading.Chosen(chosen.slots, chosen.log_weight, chosen.index_bytes, estimate)
 
     def _clustered(self, keys: Tensor, valid: Tensor) -> tuple[Tensor, int]:
         """(cluster (B, H, S) of each slot, number of clusters) of keys (B, H, S, d) float32, segment by segment."""

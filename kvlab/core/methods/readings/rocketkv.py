@@ -9,15 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings.selection import (
-    SLACK,
-    all_bounds,
-    best_pages,
-    cap_logits,
-    of_group,
-    page_bias,
-    page_of_newest,
-)
+from kvlab.core.methods.readings import selection
 from kvlab.core.stores.quantized_states import states_at
 
 TINY = torch.finfo(torch.float32).tiny
@@ -48,12 +40,12 @@ class RocketKV(PartReading):
 
     def index(self, held: Held) -> Index:
         """`channels` (B, H, 2 d, pages): maxima, then minima, in the keys' dtype; a channel lies in one piece."""
-        return {"channels": all_bounds(held, self.page).transpose(2, 3).contiguous()}
+        return {"channels": selection.all_bounds(held, self.page).transpose(2, 3).contiguous()}
 
     def note(self, index: Index, held: Held) -> Index:
-        channels, (newest_page, new) = index["channels"], page_of_newest(held, self.page)
+        channels, (newest_page, new) = index["channels"], selection.page_of_newest(held, self.page)
         missing = -(-held.count // self.page) - channels.shape[3]
-        channels = pad(channels, (0, missing + SLACK)) if missing > 0 else channels
+        channels = pad(channels, (0, missing + selection.SLACK)) if missing > 0 else channels
         new = new.transpose(2, 3)
         return {"channels": channels.scatter_(3, newest_page[:, :, None].expand_as(new), new)}
 
@@ -68,7 +60,7 @@ class RocketKV(PartReading):
         query_channels = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
         # as in the authors' code: a temperature for the part of |q| that is compared, which weighs the group's heads
         part = query_channels.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
-        logits = cap_logits(query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
-        free = page_bias(held, self.page)
-        score = of_group(logits if free is None else logits + free)
-        return best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)
+        logits = selection.cap_logits(query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
+        free = selection.page_bias(held, self.page)
+        score = selection.of_group(logits if free is None else logits + free)
+        return selection.best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)

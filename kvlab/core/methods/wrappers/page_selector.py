@@ -6,16 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import (
-    Allocator,
-    Capabilities,
-    PageHeads,
-    PageRule,
-    Selector,
-    Victims,
-    Wrapper,
-    capabilities_of,
-)
+from kvlab.core.contract import parts
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
@@ -25,7 +16,7 @@ TOGETHER = -2  # key of the worth of each slot to all layers, among their statis
 
 
 @dataclass(frozen=True)
-class WholePages(Wrapper):
+class WholePages(parts.Wrapper):
     """Rank pages of `length` tokens from the start of the text, and evict the lowest until the rest fits the budget.
 
     A page's rank follows from its slots: `any` takes the best place of a slot in the order in which `inner` evicts, so
@@ -41,18 +32,18 @@ class WholePages(Wrapper):
 
     leaves_room: ClassVar[bool] = True
 
-    inner: Selector
+    inner: parts.Selector
     length: int
-    rule: PageRule = "any"
-    heads: PageHeads = "union"
+    rule: parts.PageRule = "any"
+    heads: parts.PageHeads = "union"
 
     @property
-    def capabilities(self) -> Capabilities:
-        inner = capabilities_of(self.inner)
+    def capabilities(self) -> parts.Capabilities:
+        inner = parts.capabilities_of(self.inner)
         together = inner.across_heads or self.heads != "each"
         return replace(inner, across_heads=together)
 
-    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> parts.Victims:
         """The lowest pages, without protected slots: at least `excess` (B, H) slots, and less than a page more."""
         slots = view.slots
         places = self._places(view, barred)
@@ -71,7 +62,7 @@ class WholePages(Wrapper):
         count = min(most + self.length - 1, order.shape[-1])
         rank = torch.arange(order.shape[-1], device=order.device)
         last, which = torch.where(leaves, rank, -1).topk(count, dim=-1)
-        return Victims(order.gather(2, which), last >= 0)
+        return parts.Victims(order.gather(2, which), last >= 0)
 
     def _places(self, view: View, barred: Tensor | None) -> Tensor:
         """Place (B, H, S) of each slot in the inner selector's order, lowest first; -1 for slots it never evicts."""
@@ -125,14 +116,14 @@ class WholePages(Wrapper):
 
 
 @dataclass(frozen=True)
-class EqualHeadsOf(Wrapper):
+class EqualHeadsOf(parts.Wrapper):
     """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
 
-    inner: Allocator
+    inner: parts.Allocator
 
     @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.inner)
+    def capabilities(self) -> parts.Capabilities:
+        return parts.capabilities_of(self.inner)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         return self.inner.layer_budgets(average, tokens, num_layers)
@@ -160,7 +151,9 @@ class EqualEverywhere(Uniform):
         return slots.score
 
 
-def in_whole_pages(pipeline: Pipeline, length: int, rule: PageRule = "any", heads: PageHeads = "union") -> Pipeline:
+def in_whole_pages(
+    pipeline: Pipeline, length: int, rule: parts.PageRule = "any", heads: parts.PageHeads = "union"
+) -> Pipeline:
     """The pipeline with whole pages of `length` tokens kept or evicted; unchanged for a length of 1.
 
     With `heads` "union", pages hold all heads of a layer: heads share the layer's budget equally. With "model" pages
