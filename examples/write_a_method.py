@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 import kvlab
-from kvlab.extend import AttentionPass, Evict, LowestScore, Method, Pipeline, Slots, Uniform, register, register_scorer
+from kvlab.extend import AttentionPass, LowestScore, Method, Pipeline, Slots, register, register_scorer
 
 
 @register_scorer("value-norm")
@@ -27,7 +27,7 @@ class LongValues(Method):
     title: ClassVar[str] = "Long values"
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(ValueNorm(), Uniform(), LowestScore(recent=16, sinks=4), Evict())
+        return Pipeline(ValueNorm(), select=LowestScore(recent=16, sinks=4))
 
 
 text = "The letter was under the third stone of the old wall, and nobody had looked there for years. " * 12

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvlab.core.contract.method import DecodeCompression, Method, make_method, register, registered
     from kvlab.core.contract.parts import Allocator, Scorer, Selector, Settler, Victims
     from kvlab.core.contract.parts import PluginCapabilities as Capabilities
-    from kvlab.core.contract.pipeline import Pipeline
+    from kvlab.core.contract.pipeline import EqualHeads, Evict, LowestScore, Oldest, Pipeline, Uniform
     from kvlab.core.contract.plan import Edges, NewKeys, Plan, ValueShift
     from kvlab.core.contract.preset import Preset
     from kvlab.core.contract.reading import (
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kvlab.core.methods.allocators.model_wide import ModelWide
     from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
     from kvlab.core.methods.allocators.pyramid import Pyramid
-    from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
     from kvlab.core.methods.composition.composed import compose
     from kvlab.core.methods.composition.register import (
         register_allocator,
@@ -85,8 +84,6 @@ if TYPE_CHECKING:
     from kvlab.core.methods.scorers.window import WindowAttention
     from kvlab.core.methods.scorers.wrapper import PromptOnly, SlotsAlone
     from kvlab.core.methods.selectors.chunks import Chunks, GatedChunks
-    from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
-    from kvlab.core.methods.settlers.evict import Evict
     from kvlab.core.methods.settlers.gaussian_sets import GaussianSets
     from kvlab.core.methods.settlers.global_ridge import GlobalRidge
     from kvlab.core.methods.settlers.log_mass import Mass
@@ -120,7 +117,7 @@ _HOME = {
         ),
         "kvlab.core.contract.parts": "Allocator Capabilities:PluginCapabilities Scorer Selector Settler Victims",
         "kvlab.core.contract.in_place": "InPlace",
-        "kvlab.core.contract.pipeline": "Pipeline",
+        "kvlab.core.contract.pipeline": "EqualHeads Evict LowestScore Oldest Pipeline Uniform",
         "kvlab.core.contract.plan": "Edges NewKeys Plan ValueShift",
         "kvlab.core.contract.preset": "Preset",
         "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
@@ -160,17 +157,14 @@ _HOME = {
         "kvlab.core.methods.eviction.lukv": "HeadCurves",
         "kvlab.core.methods.allocators.pyramid": "Pyramid",
         "kvlab.core.methods.eviction.kvzap": "AboveThreshold",
-        "kvlab.core.methods.allocators.uniform": "EqualHeads Uniform",
         "kvlab.core.methods.merging.d2o": "CosineMerge Variance",
         # Selectors.
         "kvlab.core.methods.selectors.chunks": "Chunks GatedChunks",
         "kvlab.core.methods.eviction.criticalkv": "Critical",
         "kvlab.core.methods.eviction.nacl": "SampledRest",
-        "kvlab.core.methods.selectors.top_k": "LowestScore Oldest",
         "kvlab.core.methods.merging.attention_matching": "Pursuit",
         # Settlers.
         "kvlab.core.methods.merging.less": "Absorb",
-        "kvlab.core.methods.settlers.evict": "Evict",
         "kvlab.core.methods.eviction.streaming_llm": "EvictAndReposition",
         "kvlab.core.methods.settlers.log_mass": "Mass",
         "kvlab.core.methods.settlers.gaussian_sets": "GaussianSets",

@@ -53,7 +53,7 @@ KEPT_NAMES = {
     "kvlab/core/contract/view.py": "seen",
     "kvlab/core/methods/eviction/cur.py": "of",
     "kvlab/core/methods/merging/keepkv.py": "own",
-    "kvlab/core/methods/selectors/top_k.py": "of",
+    "kvlab/core/contract/pipeline.py": "of",
     "kvlab/requests/repeats.py": "of",
     "kvlab/trace/stories.py": "of",
 }

@@ -292,7 +292,8 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
     if isinstance(error, ImportError):
         return f"The model {name!r} needs a package that is not installed ({checkpoint.reason(error)})."
     if source.folder is None and isinstance(error, OSError):
-        return f"The files of {name!r} cannot be downloaded ({checkpoint.reason(error)}); only safetensors checkpoints are loaded."
+        reason = checkpoint.reason(error)
+        return f"The files of {name!r} cannot be downloaded ({reason}); only safetensors checkpoints are loaded."
     what = "folder" if source.folder is not None else "repository"
     return f"The {what} {name!r} does not hold a loadable safetensors model ({checkpoint.reason(error)})."
 

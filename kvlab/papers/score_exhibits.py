@@ -121,10 +121,8 @@ class Panel:
                 if values[name] is None and one.method != other.method:
                     values[name] = paper_gap(printed, one.method, other.method, asked)
         beside = {
-            f"{self.name_of(evaluations.Arm.parse(first))} minus {self.name_of(evaluations.Arm.parse(second))}": difference(
-                rows, evaluations.Arm.parse(first), evaluations.Arm.parse(second)
-            )
-            for first, second in claim.beside
+            f"{self.name_of(one)} minus {self.name_of(other)}": difference(rows, one, other)
+            for one, other in (map(evaluations.Arm.parse, pair) for pair in claim.beside)
         }
         shown = "; ".join(f"{name} {evaluations.gap_text(found)}" for name, found in {**beside, **gaps}.items())
         measured = "Mean score" if full is not None else "Nats of KL saved"

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from kvlab.core.choice import MethodChoice
+from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from kvlab.core.methods.scorers.window import WindowAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.engine.compare import Group, compare, groups_of, most_together
 from kvlab.engine.prepare import prepare
 from kvlab.models.load import LoadedModel, load_model

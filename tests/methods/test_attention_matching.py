@@ -13,11 +13,11 @@ from torch import Tensor
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.table import apply_plan
+from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.slot_columns import Columns
 from kvlab.core.contract.view import References, View
 from kvlab.core.methods.merging.attention_matching import Pursuit
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.matching import MatchAttention
 from kvlab.models.load import LoadedModel, prepare
 from tests.cache.layers import draw

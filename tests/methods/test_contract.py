@@ -10,15 +10,12 @@ import torch
 
 from kvlab import extend
 from kvlab.core.contract.parts import Capabilities, capabilities_of, optional, protected_slots
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import PromptOnly
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 from kvlab.core.methods.wrappers.choice import Keeping
 from kvlab.core.methods.wrappers.page_selector import WholePages
 
@@ -78,7 +75,7 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
     assert capabilities_of(settler).merges and capabilities_of(settler).mass_of_votes is None
     assert (optional(settler, "counts_votes"), optional(settler, "seeks")) == (False, True)
     assert capabilities_of(OldSelector()).protected is None
-    pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)
+    pipeline = Pipeline(scorer, settle=settler, buffer=4)
     assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
     assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
 
@@ -140,9 +137,9 @@ def test_every_method_declares_its_parts(name: str) -> None:
 
 
 def test_a_pipeline_combines_its_parts() -> None:
-    evict = Pipeline(AccumulatedAttention(), Uniform(), LowestScore(sinks=4), Evict())
+    evict = Pipeline(AccumulatedAttention(), select=LowestScore(sinks=4))
     assert evict.fills_budget and evict.heads_apart and not evict.waits and evict.references == 0
     assert evict.in_place is not None and evict.in_place.decay == 1.0
-    assert Pipeline(AccumulatedAttention(), Uniform(), Keeping(LowestScore(), (3,)), Evict()).in_place is None
+    assert Pipeline(AccumulatedAttention(), select=Keeping(LowestScore(), (3,))).in_place is None
     one = torch.zeros(1, 1, 1, 4)
     assert evict.settler_bytes(one, one) == 0

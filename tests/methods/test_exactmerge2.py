@@ -17,10 +17,10 @@ from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.compaction import order_by_position
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.allocators.model_wide import ModelWide, protected_by
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.matching import MatchAttention
 from kvlab.core.stores import STORES, store_under
 from tests.cache.test_byte_budgets import live_bytes

@@ -10,10 +10,10 @@ import torch
 from kvlab.checking.case import STEPS, Case, walk
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES
+from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.wrappers.choice import keeping
 from kvlab.core.methods.wrappers.page_selector import WholePages
 from kvlab.core.stores import STORES

@@ -18,15 +18,12 @@ from kvlab.checking.case import observe_case
 from kvlab.cli import commands
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.contract.parts import Selector, Victims
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 BY_NAME = {held.name: held for held in PROPERTIES}
 CALLS = itertools.count()
@@ -41,7 +38,7 @@ class Mine(Method):
     wrong: str = ""
 
     def pipeline(self) -> Pipeline:
-        return replace(Pipeline(Recency(), Uniform(), LowestScore(), Evict()), **PARTS[self.wrong])
+        return replace(Pipeline(Recency()), **PARTS[self.wrong])
 
 
 @dataclass(frozen=True)

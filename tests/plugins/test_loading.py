@@ -41,7 +41,7 @@ PARTS = """
 from dataclasses import dataclass
 from typing import ClassVar
 from kvlab.core.methods.composition.register import register_scorer, register_settler
-from kvlab.core.methods.settlers.evict import Evict
+from kvlab.core.contract.pipeline import Evict
 
 @register_scorer("loudest")
 @dataclass(frozen=True)

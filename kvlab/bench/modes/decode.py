@@ -18,8 +18,8 @@ from kvlab.bench.device import spread
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.choice import MethodChoice
+from kvlab.core.contract.pipeline import Evict
 from kvlab.core.methods import registered
-from kvlab.core.methods.settlers.evict import Evict
 
 EVICTION = "h2o"  # the reference of merging methods at equal budget
 OVER_EVICTION = f"decode step / {EVICTION}'s"

@@ -1,23 +1,27 @@
-"""A method as four parts: score the slots, allocate the budget, select victims, settle them."""
+"""A method as four parts: score the slots, allocate the budget, select victims, settle them; and the default parts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from kvlab.core.budget import UNLIMITED
-from kvlab.core.contract.in_place import InPlace
+from kvlab.core.contract.in_place import EVICT, InPlace
 from kvlab.core.contract.parts import (
+    NONE,
     Allocator,
+    Capabilities,
     PartCapabilities,
     Scorer,
     Selector,
     Settler,
     StateBesideSlots,
+    Victims,
     capabilities_of,
     optional,
 )
@@ -27,15 +31,172 @@ from kvlab.core.contract.slot_columns import Byte, Columns, integer_dtype, key_l
 from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, AttentionPass, Slots, View
 from kvlab.core.stores import Store, store_bytes
 
+ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
+# Recent tokens, which text that goes on needs, must not displace what a question may ask for: few of the first slots.
+FIRST_SLOTS = 96
+ONE_IN_FIRST = 16
+ONE_IN_OTHERS = 4
+Limit = float | Literal["growing"]
+
+
+class EqualHeads:
+    """The head part of an allocator with equal heads."""
+
+    capabilities: ClassVar[Capabilities] = NONE
+
+    def head_budgets(self, view: View) -> Tensor | None:
+        return None
+
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Uniform(EqualHeads):
+    """Equal budgets."""
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        return [average] * num_layers
+
+
+@dataclass(frozen=True)
+class LowestScore:
+    """Protect `sinks` first and `recent` last tokens; fractions are shares of the head's budget.
+
+    A share of sinks is rounded up, one of recent tokens down. `of` "text" makes `recent` a share of the text seen so
+    far: 1 + int(recent * tokens). `most` limits recent tokens to that share of the head's budget; `growing` is a
+    sixteenth of its first 96 slots and a quarter of the others.
+
+    If the budget cannot hold both, recent tokens take precedence over sinks: the newest token is always kept.
+    """
+
+    sinks: float | int = 0
+    recent: float | int = 1
+    of: Literal["budget", "text"] = "budget"
+    most: Limit | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(protected=self.protected)
+
+    @property
+    def bounds(self) -> Callable[[View, Tensor], tuple[Tensor, Tensor]] | None:
+        """`bounds_of`, if a budget alone says what is protected."""
+        return self.bounds_of if self.of == "budget" else None
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The `excess` (B, H) lowest unprotected slots; of equal scores the older token leaves first."""
+        order = fit(view, view.slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
+        return Victims.lowest(view, order, excess, most, torch.inf)
+
+    def protected(self, view: View) -> Tensor:
+        recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
+        position = view.slots.position
+        late = position >= (view.tokens_seen[:, None] - recent)[..., None]
+        return late if self.sinks == 0 else late.logical_or_(position < sinks)
+
+    def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), cached."""
+        view = view if view.budget is budget else replace(view, budget=budget)
+        return view.of_budget(self, lambda: self._bounds(view))
+
+    def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected."""
+        recent = self._recent(view)
+        if self.most is not None:
+            recent = recent.minimum(_most_recent(view.budget, self.most))
+        recent = recent.clamp_min(1).minimum(view.budget)
+        return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
+
+    def _recent(self, view: View) -> Tensor:
+        if not isinstance(self.recent, float):
+            return torch.full_like(view.budget, self.recent)
+        if self.of == "text":
+            return (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(view.budget)
+        return (view.budget * self.recent).long()
+
+    def _sinks(self, budget: Tensor) -> Tensor:
+        if isinstance(self.sinks, float):
+            return (budget.double() * self.sinks - ROUNDING).ceil().long()
+        return torch.full_like(budget, self.sinks)
+
+
+def _most_recent(budget: Tensor, most: Limit) -> Tensor:
+    """Most recent tokens (B, H) that are protected under `budget` (B, H)."""
+    if not isinstance(most, str):
+        return (budget * most).long()
+    first = budget.clamp_max(FIRST_SLOTS)
+    return first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS
+
+
+def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
+    """`order` (B, H, S) with `last` for slots that cannot be victims; modifies `protected`."""
+    safe = protected if barred is None else protected.logical_or_(barred)
+    never = view.of_budget(("never", last), lambda: order.new_full((), last))
+    return torch.where(view.slots.valid > safe, order, never)  # valid and not safe
+
+
+@dataclass(frozen=True)
+class Oldest:
+    """Keep the first `sinks` tokens and a sliding window, whatever their scores (StreamingLLM, CaM).
+
+    A fraction of sinks is a share of the head's budget, rounded up.
+    """
+
+    sinks: float | int = 4
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(protected=self.protected)
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The `excess` (B, H) oldest unprotected slots."""
+        slots = view.slots
+        latest = torch.iinfo(slots.position.dtype).max
+        order = fit(view, slots.position, self.protected(view), barred, latest)
+        return Victims.lowest(view, order, excess, most, latest)
+
+    def window(self, view: View) -> int:
+        """Number of slots that every head keeps after its sinks, at least."""
+        sinks = self.sinks if isinstance(self.sinks, int) else math.ceil(view.largest_budget * self.sinks)
+        return view.smallest_budget - sinks
+
+    def protected(self, view: View) -> Tensor:
+        """Protected slots (B, H, S): sinks, and the newest token."""
+        return LowestScore(sinks=self.sinks).protected(view)
+
+
+@dataclass(frozen=True)
+class Evict:
+    """Evict all victims."""
+
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(fills_budget=True, by_selector=True, in_place=self.in_place)
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Needs a score that is a running sum of attention and a selector of the lowest scores."""
+        decay = capabilities_of(score).decay
+        bounds = optional(select, "bounds")
+        if decay is None or bounds is None:
+            return None
+        return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        victims = select.victims(view, view.excess(), view.most_excess)
+        return Plan(keep=victims.keep(view.slots.valid), lost=victims.votes(view.slots.votes))
+
 
 @dataclass(frozen=True)
 class Pipeline:
     """The four parts, and when they act."""
 
     score: Scorer
-    allocate: Allocator
-    select: Selector
-    settle: Settler
+    allocate: Allocator = Uniform()
+    select: Selector = LowestScore()
+    settle: Settler = Evict()
     decode: bool = True
     deferred: bool = False  # compress the prompt after its last layer has seen it: layers decide together
     block: int = 0  # prompt tokens a layer processes before each decision; 0: all

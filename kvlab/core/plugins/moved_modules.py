@@ -18,13 +18,23 @@ _JOINED = {
     "settlers.merging": "settlers",
     "settlers.refitting": "settlers",
     "settlers.residuals": "settlers",
-    "selectors.fifo": "selectors.top_k",
     "readings.clusters": "readings.selection",
     "readings.draws": "readings.selection",
-    "allocators.rounding": "allocators.uniform",
+    "allocators.rounding": "allocators.shares",
 }
+# Modules of parts that are now the pipeline's defaults.
+_DEFAULT_PARTS = (
+    "selectors.fifo",
+    "selectors.top_k",
+    "settlers.eviction.evict",
+    "settlers.evict",
+    "allocators.uniform",
+)
 # Old module or package -> new one, the innermost package first.
 MOVED = {
+    **{
+        f"kvlab{core}.methods.{old}": "kvlab.core.contract.pipeline" for core in ("", ".core") for old in _DEFAULT_PARTS
+    },
     **{
         f"kvlab{core}.methods.{old}": f"kvlab.core.methods.{new}"
         for core in ("", ".core")

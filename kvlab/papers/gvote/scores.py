@@ -477,8 +477,8 @@ def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str,
         evaluations.gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept")
     )
     finding = (
-        f"From {option} {first[option]} to {last[option]} the mean score changes by {evaluations.gap_text(score)} and the tokens "
-        f"kept by {evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
+        f"From {option} {first[option]} to {last[option]} the mean score changes by {evaluations.gap_text(score)} "
+        f"and the tokens kept by {evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
     )
     return evaluations.contest(says, {"score": score, "kept": kept}, finding, settle)
 

@@ -9,7 +9,25 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.papers import attention_rows
+from kvlab.papers.attention_rows import (
+    CUMULATIVE,
+    EMA,
+    LAST,
+    LAST_QUERY,
+    OWN,
+    TOP,
+    WINDOW_MEAN,
+    WINDOWED,
+    Rows,
+    concentration_of_heads,
+    heads_with_attention,
+    prediction_errors,
+    prediction_errors_of_heads,
+    read_rows,
+    returning_of_head,
+    returning_of_heads,
+    variances,
+)
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.keepkv.merging import COMPARED as RULES
@@ -285,25 +303,18 @@ BETTER = Threshold(0.0, "a smaller error than the other predictor's, on the same
 
 def concentration(run: Run) -> pd.DataFrame:
     """One row per head: mean (`mass`) and minimum over queries (`least`) of the top fifth's attention."""
-    frame = attention_rows.concentration_of_heads(run, attention_rows.heads_with_attention(run))
-    return frame[np.isclose(frame["share"], attention_rows.TOP)].drop(columns="share").reset_index(drop=True)
+    frame = concentration_of_heads(run, heads_with_attention(run))
+    return frame[np.isclose(frame["share"], TOP)].drop(columns="share").reset_index(drop=True)
 
 
 def returning(run: Run) -> pd.DataFrame:
     """One row per head, for the prompt tokens outside the top fifth: share that is `ever` in the top fifth of a
     later step, mean `share` per step, and the attention on all of them with nothing dropped (`mass`)."""
-    parts = [
-        (place, attention_rows.returning_of_head(run, None, *place))
-        for place in attention_rows.heads_with_attention(run)
-    ]
+    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run)]
     rows = []
     for (layer, head), frame in parts:
         if len(frame):
-            kind = (
-                attention_rows.WINDOW_MEAN
-                if attention_rows.WINDOW_MEAN in set(frame["kind"])
-                else attention_rows.LAST_QUERY
-            )
+            kind = WINDOW_MEAN if WINDOW_MEAN in set(frame["kind"]) else LAST_QUERY
             mine = frame[frame["kind"] == kind]
             last = mine[mine["step"] == mine["step"].max()]
             found = {"ever": last["ever"].mean(), "share": mine["share"].mean(), "mass": mine["mass"].mean()}
@@ -314,8 +325,8 @@ def returning(run: Run) -> pd.DataFrame:
 def in_time(run: Run) -> pd.DataFrame:
     """One row per head: `recorded` and `shuffled` (`variance_ratios`)."""
     rows = []
-    for layer, head in attention_rows.heads_with_attention(run):
-        frame = attention_rows.variances(attention_rows.read_rows(run, layer, head), WINDOW)
+    for layer, head in heads_with_attention(run):
+        frame = variances(read_rows(run, layer, head), WINDOW)
         if len(frame):
             recorded, shuffled = variance_ratios(frame)
             rows.append({"layer": layer, "head": head, "recorded": recorded, "shuffled": shuffled})
@@ -334,16 +345,16 @@ def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
 def predicting(run: Run) -> pd.DataFrame:
     """One row per head and kind of score: each predictor's median relative error over the decode steps."""
     rows = []
-    for layer, head in attention_rows.heads_with_attention(run):
-        rows += predictor_medians(attention_rows.read_rows(run, layer, head), {"layer": layer, "head": head})
+    for layer, head in heads_with_attention(run):
+        rows += predictor_medians(read_rows(run, layer, head), {"layer": layer, "head": head})
     return pd.DataFrame(rows)
 
 
-def predictor_medians(rows: attention_rows.Rows, place: dict[str, int]) -> list[dict[str, object]]:
+def predictor_medians(rows: Rows, place: dict[str, int]) -> list[dict[str, object]]:
     """One dictionary per recorded kind of score."""
     found: list[dict[str, object]] = []
     for kind in ("mass", "score"):
-        errors = attention_rows.prediction_errors(rows, kind)
+        errors = prediction_errors(rows, kind)
         if len(errors):
             found.append({**place, "kind": kind, **errors.groupby("predictor")["error"].median().to_dict()})
     return found
@@ -365,7 +376,7 @@ def majority(rows: pd.DataFrame) -> Claim:
     if flat is not None and flat.mean == 0 and flat.n >= LEAST_PROMPTS:
         verdict = FAILS
     finding = (
-        f"In {mean_text(flat, percent)} of the heads some query gives the top {percent(attention_rows.TOP)} of the tokens less than "
+        f"In {mean_text(flat, percent)} of the heads some query gives the top {percent(TOP)} of the tokens less than "
         f"half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the median "
         f"head's mean is {percent(rows['mass'].median())}."
     )
@@ -378,8 +389,8 @@ def returns(rows: pd.DataFrame) -> Claim:
         return Claim(RETURNS, OPEN, "No run decoded a step after its prompt.")
     ever, share, mass = (over_prompts(rows, name) for name in ("ever", "share", "mass"))
     finding = (
-        f"{mean_text(ever, percent)} of the prompt tokens outside the top {percent(attention_rows.TOP)} enter it within "
-        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(attention_rows.TOP)}); with "
+        f"{mean_text(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
+        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(TOP)}); with "
         f"nothing dropped, the attention on them is {mean_text(mass, percent)}, mean over heads."
     )
     return judge(RETURNS, ever, RETURNED, basis_of(rows), finding)
@@ -408,20 +419,15 @@ def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
     says = PREDICTS.format(what=what)
     if mine.empty:
         return Claim(says, OPEN, f"No run recorded {what}.")
-    means = mine.groupby("prompt", sort=False)[
-        [attention_rows.EMA, attention_rows.CUMULATIVE, attention_rows.WINDOWED, attention_rows.LAST]
-    ].mean()
-    gaps = {
-        name: interval_of((means[attention_rows.EMA] - means[name]).tolist())
-        for name in (attention_rows.CUMULATIVE, attention_rows.WINDOWED)
-    }
+    means = mine.groupby("prompt", sort=False)[[EMA, CUMULATIVE, WINDOWED, LAST]].mean()
+    gaps = {name: interval_of((means[EMA] - means[name]).tolist()) for name in (CUMULATIVE, WINDOWED)}
     errors = {name: interval_of(means[name].tolist()) for name in means}
     finding = (
         f"Relative error of the next step's {what} (median of a head's steps, mean over heads): EMA "
-        f"{mean_text(errors[attention_rows.EMA], number)}, cumulative {mean_text(errors[attention_rows.CUMULATIVE], number)}, window "
-        f"{mean_text(errors[attention_rows.WINDOWED], number)}; EMA minus these {mean_text(gaps[attention_rows.CUMULATIVE], number)} and "
-        f"{mean_text(gaps[attention_rows.WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
-        f"{mean_text(errors[attention_rows.LAST], number)}."
+        f"{mean_text(errors[EMA], number)}, cumulative {mean_text(errors[CUMULATIVE], number)}, window "
+        f"{mean_text(errors[WINDOWED], number)}; EMA minus these {mean_text(gaps[CUMULATIVE], number)} and "
+        f"{mean_text(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
+        f"{mean_text(errors[LAST], number)}."
     )
     closest_first = sorted(gaps.values(), key=lambda one: 0.0 if one is None else -one.mean)
     verdict, decider, _ = decisive([(one, BETTER) for one in closest_first])
@@ -434,7 +440,7 @@ def attention_run(sources: Sources) -> Run | Needs:
     The full cache's attention is the model's own; under another method later layers already see its errors.
     """
     candidates = [run for run in (sources.run_of("full"), sources.run, *sources.runs) if run is not None]
-    found = next((run for run in candidates if attention_rows.heads_with_attention(run)), None)
+    found = next((run for run in candidates if heads_with_attention(run)), None)
     if found is not None:
         return found
     why = "No run of this comparison recorded its attention." if candidates else "There are no recorded runs yet."
@@ -443,7 +449,7 @@ def attention_run(sources: Sources) -> Run | Needs:
 
 def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
     """The user's head if its attention was recorded, else the first that has."""
-    heads = attention_rows.heads_with_attention(run)
+    heads = heads_with_attention(run)
     return (layer, head) if (layer, head) in heads else heads[0]
 
 
@@ -453,11 +459,9 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     if isinstance(run, Needs):
         return run
     place = chosen_head(run, choice.layer, choice.head)
-    frame = attention_rows.concentration_of_heads(
-        run, list(dict.fromkeys([*attention_rows.heads_with_attention(run), place]))
-    )
-    figure = cumulative_mass(frame, *place, attention_rows.TOP, theme)
-    caption = caption_cumulative_mass(frame, *place, attention_rows.TOP)
+    frame = concentration_of_heads(run, list(dict.fromkeys([*heads_with_attention(run), place])))
+    figure = cumulative_mass(frame, *place, TOP, theme)
+    caption = caption_cumulative_mass(frame, *place, TOP)
     return (
         Drawn("cumulative attention", figure, frame, caption, of_run(run), majority(gather(sources, CONCENTRATION))),
     )
@@ -471,17 +475,17 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     full = (one for one in sources.runs if one.record.level == "full")
     evicting = next((one for one in full if one.steps["evicted"].sum() > 0), None)
     method = sources.run if sources.run and sources.run.record.method != "full" else evicting
-    heads = attention_rows.heads_with_attention(run)
+    heads = heads_with_attention(run)
     if method is not None:
-        heads = [place for place in heads if place in attention_rows.heads_with_attention(method)]
-    frame = attention_rows.returning_of_heads(run, method, heads)
+        heads = [place for place in heads if place in heads_with_attention(method)]
+    frame = returning_of_heads(run, method, heads)
     if frame.empty:
         return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
     kinds = list(frame["kind"].unique())
-    shown = attention_rows.WINDOW_MEAN if attention_rows.WINDOW_MEAN in kinds else kinds[0]
+    shown = WINDOW_MEAN if WINDOW_MEAN in kinds else kinds[0]
     last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
     by_head = last[["layer", "head", "ever"]]
-    by_step = returning_over_steps(frame, attention_rows.TOP, theme), caption_returning_over_steps(frame)
+    by_step = returning_over_steps(frame, TOP, theme), caption_returning_over_steps(frame)
     # Share of the evictable tokens that return at least once, by layer and KV head.
     table = by_head.pivot(index="layer", columns="head", values="ever")
     of_heads = (
@@ -497,7 +501,7 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         caption_returning_by_head(by_head),
     )
     where = of_run(run)
-    if method and attention_rows.OWN in kinds:
+    if method and OWN in kinds:
         where = join_sources(where, Provenance(f"evictions of {method.record.label}"))
     return (
         Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
@@ -511,7 +515,7 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     if isinstance(run, Needs):
         return run
     layer, head = chosen_head(run, choice.layer, choice.head)
-    frame = attention_rows.variances(attention_rows.read_rows(run, layer, head), WINDOW)
+    frame = variances(read_rows(run, layer, head), WINDOW)
     if frame.empty:
         why = f"Variances in windows of {WINDOW} steps need more than {WINDOW} decode steps."
         return Needs(why, comparison(sources, RULES))
@@ -528,7 +532,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     run = attention_run(sources)
     if isinstance(run, Needs):
         return run
-    frame = attention_rows.prediction_errors_of_heads(run, attention_rows.heads_with_attention(run))
+    frame = prediction_errors_of_heads(run, heads_with_attention(run))
     if frame.empty:
         return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
     names = {"mass": "attention", "score": "exp scores as printed"}

@@ -319,8 +319,8 @@ def nearer(rows: pd.DataFrame) -> Claim:
     ratio = over_prompts(rows, "ratio")
     finding = (
         f"In {sets:,} sets of three tokens and more the nearest weighs {mean_text(ratio, words.two_digits)} "
-        f"times the furthest (median of a head, mean over heads), but {words.percent(pairs / (sets + pairs))} of the sets "
-        "are pairs, which have one distance and so one fixed weight."
+        f"times the furthest (median of a head, mean over heads), but {words.percent(pairs / (sets + pairs))} of "
+        "the sets are pairs, which have one distance and so one fixed weight."
     )
     return judge(NEARER, ratio, CLEARLY, basis, finding)
 

@@ -294,8 +294,8 @@ def two_axes(rows: pd.DataFrame) -> Claim:
     basis = Basis(rows["prompt"].nunique())
     broken = int((~((rows["layers"] > UNEQUAL) & (rows["heads"] <= UNEQUAL))).sum())
     finding = (
-        f"Largest over smallest layer {evidence.mean_text(evidence.over_prompts(rows, 'layers'), number)}, largest over smallest head of "
-        f"a layer {evidence.mean_text(evidence.over_prompts(rows, 'heads'), number)}."
+        f"Largest over smallest layer {evidence.mean_text(evidence.over_prompts(rows, 'layers'), number)}, "
+        f"largest over smallest head of a layer {evidence.mean_text(evidence.over_prompts(rows, 'heads'), number)}."
     )
     return Claim(TWO_AXES, judge_universal(broken, basis), finding, basis, threshold=Threshold(UNEQUAL, WHY_UNEQUAL))
 
@@ -332,8 +332,8 @@ def older(rows: pd.DataFrame) -> Claim:
     basis = evidence.basis_of(known)
     single = int((rows["newest"] == 1).sum())
     finding = (
-        f"Rank correlation of a slot's age with its tokens {evidence.mean_text(trend, number)}, mean over heads; the newest "
-        f"slot holds one token in {single:,} of {len(rows):,} heads."
+        f"Rank correlation of a slot's age with its tokens {evidence.mean_text(trend, number)}, mean over heads; "
+        f"the newest slot holds one token in {single:,} of {len(rows):,} heads."
     )
     if judge_universal(len(rows) - single, basis) == FAILS:  # then the trend is irrelevant
         return Claim(OLDER, FAILS, finding, basis)
@@ -368,8 +368,8 @@ def localises(rows: pd.DataFrame) -> Claim:
     layers = pd.Series(range(means.shape[1]), index=means.columns, dtype=float)
     trend = evidence.interval_of([float(layers.corr(line.rank())) for _, line in means.iterrows()])
     finding = (
-        f"Rank correlation of layer with attended distance {evidence.mean_text(trend, number)} over {means.shape[1]} layers; "
-        f"{_of_halves(means, trend)}."
+        f"Rank correlation of layer with attended distance {evidence.mean_text(trend, number)} over {means.shape[1]} "
+        f"layers; {_of_halves(means, trend)}."
     )
     return judge(LOCALISES, trend, SINKS_IN, evidence.basis_of(rows), finding)
 
@@ -394,8 +394,8 @@ def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
         return two_axes(evidence.gather(sources, AXES, [run]))
     spread = pyramid.spread_by_axis(run.steps, step)
     finding = (
-        f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
-        f"a layer {number(spread['heads'])}. It is not a run of PyramidPool."
+        f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, "
+        f"largest over smallest head of a layer {number(spread['heads'])}. It is not a run of PyramidPool."
     )
     return Claim(TWO_AXES, OPEN, finding)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.contract.view import AttentionPass, Slots, View
-from kvlab.core.methods.selectors.top_k import LowestScore
 
 COUNTS = -1  # key of the result among the layers' statistics
 

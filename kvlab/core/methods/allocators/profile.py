@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Allocator, Scorer, Selector
+from kvlab.core.contract.pipeline import LowestScore, Uniform
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import protected_by
-from kvlab.core.methods.allocators.uniform import Uniform, proportional
-from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.allocators.shares import proportional
 
 EVEN = "even"  # profile of equal heads
 

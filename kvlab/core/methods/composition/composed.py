@@ -10,12 +10,10 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from kvlab.core.contract.method import MOST_WHOLE, Method, build_method, make_method, register, registered
 from kvlab.core.contract.parts import Selector, capabilities_of, optional
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Evict, LowestScore, Oldest, Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.methods.composition.register import REGISTERED
 from kvlab.core.methods.scorers.wrapper import PromptOnly
-from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
-from kvlab.core.methods.settlers.evict import Evict
 from kvlab.core.validation import quote_value
 
 # Plain names of choices and the method each is taken from; methods' own names work too. As a score, "window" is

@@ -7,12 +7,9 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 from pydantic import create_model
 
 from kvlab.core.contract.method import METHODS, Method
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 from kvlab.core.plugins.load import Registry
 
 Part = TypeVar("Part", bound=type)
@@ -94,7 +91,7 @@ class _OnePart(Method):
 
     def pipeline(self) -> Pipeline:
         """Recency, equal budgets, four sinks and eviction, with the one part replaced."""
-        plain = Pipeline(Recency(), Uniform(), LowestScore(sinks=4), Evict(), self.decode)
+        plain = Pipeline(Recency(), select=LowestScore(sinks=4), decode=self.decode)
         settings = {name: value for name, value in self if name not in Method.model_fields}
         return replace(plain, **{self.part: type(self).cls(**settings)})
 

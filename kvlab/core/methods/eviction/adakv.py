@@ -6,14 +6,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.core.methods.allocators.pyramid import Pyramid
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction import window_methods
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -98,7 +95,6 @@ class AdaKV(window_methods.WindowEvicting):
             self.window_attention(),
             HeadAdaptive(layers, self.window, self.floor, self.floor_rule, self.normalize, self.skip),
             LowestScore(recent=self.window),
-            Evict(),
             decode=False,
         )
         return self.with_decoding(prompt_only)

@@ -11,14 +11,11 @@ from torch.nn.functional import normalize
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
 from kvlab.core.methods.scorers.sampled_queries import average_turn
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -97,4 +94,4 @@ class CapKV(Method):
 
     def pipeline(self) -> Pipeline:
         score = Capacity(n_future=self.n_future, sinks=self.sinks, tau=self.tau)
-        return Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False)
+        return Pipeline(score, select=LowestScore(self.sinks), decode=False)

@@ -7,13 +7,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, WINDOW_REASONS, Odd, WindowEvicting
 from kvlab.core.methods.selectors.chunks import Chunks, GatedChunks
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -64,7 +61,7 @@ class ChunkKV(WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         select = Chunks(LowestScore(recent=self.window), self.length)
-        return self.with_decoding(Pipeline(self.window_attention(), Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), select=select, decode=False))
 
 
 @register

@@ -12,13 +12,10 @@ from torch.nn.functional import avg_pool1d
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import round_relatively, round_to_step
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 JITTER = 1e-2  # added to the diagonal before factorizing, as in kvpress
 TINY = 1e-6
@@ -154,4 +151,4 @@ class Compactor(Method):
         score = ChunkLeverage(
             blend=self.blend, sketch=self.sketch, chunk=self.chunk, sinks=self.sinks, recent=self.recent
         )
-        return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), Evict(), decode=False)
+        return Pipeline(score, select=LowestScore(self.sinks, self.recent), decode=False)

@@ -11,15 +11,12 @@ from torch import Tensor
 from kvlab.core.contract.method import register
 from kvlab.core.contract.numerics import round_relatively
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.scorers.value_norm import output_norms
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -111,4 +108,4 @@ class CriticalKV(window_methods.WindowEvicting):
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
         # SnapKV's score is a sum over the window; the published epsilon belongs to the mean.
         select = Critical(inner=LowestScore(recent=self.window), first=self.first, epsilon=self.epsilon * self.window)
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))

@@ -10,13 +10,10 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 TINY = 1e-6
 
@@ -81,4 +78,4 @@ class CurDKV(Method):
 
     def pipeline(self) -> Pipeline:
         score = SquaredLengths(of=self.of, part=self.part)
-        return Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False)
+        return Pipeline(score, select=LowestScore(self.sinks), decode=False)

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.model_wide import COUNTS, ModelWide
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, Odd, WindowEvicting
 from kvlab.core.methods.scorers.window import Aggregate, Edges
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ class DefensiveKV(WindowEvicting):
             if self.across_layers
             else CoveringHeads(window=self.window, floor=0.0, covering=covering)
         )
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))
 
 
 @register

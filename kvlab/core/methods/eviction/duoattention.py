@@ -6,12 +6,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.profile import HeadProfile, Levels
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -58,4 +56,4 @@ class DuoAttention(Method):
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
-        return Pipeline(Recency(), HeadProfile(self.profile, self.levels, select), select, Evict(), decode=False)
+        return Pipeline(Recency(), HeadProfile(self.profile, self.levels, select), select, decode=False)

@@ -6,15 +6,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention as Expected
 from kvlab.core.methods.scorers.expected_attention import Weight
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -78,4 +75,4 @@ class ExpectedAttention(DecodeCompression):
     def pipeline(self) -> Pipeline:
         score = Expected(self.n_future, self.sinks, self.covariance, self.weight, self.epsilon)
         allocate = HeadAdaptive(window=1, floor=self.floor) if self.adaptive else Uniform()
-        return self.with_decoding(Pipeline(score, allocate, LowestScore(self.sinks), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, allocate, LowestScore(self.sinks), decode=False))

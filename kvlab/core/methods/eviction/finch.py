@@ -10,15 +10,12 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.wrapper import PromptOnly, PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ class Finch(Method):
         settle = EvictAndCloseGaps() if self.positions == "cache" else Evict()
         score = PromptOnly(QuestionAttention(window=self.window))
         select = LowestScore(recent=self.window)
-        return Pipeline(score, Uniform(), select, settle, decode=False)
+        return Pipeline(score, select=select, settle=settle, decode=False)
 
     @property
     def own_window(self) -> int:

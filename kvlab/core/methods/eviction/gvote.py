@@ -10,14 +10,11 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 BALLOTS = "ballots"
 TINY = 1e-30
@@ -305,4 +302,4 @@ class GVote(Method):
             step_queries=self.step_queries,
             group=self.group,
         )
-        return Pipeline(score, ChosenSlots(protect), protect, Evict(), decode=False)
+        return Pipeline(score, ChosenSlots(protect), protect, decode=False)

@@ -6,12 +6,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -81,4 +78,4 @@ class H2O(Method):
 
     def pipeline(self) -> Pipeline:
         score = AccumulatedAttention(self.decay, aggregate=self.aggregate)
-        return Pipeline(score, Uniform(), LowestScore(recent=self.recent), Evict())
+        return Pipeline(score, select=LowestScore(recent=self.recent))

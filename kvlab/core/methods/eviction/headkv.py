@@ -6,12 +6,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS, WINDOW_REASONS, WindowEvicting
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -58,4 +56,4 @@ class HeadKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         select = LowestScore(recent=self.window)
         allocate = HeadProfile(self.profile, select=select, even=self.even)
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))

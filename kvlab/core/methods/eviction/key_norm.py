@@ -9,13 +9,11 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import EqualHeads, LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform, proportional
+from kvlab.core.methods.allocators.shares import proportional
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it
 STEPS = 1200  # rounding steps per factor of two in length; sqrt(head_dim), the length of normalized keys, is on no edge
@@ -113,4 +111,4 @@ class KeyNorm(Method):
 
     def pipeline(self) -> Pipeline:
         layers = FirstLayers(skip=self.skip) if self.skip else Uniform()
-        return Pipeline(ShortKeys(), layers, LowestScore(self.sinks, self.recent), Evict())
+        return Pipeline(ShortKeys(), layers, LowestScore(self.sinks, self.recent))

@@ -10,13 +10,10 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import round_to_step
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -68,4 +65,4 @@ class KeyDiff(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict(), block=self.block)
+        return Pipeline(UnusualKeys(), select=LowestScore(self.sinks, self.recent), block=self.block)

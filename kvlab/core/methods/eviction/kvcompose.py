@@ -6,13 +6,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzip import LayerAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -56,4 +54,4 @@ class KVCompose(Method):
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
         score = LayerAttention("max", second_pass=SecondPassRequest(self.ask, self.piece))
-        return Pipeline(score, ModelWide("rank", select), select, Evict(), decode=False)
+        return Pipeline(score, ModelWide("rank", select), select, decode=False)

@@ -8,14 +8,11 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.kvzap import PredictedScore
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 KVZAP_FITTING = (
     "The original fits its networks to KVzip+ scores of Nemotron's pretraining sample, 4,500 texts of 750 to 1,250 "
@@ -77,7 +74,7 @@ class KVzap(Method):
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
-        return Pipeline(PredictedScore(self.heads), ModelWide(select=select), select, Evict(), decode=False)
+        return Pipeline(PredictedScore(self.heads), ModelWide(select=select), select, decode=False)
 
 
 @register
@@ -120,4 +117,4 @@ class KVzapThreshold(Method):
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
         allocate = AboveThreshold(threshold=self.threshold, protect=select)
-        return Pipeline(PredictedScore(self.heads), allocate, select, Evict(), decode=False)
+        return Pipeline(PredictedScore(self.heads), allocate, select, decode=False)

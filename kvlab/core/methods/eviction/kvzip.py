@@ -6,14 +6,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.kvzip import Over, SecondPassAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -111,4 +108,4 @@ class KVzip(Method):
         allocate = (
             Uniform() if self.level == "uniform" else ModelWide("head" if self.level == "head" else "slot", select)
         )
-        return Pipeline(score, allocate, select, Evict(), decode=False)
+        return Pipeline(score, allocate, select, decode=False)

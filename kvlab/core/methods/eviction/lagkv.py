@@ -11,14 +11,11 @@ from torch import Tensor
 from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.numerics import round_relatively
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 TAIL = 2.0  # above every rank: slots without a following partition are evicted last, oldest first
 
@@ -109,4 +106,4 @@ class LagKV(DecodeCompression):
 
     def pipeline(self) -> Pipeline:
         score = Lag(sinks=self.sinks, lag=self.lag)
-        return self.with_decoding(Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, select=LowestScore(self.sinks), decode=False))

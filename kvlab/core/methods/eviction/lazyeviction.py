@@ -6,12 +6,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.time_stamps import TimeStamps
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -56,4 +53,4 @@ class LazyEviction(Method):
 
     def pipeline(self) -> Pipeline:
         score = TimeStamps(self.threshold, self.window, "recurrence", self.prompt)
-        return Pipeline(score, Uniform(), LowestScore(recent=self.recent), Evict(), buffer=self.buffer)
+        return Pipeline(score, select=LowestScore(recent=self.recent), buffer=self.buffer)

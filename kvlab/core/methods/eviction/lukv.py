@@ -7,12 +7,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -73,4 +71,4 @@ class LUKV(Method):
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
         score = ExpectedAttention(self.n_future, self.sinks, epsilon=self.epsilon)
-        return Pipeline(score, HeadCurves(profile=self.curves, select=select), select, Evict(), decode=False)
+        return Pipeline(score, HeadCurves(profile=self.curves, select=select), select, decode=False)

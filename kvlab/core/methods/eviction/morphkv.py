@@ -10,13 +10,10 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class MorphKV(Method):
 
     def pipeline(self) -> Pipeline:
         score = FusedWindow(window=self.window, over=self.over)
-        return Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), buffer=self.buffer)
+        return Pipeline(score, select=LowestScore(recent=self.window), buffer=self.buffer)
 
     @property
     def own_window(self) -> int:

@@ -11,13 +11,10 @@ from torch import Tensor
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import gumbel_draws
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.window import WindowAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class Nacl(Method):
 
     def pipeline(self) -> Pipeline:
         select = SampledRest(inner=LowestScore(self.sinks, self.window), drawn=self.drawn, temperature=self.temperature)
-        return Pipeline(WindowAttention(self.window, 1), Uniform(), select, Evict(), decode=False)
+        return Pipeline(WindowAttention(self.window, 1), select=select, decode=False)
 
     @property
     def own_window(self) -> int:

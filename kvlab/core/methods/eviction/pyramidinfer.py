@@ -10,13 +10,11 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 ROWS = "recent_rows"
 
@@ -233,6 +231,5 @@ class PyramidInfer(Method):
             RecentRows(recent=self.recent, distance_weight=self.distance_weight, heads=self.heads, decode=later),
             CosineDecay(self.ratio, self.schedule, region, self.minimum, self.interval, free),
             LowestScore(self.sinks, self.recent, "text" if of_prompt else "budget"),
-            Evict(),
             decode=later,
         )

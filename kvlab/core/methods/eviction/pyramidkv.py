@@ -6,12 +6,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.eviction import window_methods
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -55,7 +53,8 @@ class PyramidKV(window_methods.WindowEvicting):
                 "edges": ("zeros", "pyramidkv_utils.py, avg_pool1d includes its padding"),
             },
             beyond=(
-                f"{window_methods.SHARED_HEADS} (Since July 2026 it can also choose per KV head.) Its total is not corrected."
+                f"{window_methods.SHARED_HEADS} (Since July 2026 it can also choose per KV head.) "
+                "Its total is not corrected."
             ),
         ),
         "class": Preset(
@@ -86,7 +85,6 @@ class PyramidKV(window_methods.WindowEvicting):
             self.window_attention(),
             Pyramid(self.window, self.beta, self.variant),
             LowestScore(recent=self.window),
-            Evict(),
             decode=False,
         )
         return self.with_decoding(prompt_only)

@@ -6,13 +6,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.triattention import FILE_HELP
 from kvlab.core.methods.scorers.query_statistics import QueryFilter
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -50,4 +47,4 @@ class QFilters(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(QueryFilter(self.queries), Uniform(), LowestScore(self.sinks, self.recent), Evict())
+        return Pipeline(QueryFilter(self.queries), select=LowestScore(self.sinks, self.recent))

@@ -11,12 +11,9 @@ from torch import Tensor
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import uniform_draws
 from kvlab.core.contract.parts import NONE, Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.time_stamps import OF_PROMPT
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -93,4 +90,4 @@ class Random(Method):
     def pipeline(self) -> Pipeline:
         score = Draws(self.draws, self.prompt)
         buffer = max(self.buffer, 1) if self.draws == "anew" else self.buffer  # scores are drawn for a lot of tokens
-        return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), Evict(), buffer=buffer)
+        return Pipeline(score, select=LowestScore(self.sinks, self.recent), buffer=buffer)

@@ -11,14 +11,11 @@ from torch.nn.functional import max_pool1d, normalize
 
 from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 ROW_BLOCK = 256
 
@@ -152,4 +149,4 @@ class RKV(DecodeCompression):
             threshold=self.threshold,
             excused=self.excused,
         )
-        return self.with_decoding(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, select=LowestScore(recent=self.window), decode=False))

@@ -10,15 +10,12 @@ from torch import Tensor
 
 from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
 from kvlab.core.methods.scorers.window import query_mass
 from kvlab.core.methods.scorers.wrapper import PromptScorer
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -98,4 +95,4 @@ class Scissorhands(DecodeCompression):
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(recent=self.recent)
-        return self.with_decoding(Pipeline(Persistence(window=self.window), Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(Persistence(window=self.window), select=select, decode=False))

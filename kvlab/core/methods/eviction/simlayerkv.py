@@ -10,14 +10,11 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import log_total
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -91,9 +88,5 @@ class SimLayerKV(Method):
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
         return Pipeline(
-            Recency(),
-            LazyLayers(threshold=self.threshold, rows=self.queries, protect=select),
-            select,
-            Evict(),
-            decode=False,
+            Recency(), LazyLayers(threshold=self.threshold, rows=self.queries, protect=select), select, decode=False
         )

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction import window_methods
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -104,4 +101,4 @@ class SnapKV(window_methods.WindowEvicting):
     def pipeline(self) -> Pipeline:
         score = self.window_attention()
         select = LowestScore(recent=self.window)
-        return self.with_decoding(Pipeline(score, Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, select=select, decode=False))

@@ -10,16 +10,13 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, optional
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 SINK_KEYS = "sink_keys"
 SINK_POSITION = "sink_position"
@@ -156,4 +153,4 @@ class StreamingLLM(Method):
 
     def pipeline(self) -> Pipeline:
         settle = EvictAndReposition() if self.positions == "cache" else Evict()
-        return Pipeline(Recency(), Uniform(), LowestScore(sinks=self.sinks), settle)
+        return Pipeline(Recency(), select=LowestScore(sinks=self.sinks), settle=settle)

@@ -9,12 +9,9 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -74,4 +71,4 @@ class Tova(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(LastQuery(heads=self.heads), Uniform(), LowestScore(self.sinks, self.recent), Evict())
+        return Pipeline(LastQuery(heads=self.heads), select=LowestScore(self.sinks, self.recent))

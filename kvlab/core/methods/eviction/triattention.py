@@ -6,12 +6,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.query_statistics import QueryCentres
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 FILE_HELP = "query statistics: mini, a file of `kvlab fit --method triattention`, or untrained (random)"
 
@@ -82,4 +79,4 @@ class TriAttention(DecodeCompression):
 
     def pipeline(self) -> Pipeline:
         score = QueryCentres(self.queries, furthest=self.furthest, heads=self.heads, prompt=self.prompt)
-        return self.with_decoding(Pipeline(score, Uniform(), LowestScore(recent=self.recent), Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, select=LowestScore(recent=self.recent), decode=False))

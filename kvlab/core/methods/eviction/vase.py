@@ -11,14 +11,11 @@ from torch import Tensor
 from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.numerics import gumbel_draws, round_relatively
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.window import TINY, WindowAttention, query_mass
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class VaSE(DecodeCompression):
     def pipeline(self) -> Pipeline:
         score = OlderAttention(self.window, self.kernel, "average", "zeros")
         select = ShieldedSample(LowestScore(self.sinks, self.window), self.shield)
-        return self.with_decoding(Pipeline(score, Uniform(), select, Evict(), decode=False))
+        return self.with_decoding(Pipeline(score, select=select, decode=False))
 
     @property
     def own_window(self) -> int:

@@ -4,10 +4,7 @@ from typing import ClassVar
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -24,4 +21,4 @@ class Window(Method):
     paper: ClassVar[str] = ""
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(Recency(), Uniform(), LowestScore(), Evict())
+        return Pipeline(Recency())

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from kvlab.core.contract.method import DecodeCompression, register
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.plan import Edges, NewKeys, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.window import WindowAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.log_mass import SPACE_HELP, Space
 from kvlab.core.methods.settlers.observed_queries import Observed
@@ -310,7 +308,7 @@ class MergesNeighbours(DecodeCompression):
         )
         score = WindowAttention(self.window, 1)
         select = LowestScore(self.sinks, self.window)
-        return self.with_decoding(Pipeline(score, Uniform(), select, settle, decode=False))
+        return self.with_decoding(Pipeline(score, select=select, settle=settle, decode=False))
 
 
 @register

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.profile import HeadProfile
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.kvzip import SecondPassAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.matching import TINY, MatchAttention, observe, ridge_step
 
 

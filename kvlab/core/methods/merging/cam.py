@@ -13,15 +13,13 @@ from kvlab.core.contract.in_place import SPREAD, InPlace
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import head_streams, stream_start, uniform_draws
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Oldest, Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
-from kvlab.core.methods.selectors.top_k import LowestScore, Oldest
 from kvlab.core.methods.settlers.edges import sum_to_target
 
 ACCUMULATED = "accumulated"
@@ -467,7 +465,6 @@ class CaM(Method):
         reach = None if self.variant == "simulation" else self.merge
         return Pipeline(
             AccumulatedAttention(),
-            Uniform(),
-            Oldest(self.sinks),
-            ValueMerge(chance=CHANCES[self.variant], reach=reach, draw=self.draw),
+            select=Oldest(self.sinks),
+            settle=ValueMerge(chance=CHANCES[self.variant], reach=reach, draw=self.draw),
         )

@@ -11,16 +11,14 @@ from torch import Tensor
 from kvlab.core.contract.method import register
 from kvlab.core.contract.numerics import round_to_step
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, Victims
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.plan import Plan, ValueShift
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import WindowScored
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.observed_queries import Grouping, Observed, Trial, nearest_pivot
 

@@ -7,13 +7,12 @@ from pydantic import Field
 
 from kvlab.core.contract.method import DecodeCompression, add_stores, register
 from kvlab.core.contract.parts import Scorer
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.eviction.kvzap import FILE_HELP
 from kvlab.core.methods.scorers.kvzap import PredictedScore
 from kvlab.core.methods.scorers.kvzip import Over, SecondPassAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.matching import MatchAttention
 from kvlab.core.stores import ADAPTIVE
 

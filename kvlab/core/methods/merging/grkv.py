@@ -6,11 +6,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, WINDOW_REASONS, WindowEvicting
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.global_ridge import GlobalRidge
 
 
@@ -56,4 +54,4 @@ class GRKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         settle = GlobalRidge(self.rows, self.ridge, self.untouched, self.refit_keys)
         select = LowestScore(recent=self.window)
-        return self.with_decoding(Pipeline(self.window_attention(), Uniform(), select, settle, decode=False))
+        return self.with_decoding(Pipeline(self.window_attention(), select=select, settle=settle, decode=False))

@@ -15,18 +15,16 @@ from kvlab.core.contract.in_place import NEAREST, InPlace
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import NEVER_SEEN, correct_bias, correction, missing, round_to_step
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, optional
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import ASKED, gather, log_total
 from kvlab.core.contract.view import HEAD_MASS, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
 from kvlab.core.methods.scorers.recency import Recency, Unscored
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import (
     ROW_BLOCK,
     max_to_target,

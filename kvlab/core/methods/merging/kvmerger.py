@@ -8,12 +8,10 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import PromptOnly
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.gaussian_sets import GaussianSets, Pivot, SigmaMode, Weights
 from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 
@@ -124,9 +122,8 @@ class KVMerger(Method):
         score = AccumulatedAttention()
         return Pipeline(
             PromptOnly(score) if self.decode == "keep" else score,
-            Uniform(),
-            LowestScore(recent=self.recent),
-            GaussianSets(
+            select=LowestScore(recent=self.recent),
+            settle=GaussianSets(
                 self.theta,
                 self.loosest,
                 self.heavy,

@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Recency
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.consecutive import Sets
 from kvlab.core.methods.settlers.gaussian_sets import AnyPivot, GaussianSets, Weights
 from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
@@ -212,4 +210,4 @@ class SemantiCache(Method):
             space=self.space,
             delimiters=self.delimiters,
         )
-        return Pipeline(Recency(), Uniform(), LowestScore(self.sinks, self.recent), settle, decode=False)
+        return Pipeline(Recency(), select=LowestScore(self.sinks, self.recent), settle=settle, decode=False)

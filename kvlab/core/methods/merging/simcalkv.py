@@ -12,15 +12,13 @@ from torch import Tensor
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import NEVER_SEEN
 from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import PromptOnly
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import nearest_slot, sum_to_target
 from kvlab.core.methods.settlers.log_mass import log_sum_over_target
 
@@ -144,4 +142,4 @@ class SimCalKV(Method):
     def pipeline(self) -> Pipeline:
         score = PromptOnly(AccumulatedAttention())
         settle = PairCalibration(threshold=self.threshold, variant=self.variant)
-        return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), settle, decode=False)
+        return Pipeline(score, select=LowestScore(self.sinks, self.recent), settle=settle, decode=False)

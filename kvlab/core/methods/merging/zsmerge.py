@@ -14,14 +14,12 @@ from kvlab.core.contract.in_place import RESIDUAL as RESIDUAL_KIND
 from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of, optional
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import Slots, View
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
-from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import (
     Similarity,
     first_of,
@@ -31,7 +29,6 @@ from kvlab.core.methods.settlers.edges import (
     similarity,
     sum_to_target,
 )
-from kvlab.core.methods.settlers.evict import Evict
 from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Parts, Space, turns
 
 RESIDUAL = "residual"
@@ -401,9 +398,8 @@ class ZSMerge(Method):
     def pipeline(self) -> Pipeline:
         return Pipeline(
             AccumulatedAttention(decay=self.decay),
-            Uniform(),
-            LowestScore(sinks=self.sinks, recent=self.recent),
-            ResidualMerge(
+            select=LowestScore(sinks=self.sinks, recent=self.recent),
+            settle=ResidualMerge(
                 share=self.residual,
                 alpha=self.alpha,
                 similarity=self.similarity,

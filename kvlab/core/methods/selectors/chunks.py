@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
+from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.contract.view import Slots, View
-from kvlab.core.methods.selectors.top_k import LowestScore
 
 TINY = 1e-8
 

@@ -4,10 +4,7 @@ from typing import ClassVar
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.recency import Unscored
-from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.evict import Evict
 
 
 @register
@@ -22,7 +19,7 @@ class Full(Method):
 
     def pipeline(self) -> Pipeline:
         """Never decides: the cache gives this method an unlimited budget."""
-        return Pipeline(Unscored(), Uniform(), LowestScore(), Evict(), decode=False)
+        return Pipeline(Unscored(), decode=False)
 
 
 @register

@@ -1,13 +1,7 @@
-"""Equal budgets for all layers and heads, and shares rounded to an exact sum."""
-
-from dataclasses import dataclass
-from typing import ClassVar
+"""Shares of a total, rounded to an exact sum."""
 
 import torch
 from torch import Tensor
-
-from kvlab.core.contract.parts import NONE, Capabilities
-from kvlab.core.contract.view import AttentionPass, Slots, View
 
 HALVINGS = 200
 PARTS = 1e9  # remainders closer than that are ties: rounding must not choose who gets the remaining slot
@@ -43,23 +37,3 @@ def proportional(weights: list[float], total: int, least: int, most: int) -> lis
         enough = float((shares * middle).clamp(least, most).sum()) >= total
         low, high = (low, middle) if enough else (middle, high)
     return round_to_total((shares * high).clamp(least, most), total).tolist()
-
-
-class EqualHeads:
-    """The head part of an allocator with equal heads."""
-
-    capabilities: ClassVar[Capabilities] = NONE
-
-    def head_budgets(self, view: View) -> Tensor | None:
-        return None
-
-    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
-        return None
-
-
-@dataclass(frozen=True)
-class Uniform(EqualHeads):
-    """Equal budgets."""
-
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        return [average] * num_layers
