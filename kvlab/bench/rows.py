@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,8 +58,8 @@ class Row:
     timestamp: str = ""
 
 
-_TYPES = {"int": pa.int64(), "float | None": pa.float64(), "bool": pa.bool_()}
-SCHEMA = pa.schema([(f.name, _TYPES.get(str(f.type), pa.string())) for f in fields(Row)])
+_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float | None: pa.float64(), bool: pa.bool_()}
+SCHEMA = pa.schema([(f.name, _TYPES.get(f.type, pa.string())) for f in fields(Row)])
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:
