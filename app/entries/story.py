@@ -24,10 +24,9 @@ from app.navigation.menu import current_place, page_names
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, in_url, parse_number
 from kvlab.core.errors import UserError
-from kvlab.report.deck import slide_text
+from kvlab.report.deck import slide_text, view_thumbnail
 from kvlab.report.export import FORMATS
 from kvlab.report.page import story_html
-from kvlab.report.thumbnail import view_thumbnail
 from kvlab.trace.stories import (
     Story,
     View,

@@ -17,8 +17,10 @@ from kvlab.core.errors import UserError
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
-from kvlab.views.base.palette import HUES, SURFACES, THEMES, pick
+from kvlab.views.base.export import decode_arrays
+from kvlab.views.base.palette import HUES, SURFACES, THEMES, Theme, pick
 from kvlab.views.base.template import FONT, GRID, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET
+from kvlab.views.base.thumbnail import HEIGHT, OPENING, WIDTH, blank, thumbnail
 
 FONT_SIZE = 15  # legible from the back of a room
 STATIC = Path(__file__).parent / "static"
@@ -49,6 +51,21 @@ def deck(story: Story) -> bytes:
         f"<script>const given = {in_script(given)};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
     )
     return "\n".join(parts).encode()
+
+
+def view_thumbnail(view: View) -> str:
+    """A small SVG (240 x 120) of a view for lists: the marks of a figure, a placeholder for what has none."""
+    theme: Theme = view.slide.theme if view.slide else "light"
+    try:
+        if view.slide is None or view.slide.kind != "figure":
+            shown = content(view)
+            return blank("a page" if shown is None else "a table" if isinstance(shown, Table) else "a text", theme)
+        drawn = thumbnail(go.Figure(decode_arrays(json.loads(view.slide.figure)), skip_invalid=True), theme)
+    except (UserError, ValueError, TypeError, KeyError):
+        return blank("damaged", theme)
+    # The slide's own ground, because its marks may not be seen on that of the page.
+    ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{SURFACES[theme]}"/>'
+    return f"{OPENING}{ground}{drawn.removeprefix(OPENING)}"
 
 
 def content(view: View) -> go.Figure | Shown | None:

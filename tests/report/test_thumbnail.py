@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.report.thumbnail import lines_of, view_thumbnail
+from kvlab.report.deck import view_thumbnail
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of
 from kvlab.trace.stories import Slide, View
 from kvlab.views.base.palette import SURFACES
@@ -27,21 +27,18 @@ def view_of(shown: Shown | go.Figure, theme: str = "light") -> View:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_tables_and_texts_have_a_small_picture(text: Text, history: History, theme: str):
+def test_figures_have_a_small_picture_tables_and_texts_a_placeholder(text: Text, history: History, theme: str):
     passages = Passages(passages=(("a", (Segment("same", f"It was {HOSTILE} " * 400),)),))
     heat = go.Figure(go.Heatmap(z=np.arange(12.0).reshape(3, 4)))  # whose arrays are packed as text
     for shown in (go.Figure(go.Scatter(y=[1, 3, 2])), heat, TABLE, text, history, passages, Table(columns=(), rows=())):
         svg = view_thumbnail(view_of(shown, theme))
         root = ElementTree.fromstring(svg)
-        assert "damaged" not in svg and svg.index(SURFACES[theme]) < 250  # what is below all marks
+        if isinstance(shown, go.Figure):
+            assert svg.index(SURFACES[theme]) < 250  # what is below all marks
+        else:
+            assert ("a table" if isinstance(shown, Table) else "a text") in svg
         assert root.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}" and len(svg) < 20_000
         assert not root.findall(f".//{SVG}script")
-
-
-def test_of_a_table_the_first_rows_are_drawn_and_of_a_text_its_first_lines(text: Text):
-    assert lines_of(TABLE)[0] == list(TABLE.columns) and lines_of(TABLE)[1][0] == "row 0"
-    assert len(lines_of(TABLE)) == HEIGHT // 17
-    assert "".join(text.texts)[:20].split()[0] in lines_of(text)[0][0]
 
 
 def test_a_page_without_a_slide_and_a_damaged_slide_say_so():
