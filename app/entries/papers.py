@@ -26,19 +26,6 @@ from kvlab.common.formatting import model_title
 from kvlab.papers import scorecard
 from kvlab.papers.exhibit import Exhibit
 from kvlab.papers.registry import EXHIBITS, JOINED, PAPERS
-from kvlab.papers.scorecard import (
-    SHAPES,
-    Card,
-    Judged,
-    Lines,
-    by_model,
-    exhibit_list,
-    matching,
-    models_to_judge,
-    own_claims,
-    verdict_frame,
-    verdicts_on_each,
-)
 from kvlab.papers.verdict_figure import verdict_bars, verdicts_sentence
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
@@ -88,20 +75,20 @@ def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
     return ships.claims(exhibit.key, page_theme()) if ships else ()
 
 
-def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:
+def known_card(exhibit: Exhibit, sources: Sources) -> scorecard.Card | None:
     """The card if it need not be drawn: it is in memory or on disk."""
     theme = page_theme()
     found = _cache().known((exhibit.key, theme), exhibit.source_state(sources))
     return found or scorecard.find_card(exhibit, sources, theme)
 
 
-def known_verdicts(exhibit: Exhibit, sources: Sources) -> Card | None:
+def known_verdicts(exhibit: Exhibit, sources: Sources) -> scorecard.Card | None:
     """`known_card`, or the one of the other theme, whose verdicts are the same."""
     other: Theme = "dark" if page_theme() == "light" else "light"
     return known_card(exhibit, sources) or scorecard.find_card(exhibit, sources, other)
 
 
-def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
+def drawn_card(exhibit: Exhibit, sources: Sources) -> scorecard.Card:
     """The card, from the cache (`FigureCache`) or drawn now."""
     theme = page_theme()
     try:
@@ -109,17 +96,17 @@ def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
             (exhibit.key, theme), exhibit.source_state(sources), lambda: scorecard.draw_card(exhibit, sources, theme)
         )
     except Exception as error:  # other cards must not fail with this one; errors are not cached
-        return Card(blank("failed", theme), missing=describe_failure(exhibit, error))
+        return scorecard.Card(blank("failed", theme), missing=describe_failure(exhibit, error))
 
 
-def show_card(place: Place, card: Card, model: str) -> None:
+def show_card(place: Place, card: scorecard.Card, model: str) -> None:
     """Fill a card of the overview; `model` is the one in view."""
     place.picture.image(card.picture, width="stretch", alt=f"Thumbnail of {place.exhibit.label}")
     with place.line.container(gap="small"):
         if card.judged:
             judged = card.judged[0]
             colour, icon = BADGES[judged.claim.verdict]
-            where = "" if judged.model in (model, SHAPES) else f" on {model_title(judged.model)}"
+            where = "" if judged.model in (model, scorecard.SHAPES) else f" on {model_title(judged.model)}"
             words = f"{judged.claim.verdict}{where}"
             st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))
             if judged.claim.basis.description:
@@ -137,13 +124,13 @@ def show_card(place: Place, card: Card, model: str) -> None:
             st.caption(plain(card.missing))
 
 
-def show_each(place: Place, card: Card, judged: Iterable[Judged]) -> None:
+def show_each(place: Place, card: scorecard.Card, judged: Iterable[scorecard.Judged]) -> None:
     """Add a line with the verdicts on the card's claim on every model."""
-    if card.judged and (words := verdicts_on_each(judged, card.judged[0].claim.paper)):
+    if card.judged and (words := scorecard.verdicts_on_each(judged, card.judged[0].claim.paper)):
         place.each.caption(plain(words))
 
 
-def show_button(place: Place, card: Card) -> None:
+def show_button(place: Place, card: scorecard.Card) -> None:
     """Add the button that queues what the card needs; its estimate takes longer than most cards."""
     if card.measurement:
         with place.button.container():
@@ -151,7 +138,7 @@ def show_button(place: Place, card: Card) -> None:
 
 
 @st.cache_resource(show_spinner=False)
-def _cache() -> FigureCache[Card]:
+def _cache() -> FigureCache[scorecard.Card]:
     return FigureCache(CACHE_BYTES, size=lambda card: len(repr(card)), is_useful=lambda card: bool(card.origin))
 
 
@@ -171,7 +158,7 @@ HEAD_CHARACTER = 7.6
 MOST_ON_SLIDE = 400  # cells
 
 
-def show_list(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str, str]) -> None:
+def show_list(found: Mapping[str, scorecard.Lines], frame: pd.DataFrame, query: Mapping[str, str]) -> None:
     """All exhibits as a list, with a column per model; a chosen row opens its exhibit. `frame` is an `exhibit_list`."""
     rows = _rows(frame, [model_title(model) for model in found])
     show_title(Offer(TITLE, lambda: table_of(rows.drop(columns="claim"), MOST_ON_SLIDE), READING), "scorecard")
@@ -193,7 +180,7 @@ def show_list(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[st
     )
 
 
-def show_incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, total: int) -> None:
+def show_incomplete(found: Mapping[str, scorecard.Lines], frame: pd.DataFrame, known: int, total: int) -> None:
     """The same while `known` of `total` exhibits are judged; without widgets, which can be made only once."""
     st.markdown(f"**{TITLE}**")
     st.progress(known / total, f"{known} of {total} exhibits judged; the others are being drawn.")
@@ -230,14 +217,14 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
     again at the end.
     """
     here = sources.measured_model
-    of_model = {model: sources.judging(model) for model in models_to_judge(sources)}
-    judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
+    of_model = {model: sources.judging(model) for model in scorecard.models_to_judge(sources)}
+    judged: dict[tuple[Exhibit, str], tuple[scorecard.Judged, ...]] = {}
     cards_known = {one: card for one in exhibits if (card := known_card(one, sources)) is not None}
     for model, model_sources in of_model.items():
         for exhibit in exhibits:
             card = known_verdicts(exhibit, model_sources)
             if card is not None:
-                judged[exhibit, model] = own_claims(card.judged, model)
+                judged[exhibit, model] = scorecard.own_claims(card.judged, model)
             else:
                 judged[exhibit, model] = scorecard.shipped_claims(exhibit, model)
     picture = st.empty()
@@ -251,9 +238,11 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
             places = {exhibit: place_card(exhibit) for exhibit in exhibits}
 
     def summarise(known: int) -> None:
-        lines = by_model([(pair[0], claims) for pair, claims in judged.items()], (*of_model, SHAPES))
-        frame = exhibit_list(exhibits, [(pair[0], claims) for pair, claims in judged.items()], list(lines))
-        verdicts = verdict_frame(lines)
+        lines = scorecard.by_model(
+            [(pair[0], claims) for pair, claims in judged.items()], (*of_model, scorecard.SHAPES)
+        )
+        frame = scorecard.exhibit_list(exhibits, [(pair[0], claims) for pair, claims in judged.items()], list(lines))
+        verdicts = scorecard.verdict_frame(lines)
         figure = verdict_bars(verdicts, page_theme())
         with picture.container():
             if known == len(exhibits):
@@ -273,7 +262,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
             else:
                 show_incomplete(lines, frame, known, len(exhibits))
 
-    drawn: dict[Exhibit, Card] = {}
+    drawn: dict[Exhibit, scorecard.Card] = {}
     waiting = sorted(exhibits, key=lambda one: (one not in cards_known, scorecard.is_slow(one, sources)))
     if len(cards_known) < len(exhibits):
         summarise(len(cards_known))
@@ -281,7 +270,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
         card = cards_known.get(exhibit) or drawn_card(exhibit, sources)
         drawn[exhibit] = card
         if of_model.get(here) is sources or not judged.get((exhibit, here)):
-            judged[exhibit, here] = own_claims(card.judged, here)
+            judged[exhibit, here] = scorecard.own_claims(card.judged, here)
         if exhibit in places:
             show_card(places[exhibit], card, here)
     for model, model_sources in of_model.items():
@@ -289,7 +278,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
         if model_sources is not sources and len(model_sources.model_evaluations):
             for exhibit in exhibits:
                 if not scorecard.is_slow(exhibit, model_sources) and known_verdicts(exhibit, model_sources) is None:
-                    judged[exhibit, model] = own_claims(drawn_card(exhibit, model_sources).judged, model)
+                    judged[exhibit, model] = scorecard.own_claims(drawn_card(exhibit, model_sources).judged, model)
     summarise(len(exhibits))
     shipped_cards = sum(card.is_shipped for card in drawn.values())
     counts.caption(
@@ -326,7 +315,7 @@ def papers_page() -> None:
     words = st.text_input(
         "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
     ).strip()
-    found = matching(exhibits, words, shipped_claims)
+    found = scorecard.matching(exhibits, words, shipped_claims)
     if words:
         st.caption(f"{len(found)} of {len(exhibits)} figures and tables have {plain(words)}.")
     if found:

@@ -27,18 +27,7 @@ from kvlab.core.errors import UserError
 from kvlab.report.deck import slide_text, view_thumbnail
 from kvlab.report.export import FORMATS
 from kvlab.report.page import story_html
-from kvlab.trace.stories import (
-    Story,
-    View,
-    import_story,
-    is_private,
-    list_stories,
-    load_story,
-    make_private,
-    owner_of_story,
-    parse_story,
-    save_story,
-)
+from kvlab.trace import stories
 
 HTML = """
 <nav class="kv-story" aria-label="Story">
@@ -77,11 +66,11 @@ def _slide_note(items: Sequence[Item]) -> str:
 def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
     try:
         slides = slides_of_view(items)
-        story = load_story(runs_root(), name)
+        story = stories.load_story(runs_root(), name)
         for place, slide in enumerate(slides):
             words = "" if place else caption.strip()
-            story = story.with_view(View(page=page, query=view_query(), caption=words, slide=slide))
-        save_story(runs_root(), story)
+            story = story.with_view(stories.View(page=page, query=view_query(), caption=words, slide=slide))
+        stories.save_story(runs_root(), story)
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -90,7 +79,7 @@ def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
     st.success(f"Added as {where} of {plain(story.name)}.")
 
 
-def tell(story: Story, at: int) -> None:
+def tell(story: stories.Story, at: int) -> None:
     """Go to a view of a story, with its caption at the top."""
     view = story.views[at]
     page, query = current_place(view.page, _query(story, at))
@@ -99,11 +88,11 @@ def tell(story: Story, at: int) -> None:
     st.error(f"There is no page {code(view.page)}: this story was created with another version of kvlab.")
 
 
-def _query(story: Story, at: int) -> dict[str, str]:
+def _query(story: stories.Story, at: int) -> dict[str, str]:
     return story.views[at].query | {TELLING: story.name, PLACE: str(at + 1)}
 
 
-def _address(story: Story, at: int) -> str | None:
+def _address(story: stories.Story, at: int) -> str | None:
     """The URL of a view of a story, relative to the pages; None beyond its ends."""
     if not 0 <= at < len(story.views):
         return None
@@ -117,7 +106,7 @@ def caption_bar(page: str) -> None:
     if name is None or page == "story":
         return
     try:
-        story = load_story(runs_root(), name)
+        story = stories.load_story(runs_root(), name)
     except UserError as error:
         st.warning(plain(str(error)))
         return
@@ -144,16 +133,16 @@ def story_page() -> None:
         "screen, N for a slide's source.",
     )
     import_section()
-    names = list_stories(runs_root())
+    names = stories.list_stories(runs_root())
     if not names:
         st.info("There is no story yet: open a page about a run, and click **Add to a story** in the sidebar.")
         return
     name = st.selectbox("Story", names, **in_url("story"))
-    story = load_story(runs_root(), name)
+    story = stories.load_story(runs_root(), name)
     if not story.views:
         st.caption("This story has no views.")
         return
-    owner = owner_of_story(runs_root(), name)
+    owner = stories.owner_of_story(runs_root(), name)
     why = why_not_change([owner])
     actions(story)
     if owner:
@@ -166,11 +155,11 @@ def share(name: str, owner: str, why: str) -> None:
     """The story's owner, and the switch that makes it private."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"Created by **{plain(owner)}**.", width="content")
-        private = is_private(runs_root(), name)
+        private = stories.is_private(runs_root(), name)
         help_text = "Only you can see it."
         if st.toggle(
             "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
-        ) != private and attempt(lambda: make_private(runs_root(), name, not private)):
+        ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
             st.rerun()
 
 
@@ -184,8 +173,8 @@ def import_section() -> None:
         )
         if file is not None and st.button("Import", key="story-take"):
             try:
-                imported = parse_story(file.getvalue())
-                story = import_story(runs_root(), imported)
+                imported = stories.parse_story(file.getvalue())
+                story = stories.import_story(runs_root(), imported)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
@@ -193,7 +182,7 @@ def import_section() -> None:
             st.success(f"{plain(story.name)}: {len(story.views)} views.{renamed}")
 
 
-def actions(story: Story) -> None:
+def actions(story: stories.Story) -> None:
     with st.container(horizontal=True):
         try:
             present_button(talk_html(story, story.model_dump_json()), key="story-present")
@@ -219,13 +208,13 @@ def base() -> str:
     return url.split("?")[0].removesuffix("/").removesuffix("/story")
 
 
-@st.cache_data(max_entries=200, show_spinner=False, hash_funcs={View: View.model_dump_json})
-def picture_of(view: View) -> str:
+@st.cache_data(max_entries=200, show_spinner=False, hash_funcs={stories.View: stories.View.model_dump_json})
+def picture_of(view: stories.View) -> str:
     """The thumbnail of a view, an SVG."""
     return view_thumbnail(view)
 
 
-def view_row(story: Story, at: int, why: str) -> None:
+def view_row(story: stories.Story, at: int, why: str) -> None:
     view = story.views[at]
     with st.container(border=True, key=f"story-view-{at}"):
         left, texts, buttons = st.columns([2, 5, 2], vertical_alignment="center")
@@ -269,6 +258,6 @@ def view_row(story: Story, at: int, why: str) -> None:
                 tell(story, at)
 
 
-def change(story: Story) -> None:
-    if attempt(lambda: save_story(runs_root(), story)):
+def change(story: stories.Story) -> None:
+    if attempt(lambda: stories.save_story(runs_root(), story)):
         st.rerun()

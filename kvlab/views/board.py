@@ -13,23 +13,12 @@ from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels
+from kvlab.views.base import words
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, VERDICTS, Theme, fate_scale, mix, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish, no_fading
 from kvlab.views.base.view import view
-from kvlab.views.base.words import (
-    EXACT,
-    byte_size,
-    contrast,
-    number,
-    part,
-    percent,
-    sentence,
-    some_of,
-    token_text,
-    visible,
-)
 from kvlab.views.frames import board as frames
 from kvlab.views.frames.board import OWN_BUDGET
 from kvlab.views.frames.facts import fact_fates, head_shares
@@ -90,10 +79,10 @@ def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> g
     has_room = "restored" in cells and len(columns) <= ONE_LINE
     written = cells.assign(restored=cells["restored"] if has_room else "")
     lines = 2 if len(columns) <= ONE_LINE and not written["restored"].any() else 3
-    area, row_height, words = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
+    area, row_height, phrases = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, area, theme)])
     lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * row_height, 168, theme)
-    figure.update_layout(annotations=words(written, len(columns), theme))
+    figure.update_layout(annotations=phrases(written, len(columns), theme))
     return _token_axis(figure, frame, len(columns), area, theme)
 
 
@@ -160,13 +149,13 @@ def caption_board(frame: pd.DataFrame) -> str:
     if cells.empty:
         return "There is no compressed run yet."
     right = cells.loc[cells["verdict"] == "right", "label"].tolist()
-    text = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
+    text = f"the answer is right in {words.some_of(len(right), len(cells), 'run')}"
     kept = frame.groupby("label", sort=False)["kept"].mean().astype(float).dropna()
     if kept.empty:
-        return sentence(text)
-    share = part(float(kept.iloc[0]))
-    least = "nothing of it by {least}" if kept.min() <= EXACT else "the smallest by {least}"
-    rest = contrast(
+        return words.sentence(text)
+    share = words.part(float(kept.iloc[0]))
+    least = "nothing of it by {least}" if kept.min() <= words.EXACT else "the smallest by {least}"
+    rest = words.contrast(
         kept,
         f"the largest part is kept unmerged by {{most}}, {least}",
         f"every run keeps {share} unmerged",
@@ -176,7 +165,7 @@ def caption_board(frame: pd.DataFrame) -> str:
         when = frame["moment"].iloc[0]
     else:
         when = "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
-    return sentence(f"{text}; {when}, of the text it needs, {rest}")
+    return words.sentence(f"{text}; {when}, of the text it needs, {rest}")
 
 
 def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
@@ -204,12 +193,14 @@ def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: 
     if reader is not None:
         here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
         if len(here):
-            share = part(1 - float(here["dropped"].iloc[0]))
+            share = words.part(1 - float(here["dropped"].iloc[0]))
             return f"The head that reads the needed text most still holds {share} of it."
-    held = f"over all heads, {part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
+    held = f"over all heads, {words.part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
     if reader is None:
-        return sentence(f"{held}; to know which head reads it, the full cache must answer, recorded at level full")
-    return sentence(held)
+        return words.sentence(
+            f"{held}; to know which head reads it, the full cache must answer, recorded at level full"
+        )
+    return words.sentence(held)
 
 
 @view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")
@@ -284,10 +275,10 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
-        words = []
+        phrases = []
         for line in known.itertuples():
             shares = ", ".join(f"{getattr(line, one):.0%} {text}" for one, (text, *_) in FATES.items())
-            words.append([line.run_id, f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"])
+            phrases.append([line.run_id, f"{words.visible(line.text, 40)} (token {line.position}): {shares} of heads"])
         traces.append(
             go.Bar(
                 x=left + known["offset"],
@@ -295,7 +286,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
                 base=known["y"] + area.bottom - area.height * before,
                 width=known["wide"],
                 name=name,
-                customdata=words,
+                customdata=phrases,
                 hovertemplate="%{customdata[1]}<extra></extra>",
                 marker=look,
                 **no_fading(),
@@ -311,8 +302,8 @@ def _thinned(frame: pd.DataFrame, area: StripArea) -> pd.DataFrame:
     count = int(place.max()) + 1 if len(frame) else 1
     block = (place * min(count, MOST_TOKENS)) // count
     means = {fate: (fate, "mean") for fate in FATES}
-    words = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
-    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **words).reset_index()
+    phrases = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
+    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **phrases).reset_index()
     step = (0.45 - area.left) / min(count, MOST_TOKENS)
     return parts.assign(offset=area.left + step * (parts["block"] + 0.5), wide=0.92 * step)
 
@@ -330,7 +321,7 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         verdict = verdict_text(line, max(4, here - len(line.verdict) - 2))
         # Symbol and colour already show the kind, so a narrow cell shows what was written.
         shorter = (verdict, verdict_text(line, max(4, here)).split(": ", 1)[-1], line.verdict)
-        fitting = next((words for words in shorter if len(words) <= here), "")
+        fitting = next((phrases for phrases in shorter if len(phrases) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size)  # the hover text has everything
         distances = closeness_text(line, columns)
@@ -369,8 +360,8 @@ def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[s
         room = int(pixels / 6.8)
         shown = ""
         closeness = closeness_text(line, columns)
-        for words in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
-            longer = " · ".join(filter(None, (shown, words)))
+        for phrases in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
+            longer = " · ".join(filter(None, (shown, phrases)))
             shown = longer if len(longer) <= room else shown
         lines.append(shown)
     left = cells["x"] - cells["span"] / 2 + (1 - WIDTH) / 2 + 0.01 * columns
@@ -408,7 +399,7 @@ def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: Stri
         return figure
     figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
     ticks = [
-        (column + line.offset, visible(line.text.strip() or line.text, 12))
+        (column + line.offset, words.visible(line.text.strip() or line.text, 12))
         for column in range(columns)
         for line in first.itertuples()
     ]
@@ -441,18 +432,18 @@ def bytes_text(line: Any, limit: int = 1000) -> str:
     """
     if pd.isna(line.live_bytes):
         return ""
-    size = byte_size(line.live_bytes)
+    size = words.byte_size(line.live_bytes)
     above = getattr(line, "over_budget", None)
     if above is not None and pd.notna(above):
         longer = f"{size} ({excess_text(above)})"
     else:
-        longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"
-    return next((words for words in (longer, size) if len(words) <= limit), "")
+        longer = size if pd.isna(line.live_ratio) else f"{size} ({words.number(100 * line.live_ratio, 2)} % of full)"
+    return next((phrases for phrases in (longer, size) if len(phrases) <= limit), "")
 
 
 def excess_text(share: float) -> str:
     """Excess over the budget, such as `+14 %`."""
-    return f"{'+' if share >= 0 else ''}{number(100 * share, 2)} %"
+    return f"{'+' if share >= 0 else ''}{words.number(100 * share, 2)} %"
 
 
 def verdict_text(line: Any, limit: int = 40) -> str:
@@ -477,10 +468,10 @@ def closeness_text(line: Any, columns: int) -> str:
     """The two KLs; without the first, the second alone."""
     if pd.isna(line.mean_kl):
         return ""
-    everywhere = number(line.mean_kl, 2)
+    everywhere = words.number(line.mean_kl, 2)
     if pd.isna(line.kl_answer):
         return f"KL {everywhere} all" if columns <= CROWDED else ""
-    here = number(line.kl_answer, 2)
+    here = words.number(line.kl_answer, 2)
     if columns > CROWDED:
         return f"KL {here}"
     return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
@@ -488,16 +479,16 @@ def closeness_text(line: Any, columns: int) -> str:
 
 def hover_text(line: Any) -> str:
     """Hover text of a cell."""
-    share = "" if pd.isna(line.live_ratio) else f", {percent(line.live_ratio)} of the full cache's"
+    share = "" if pd.isna(line.live_ratio) else f", {words.percent(line.live_ratio)} of the full cache's"
     known = pd.notna(getattr(line, "over_budget", None))
     above = f", {excess_text(line.over_budget)} over the budget" if known else ""
-    here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats per token"
-    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats per token"
-    size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
+    here = "not measured" if pd.isna(line.kl_answer) else f"{words.number(line.kl_answer)} nats per token"
+    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{words.number(line.mean_kl)} nats per token"
+    size = "not recorded" if pd.isna(line.live_bytes) else words.byte_size(line.live_bytes)
     back = getattr(line, "restored", "")
     wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
     parts = [
-        f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
+        f"<b>{words.visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
         html.escape(wrote, quote=False),
         f"live bytes {size}{share}{above}",
         f"KL on the answer {here}, on all {everywhere}",
@@ -508,4 +499,4 @@ def hover_text(line: Any) -> str:
 
 def _said(text: str, limit: int) -> str:
     """A token or words without leading space."""
-    return token_text(text.strip(), limit).replace("·", " ") if text.strip() else "a space"
+    return words.token_text(text.strip(), limit).replace("·", " ") if text.strip() else "a space"

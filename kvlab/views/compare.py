@@ -7,20 +7,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.views.base import words
 from kvlab.views.base.lines import End, label_ends, labelled_height, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.views.base.view import view
-from kvlab.views.base.words import (
-    byte_unit,
-    comparison_words,
-    contrast,
-    join_names,
-    memory_share,
-    often,
-    plural,
-    visible,
-)
 from kvlab.views.frames import compare as frames
 from kvlab.views.memory import PEAK_NOT_RECORDED
 
@@ -54,7 +45,7 @@ def caption_kl_along_text(frame: pd.DataFrame) -> str:
     """The runs that predict most and least like the full cache."""
     means = _compressed(frame, "kl").groupby("label", sort=False)["kl"].mean()
     exactly = len(means) > 0 and not means.any()
-    return contrast(
+    return words.contrast(
         means,
         "The predictions are closest to the full cache's with {least}, and furthest with {most}.",
         f"All runs {'predict exactly like' if exactly else 'are equally close to'} the full cache.",
@@ -76,8 +67,8 @@ def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 def caption_agreement_along_text(frame: pd.DataFrame) -> str:
     """The runs that agree most and least often."""
     means = _compressed(frame, "agree").groupby("label", sort=False)["agree"].mean().astype(float)
-    how = often(float(means.iloc[0])) if len(means) else ""
-    return contrast(
+    how = words.often(float(means.iloc[0])) if len(means) else ""
+    return words.contrast(
         means,
         "The full cache's next token is predicted most often with {most}, and least often with {least}.",
         f"All runs alike: the full cache's next token is {how} predicted.",
@@ -100,9 +91,9 @@ def caption_extra_nll_along_text(frame: pd.DataFrame) -> str:
     """The runs that find the full cache's text least and most likely."""
     totals = _compressed(frame, "extra_nll").groupby("label", sort=False)["extra_nll"].last()
     first = float(totals.iloc[0]) if len(totals) else 0.0
-    how = comparison_words(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
+    how = words.comparison_words(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
     than = "as" if how == "as likely" else "than"
-    return contrast(
+    return words.contrast(
         totals,
         "The full cache's text comes as the smallest surprise to {least}, and as the largest to {most}.",
         "The full cache's text is equally likely to all runs.",
@@ -116,7 +107,7 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str 
     """Bytes of the cache over the steps; `measure` is live_bytes, allocated_bytes or peak_bytes."""
     frame = frame.dropna(subset=[measure])
     most = float(frame[measure].max()) if len(frame) else 0.0
-    factor, unit = byte_unit(most)
+    factor, unit = words.byte_unit(most)
     what = measure.removesuffix("_bytes")
     figure = go.Figure()
     ends = []
@@ -150,12 +141,12 @@ def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") 
     at_end = "At once" if measure == "peak_bytes" else "At the end"
     names = last["label"].where(last["method"] != "full", "the full cache")
     shares = (last[measure] / last["full_bytes"]).set_axis(names)
-    words = memory_share(float(shares.iloc[0])) if len(shares) else ""
-    return contrast(
+    phrases = words.memory_share(float(shares.iloc[0])) if len(shares) else ""
+    return words.contrast(
         shares,
         f"The least memory {at_end.lower()} is taken by {{least}}, the most by {{most}}.",
-        f"{at_end}, all runs take {words}.",
-        f"{at_end}, {{only}} takes {words}.",
+        f"{at_end}, all runs take {phrases}.",
+        f"{at_end}, {{only}} takes {phrases}.",
         "The memory was not recorded.",
     )
 
@@ -169,7 +160,7 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         (run, look), name = looks[labels[0]], labels[0]
         if len(labels) > 1:
             look = look | {"line": look["line"] | {"color": QUIET[theme], "dash": "solid"}, "mode": "lines"}
-            name = f"{labels[0]} and {plural(len(labels) - 1, 'equal run')}"
+            name = f"{labels[0]} and {words.plural(len(labels) - 1, 'equal run')}"
         hover = f"{'<br>'.join(labels)}<br>layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
         figure.add_scatter(x=run["live_slots"], y=run["layer"], name=name, hovertemplate=hover, **look)
     title = "Slots of each layer at the end"
@@ -203,9 +194,8 @@ def caption_slots_by_layer(frame: pd.DataFrame) -> str:
         return "Every layer of a run keeps equally many tokens."
     if len(uneven) == len(spread):
         return "Some layers keep more tokens than others, in every run."
-    return (
-        f"Some layers keep more tokens than others with {join_names(list(uneven))}; with the others all keep as many."
-    )
+    runs = words.join_names(list(uneven))
+    return f"Some layers keep more tokens than others with {runs}; with the others all keep as many."
 
 
 def _along_text(
@@ -230,15 +220,16 @@ def _along_text(
     for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
-            words = [
-                [visible(text), value] for text, value in zip(run["text"], run[hover_column or column], strict=True)
+            phrases = [
+                [words.visible(text), value]
+                for text, value in zip(run["text"], run[hover_column or column], strict=True)
             ]
             values = run[column].astype(float)
             figure.add_scatter(
                 x=run["token"].to_numpy(),
                 y=values.to_numpy(),
                 name=label,
-                customdata=words,
+                customdata=phrases,
                 **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             )

@@ -5,22 +5,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.choice import FULL
+from kvlab.views.base import words
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.views.base.template import colour_bar, finish, legend_room
-from kvlab.views.base.words import (
-    AXES,
-    NOT_RECORDED,
-    arm_text,
-    byte_size,
-    byte_unit,
-    join_names,
-    number,
-    sentence,
-    some_of,
-    with_spaces,
-)
 from kvlab.views.frames.trade_off import HELD
 from kvlab.views.scores import line_text, sample_note
 
@@ -44,8 +33,8 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
         for name, default in (("score", np.nan), ("words", ""))
     }
-    x = [with_spaces(task) for task in tasks]
-    y = [arm_text(arm) for arm in arms]
+    x = [words.with_spaces(task) for task in tasks]
+    y = [words.arm_text(arm) for arm in arms]
     low = float(frame["score"].min())
     high = float(frame["score"].max())
     hover = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
@@ -62,10 +51,10 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         customdata=hover,
         hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )
-    words = cell_text(heat, table["words"])
+    labels = cell_text(heat, table["words"])
     marks = go.Scatter(
-        x=[with_spaces(task) for task in cells["task"]],
-        y=[arm_text(arm) for arm in cells["arm"]],
+        x=[words.with_spaces(task) for task in cells["task"]],
+        y=[words.arm_text(arm) for arm in cells["arm"]],
         mode="markers",
         marker={"size": 26, "opacity": 0.0},
         customdata=cells[["task", "arm"]].to_numpy().tolist(),
@@ -75,15 +64,15 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     height = 150 + 46 * len(arms)
     across = f"task (rank{', score' if few else ''}, {sample_note(frame)}; bold: {LEVEL})"
     figure = finish(
-        go.Figure([heat, words, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
+        go.Figure([heat, labels, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
 def _cell(line: pd.Series, shared: bool, with_score: bool) -> str:
     rank = f"{int(line['rank'])}{'=' if shared else ''}"
-    words = f"{rank} · {number(line['score'])}" if with_score else rank
-    return f"<b>{words}</b>" if line["level"] else words
+    labels = f"{rank} · {words.number(line['score'])}" if with_score else rank
+    return f"<b>{labels}</b>" if line["level"] else labels
 
 
 def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
@@ -99,14 +88,14 @@ def caption_rank_table(frame: pd.DataFrame) -> str:
     if len(frame) and not frame["score"].fillna(1).any():
         return "Every method scores 0 in every task."
     level = frame.groupby("arm", sort=False)["level"].all()
-    names = [arm_text(str(arm)) for arm in level.index[level]]
+    names = [words.arm_text(str(arm)) for arm in level.index[level]]
     if not names:
         return "No method is as good as the best in every task."
     if len(names) == len(level):
         return (
             "No method is clearly worse than the best in any task." if len(names) > 1 else "Only one method is shown."
         )
-    return f"As good as the best in every task, as far as these prompts can tell: {join_names(names)}."
+    return f"As good as the best in every task, as far as these prompts can tell: {words.join_names(names)}."
 
 
 def score_against_bytes(
@@ -117,7 +106,7 @@ def score_against_bytes(
     From `kvlab.results.quality_tables.by_bytes` with the same `axis`: bytes held, or read by a decode step.
     """
     frame = frame.assign(live_bytes=frame[axis])
-    factor, unit = byte_unit(float(frame["live_bytes"].max()))
+    factor, unit = words.byte_unit(float(frame["live_bytes"].max()))
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
     styles = run_styles(((str(arm), str(method)) for arm, method in pairs), theme)
     figure = go.Figure()
@@ -134,7 +123,7 @@ def score_against_bytes(
     for arm, group in frame.groupby("arm", sort=False):
         group = group.sort_values("live_bytes")
         style = styles[str(arm)]
-        name = "full cache" if group["method"].iloc[0] == FULL.method else arm_text(str(arm))
+        name = "full cache" if group["method"].iloc[0] == FULL.method else words.arm_text(str(arm))
         edge = pick(HUES["ink"], theme)
         figure.add_scatter(
             x=group["live_bytes"] / factor,
@@ -151,14 +140,19 @@ def score_against_bytes(
             },
             error_y=interval_bars(group),
             customdata=[
-                f"{line['asked']}: score {line_text(line)}, {byte_size(line['live_bytes'])}"
+                f"{line['asked']}: score {line_text(line)}, {words.byte_size(line['live_bytes'])}"
                 for _, line in group.iterrows()
             ],
             hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
         )
     y = f"mean score ({sample_note(frame)})"
     finish(
-        figure, title=title, x=f"{AXES[axis]} per prompt ({unit})", y=y, theme=theme, height=430 + legend_room(figure)
+        figure,
+        title=title,
+        x=f"{words.AXES[axis]} per prompt ({unit})",
+        y=y,
+        theme=theme,
+        height=430 + legend_room(figure),
     )
     return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
@@ -167,15 +161,15 @@ def caption_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
     """Who is not beaten in both score and memory."""
     names = list(
         dict.fromkeys(
-            "the full cache" if line.method == "full" else f"{arm_text(str(line.arm))} {line.asked}"
+            "the full cache" if line.method == "full" else f"{words.arm_text(str(line.arm))} {line.asked}"
             for line in frame[frame["frontier"]].sort_values(axis).itertuples()
         )
     )
     if not names:
-        return NOT_RECORDED
+        return words.NOT_RECORDED
     if frame["frontier"].all():
         return "No one is beaten in both score and memory by another."
-    return f"Not beaten in both score and memory by another: {join_names(names)}."
+    return f"Not beaten in both score and memory by another: {words.join_names(names)}."
 
 
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
@@ -241,5 +235,5 @@ def caption_ours_beside_theirs(frame: pd.DataFrame) -> str:
     if not values.notna().any():
         return "Nothing was measured that the paper prints."
     inside = int(((values >= run["ours_low"]) & (values <= run["ours_high"])).sum())
-    published = some_of(inside, int(values.notna().sum()), "published value")
-    return sentence(f"the 95 % interval of the measurement here holds {published}")
+    published = words.some_of(inside, int(values.notna().sum()), "published value")
+    return words.sentence(f"the 95 % interval of the measurement here holds {published}")

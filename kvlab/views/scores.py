@@ -12,23 +12,11 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.core.choice import FULL
+from kvlab.views.base import words
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    arm_text,
-    comparison_words,
-    composition,
-    contrast,
-    join_names,
-    near,
-    number,
-    row_names,
-    shown_of,
-    with_spaces,
-)
 
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line
@@ -40,16 +28,16 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     """A panel per task: score with 95 % interval against the share of tokens kept; the full cache is a line."""
     tasks = frame["task"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(tasks))
-    figure = _panels([with_spaces(task) for task in tasks], columns)
+    figure = _panels([words.with_spaces(task) for task in tasks], columns)
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
-    settled = ((str(arm), str(composition(str(arm)).get("settle", method))) for arm, method in pairs)
+    settled = ((str(arm), str(words.composition(str(arm)).get("settle", method))) for arm, method in pairs)
     styles = run_styles(settled, theme)
     for place, task in enumerate(tasks):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         here = frame[frame["task"] == task]
         for arm, group in here[here["method"] != FULL.method].groupby("arm", sort=False):
             group = group.sort_values("kept")
-            figure.add_scatter(**_line(group, arm_text(str(arm)), styles[str(arm)], "kept"), **cell)
+            figure.add_scatter(**_line(group, words.arm_text(str(arm)), styles[str(arm)], "kept"), **cell)
         full = here[here["method"] == FULL.method]
         if len(full):
             figure.add_scatter(
@@ -72,17 +60,17 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
 
 def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     """Who scores highest and lowest on average; an average over budgets where all fail ranks nobody."""
-    few = shown_of(MOST_PANELS, int(means["tasks"].max()), panel, "the first")
+    few = words.shown_of(MOST_PANELS, int(means["tasks"].max()), panel, "the first")
     if means["score"].round(9).nunique() > 1:
         best = means.loc[means["score"].idxmax()]
         full = best["score"] - best["difference"]
         if best["score"] < full / 3:
             return (
-                f"All methods fail here: none reaches a third of the full cache's {number(full)} on average, "
+                f"All methods fail here: none reaches a third of the full cache's {words.number(full)} on average, "
                 f"the highest {line_text(best)}.{few}"
             )
-    names = [f"{arm_text(str(row['arm']))} at {line_text(row)}" for _, row in means.iterrows()]
-    sentence = contrast(
+    names = [f"{words.arm_text(str(row['arm']))} at {line_text(row)}" for _, row in means.iterrows()]
+    sentence = words.contrast(
         means["score"].round(9).set_axis(names),
         "On average, the score is highest with {most}, and lowest with {least}.",
         f"On average, all score the same: {line_text(means.iloc[0])}.",
@@ -109,33 +97,33 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
                 # Side by side, so that equal scores do not overlap.
                 aside = (index - (len(tasks) - 1) / 2) * min(0.08, 0.4 / len(tasks))
                 group = group.assign(place=group[option].map(values.index) + aside)
-                line = _line(group, with_spaces(task), style, "place") | {"customdata": group[option]}
+                line = _line(group, words.with_spaces(task), style, "place") | {"customdata": group[option]}
                 line["hovertemplate"] = (
-                    f"{with_spaces(task)}, {with_spaces(option)} %{{customdata}}: %{{text}}<extra></extra>"
+                    f"{words.with_spaces(task)}, {words.with_spaces(option)} %{{customdata}}: %{{text}}<extra></extra>"
                 )
                 figure.add_scatter(**line, **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
     height = 130 + 240 * rows + legend_room(figure)
-    finish(figure, title=title or f"Score by {with_spaces(option)}", x="", y="", theme=theme, height=height)
+    finish(figure, title=title or f"Score by {words.with_spaces(option)}", x="", y="", theme=theme, height=height)
     ends = [-0.5, len(values) - 0.5]
     figure.update_xaxes(tickvals=list(range(len(values))), ticktext=values, range=ends, zeroline=False)
-    figure.update_xaxes(title_text=with_spaces(option), row=rows)
+    figure.update_xaxes(title_text=words.with_spaces(option), row=rows)
     return _finish_panels(figure, frame, theme)
 
 
 def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
     """Whether one value of the option is best in every budget."""
     if not means["score"].notna().any():
-        return NOT_RECORDED
+        return words.NOT_RECORDED
     top = means.loc[means["score"].idxmax()]
     highest = line_text(top)
     best = []
-    few = shown_of(MOST_PANELS, means["asked"].nunique(), "budget", "the first")
+    few = words.shown_of(MOST_PANELS, means["asked"].nunique(), "budget", "the first")
     for _, group in means.groupby("asked", sort=False):
         values = group.set_index(option)["score"]
-        best.append({value for value, score in values.items() if near(float(score), float(values.max()))})
-    name = with_spaces(option)
+        best.append({value for value, score in values.items() if words.near(float(score), float(values.max()))})
+    name = words.with_spaces(option)
     if all(len(tops) == means[option].nunique() for tops in best):
         text = f"The score does not depend on the {name}" if means[option].nunique() > 1 else f"One {name} is shown"
         return f"{text}: {highest}.{few}"
@@ -143,39 +131,41 @@ def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
     if not common:
         return f"Which {name} is best depends on the budget; the highest score is {highest} at {top['asked']}.{few}"
     where = " at every budget" if len(best) > 1 else ""
-    return f"The score is highest with {name} {join_names(sorted(common, key=str))}{where}, at most {highest}.{few}"
+    return (
+        f"The score is highest with {name} {words.join_names(sorted(common, key=str))}{where}, at most {highest}.{few}"
+    )
 
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
     """Arms and budgets (rows) by tasks (columns), coloured by the difference to the full cache."""
     # By arm in order of appearance, each arm's largest budget first.
     frame = frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), pd.factorize(frame["arm"])[0]))]
-    frame = frame.assign(row=row_names)
+    frame = frame.assign(row=words.row_names)
     order = frame["row"].drop_duplicates().tolist()
     tasks = frame["task"].drop_duplicates().tolist()
     names = ("score", "score_low", "score_high", "difference")
     score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
     bounds = np.stack([table.to_numpy(float) for table in (score, low, high)], axis=-1)
-    words = [["" if np.isnan(cell[0]) else range_words(*cell) for cell in row] for row in bounds]
+    labels = [["" if np.isnan(cell[0]) else range_words(*cell) for cell in row] for row in bounds]
     # Every scored cell needs a number for its colour; without the full cache it is 0.
     cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
     most = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
     heat = go.Heatmap(
         z=cells,
-        x=[with_spaces(task) for task in tasks],
+        x=[words.with_spaces(task) for task in tasks],
         y=order,
         xgap=2,
         ygap=2,
         zmin=-most,
         zmax=most,
         colorscale=DIVERGING[theme],
-        text=words,
+        text=labels,
         colorbar=colour_bar("difference to the full cache", theme),
         customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
         hovertemplate="%{y}, %{x}: %{text}, n = %{customdata}<br>difference to the full cache %{z:.3f}<extra></extra>",
     )
     narrow = len(tasks) > MOST_ON_ONE_LINE
-    written = [[word.replace(" (", "<br>(") for word in row] for row in words] if narrow else words
+    written = [[word.replace(" (", "<br>(") for word in row] for row in labels] if narrow else labels
     figure = finish(
         go.Figure([heat, cell_text(heat, written, 10 if narrow else 11)]),
         title=title,
@@ -195,19 +185,19 @@ def caption_benchmark_table(means: pd.DataFrame) -> str:
     if not compressed["score"].notna().any():
         return "No compressed cache was measured."
     top = float(compressed["score"].max())
-    best = compressed[[near(float(score), top) for score in compressed["score"]]]
-    names = row_names(best)
-    who = "all alike" if len(best) == len(compressed) > 1 else join_names(names)
+    best = compressed[[words.near(float(score), top) for score in compressed["score"]]]
+    names = words.row_names(best)
+    who = "all alike" if len(best) == len(compressed) > 1 else words.join_names(names)
     who = f"{who} at {line_text(best.iloc[0])}"
     if full.empty:
         return f"Best of the compressed caches on average: {who}."
-    how = comparison_words(
+    how = words.comparison_words(
         top, float(full["score"].max()), "a higher score than", "a lower score than", "the score of", 1e-6
     )
     return f"Best of the compressed caches on average: {who}, with {how} the full cache."
 
 
-def line_text(line: pd.Series, name: str = "score", show: Show = number) -> str:
+def line_text(line: pd.Series, name: str = "score", show: Show = words.number) -> str:
     """One measure of a score table's line, with interval and n."""
     return mean_words(line[name], line[f"{name}_low"], line[f"{name}_high"], int(line["prompts"]), show)
 

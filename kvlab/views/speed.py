@@ -7,18 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.views.base import words
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import INK, QUIET, finish
-from kvlab.views.base.words import (
-    byte_size,
-    byte_unit,
-    comparison_words,
-    join_names,
-    near,
-    number,
-    sentence,
-    some_of,
-)
 from kvlab.views.frames.speed import REFERENCE, SCATTERED
 
 
@@ -50,14 +41,14 @@ def measured(
     Unreliable values (one repeat, or a wide spread) are hatched and show the reason instead of a ratio. From
     `kvlab.results.speed_tables.speed_table`; `place` names the device. Failed measurements show why.
     """
-    factor, shown = byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
+    factor, shown = words.byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
     value = frame["value"] / factor
     figure = go.Figure()
     colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
-    words = [_ratio(line, unit) for line in frame.itertuples(index=False)]
+    labels = [_ratio(line, unit) for line in frame.itertuples(index=False)]
     hover = [
         f"{line.status}, {line.note}" if pd.isna(line.value) else f"{_amount(line.value, unit)}, {ratio}"
-        for line, ratio in zip(frame.itertuples(index=False), words, strict=True)
+        for line, ratio in zip(frame.itertuples(index=False), labels, strict=True)
     ]
     hatched = ["/" if doubt_of(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
@@ -76,7 +67,7 @@ def measured(
         x=ends,
         y=frame["label"],
         mode="text",
-        text=[f" {one}" for one in words],
+        text=[f" {one}" for one in labels],
         textposition="middle right",
         textfont={"size": 12},
         cliponaxis=False,
@@ -110,10 +101,10 @@ def caption_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound
     if ratios.empty:
         return "Nothing here can be compared with the full cache."
     best = float(ratios.max() if more_is_better else ratios.min())
-    leading = [name for name, value in ratios.items() if near(float(value), best)]
-    names = "all alike" if len(leading) == len(ratios) > 1 else join_names(leading)
+    leading = [name for name, value in ratios.items() if words.near(float(value), best)]
+    names = "all alike" if len(leading) == len(ratios) > 1 else words.join_names(leading)
     better, worse = ("better", "worse") if more_is_better else ("worse", "better")
-    how = comparison_words(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
+    how = words.comparison_words(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
     return f"Best of the compressed caches: {names}, {how} the full cache."
 
 
@@ -131,12 +122,12 @@ def _ratio(line: Any, unit: str) -> str:
     if pd.isna(line.ratio):
         return ""
     ratio_to_kvlab = (
-        f", {number(line.own_ratio)} x kvlab"
+        f", {words.number(line.own_ratio)} x kvlab"
         if (bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE)
         else ""
     )
-    limit = "" if pd.isna(line.limit) or line.is_full else f", at most {number(line.limit)} by bytes"
-    return f"{number(line.ratio)} x {_reference(line) or 'full'}{ratio_to_kvlab}{limit}"
+    limit = "" if pd.isna(line.limit) or line.is_full else f", at most {words.number(line.limit)} by bytes"
+    return f"{words.number(line.ratio)} x {_reference(line) or 'full'}{ratio_to_kvlab}{limit}"
 
 
 def _reference(line: Any) -> str:
@@ -145,7 +136,7 @@ def _reference(line: Any) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return byte_size(value) if unit == "bytes" else f"{number(value)} {unit}"
+    return words.byte_size(value) if unit == "bytes" else f"{words.number(value)} {unit}"
 
 
 def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -154,7 +145,7 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     Columns of `frame`: name, method, context, measure (bytes or rate), value, spread (interquartile range), status.
     Points that ran out of memory are crosses on the axis.
     """
-    factor, unit = byte_unit(float(frame.loc[frame["measure"] == "bytes", "value"].max() or 1))
+    factor, unit = words.byte_unit(float(frame.loc[frame["measure"] == "bytes", "value"].max() or 1))
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.08)
     for row, (measure, title) in enumerate(PANELS, start=1):
         scale = factor if measure == "bytes" else 1.0
@@ -181,7 +172,7 @@ def caption_over_length(frame: pd.DataFrame) -> str:
         return f"From {lengths}, no cache needs more memory."
     if len(grows) == len(ends):
         return f"From {lengths}, every cache needs more memory."
-    return f"From {lengths}, more memory is needed with {join_names(grows)}, and not with the others."
+    return f"From {lengths}, more memory is needed with {words.join_names(grows)}, and not with the others."
 
 
 def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -230,7 +221,9 @@ def caption_against_the_paper(frame: pd.DataFrame) -> str:
     if both.empty:
         return "No setting was measured both here and in the paper."
     close = int(((both["our_ratio"] / both["paper_ratio"] - 1).abs() <= 0.1).sum())
-    return sentence(f"the gain is like the paper's (within a tenth) in {some_of(close, len(both), 'setting')}")
+    return words.sentence(
+        f"the gain is like the paper's (within a tenth) in {words.some_of(close, len(both), 'setting')}"
+    )
 
 
 def _line(figure: go.Figure, group: pd.DataFrame, name: str, method: str, scale: float, theme: Theme, row: int) -> None:

@@ -4,19 +4,8 @@ import pandas as pd
 
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.gvote import probe_figures
 from kvlab.papers.gvote import probe_figures as figures
-from kvlab.papers.gvote.probe_figures import (
-    MOST_KURTOSIS,
-    MOST_SKEW,
-    by_head,
-    channels,
-    densities,
-    growth,
-    later_coverage,
-    probed_layers,
-    quantiles,
-    rows_of_head,
-)
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
@@ -43,9 +32,9 @@ STRONG = Threshold(0.5, f"from 0.5 on a correlation is called strong; the paper 
 
 def channel_rows(run: Run) -> pd.DataFrame:
     """One row per layer: number of `channels`, the share `close` to a normal distribution, and medians."""
-    if not probed_layers(run, "hidden"):
+    if not probe_figures.probed_layers(run, "hidden"):
         return pd.DataFrame()
-    moments = channels(run)
+    moments = probe_figures.channels(run)
     sizes = moments.assign(skew=moments["skew"].abs())
     medians = sizes.groupby("layer")[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
     groups = moments.groupby("layer")["close"]
@@ -54,7 +43,7 @@ def channel_rows(run: Run) -> pd.DataFrame:
 
 def query_rows(run: Run) -> pd.DataFrame:
     """One row per head (`probe_figures.by_head`)."""
-    return by_head(run) if probed_layers(run, "sampled") else pd.DataFrame()
+    return probe_figures.by_head(run) if probe_figures.probed_layers(run, "sampled") else pd.DataFrame()
 
 
 CHANNELS = Evidence("channels", channel_rows)
@@ -69,8 +58,8 @@ def gaussian(rows: pd.DataFrame) -> Claim:
     medians = rows[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
     every = int(rows.groupby("prompt")["channels"].sum().max())
     finding = (
-        f"{mean_text(close, percent)} of {every:,} channels have a skew below {MOST_SKEW:g} and an "
-        f"excess kurtosis below {MOST_KURTOSIS:g}. Medians: skew {number(medians['skew'])}, excess "
+        f"{mean_text(close, percent)} of {every:,} channels have a skew below {probe_figures.MOST_SKEW:g} and an "
+        f"excess kurtosis below {probe_figures.MOST_KURTOSIS:g}. Medians: skew {number(medians['skew'])}, excess "
         f"kurtosis {number(medians['kurtosis'])} ({number(medians['kurtosis_with_sinks'])} with the sinks), largest "
         f"gap to the normal's distribution function {number(medians['distance'])}."
     )
@@ -130,9 +119,9 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     if isinstance(run, Needs):
         return run
     layer = _layer(run, "hidden", choice)
-    density = densities(run, layer)
-    pairs = quantiles(run, layer)
-    moments = channels(run)
+    density = probe_figures.densities(run, layer)
+    pairs = probe_figures.quantiles(run, layer)
+    moments = probe_figures.channels(run)
     where = of_run(run)
     return (
         Drawn(
@@ -165,9 +154,9 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    heads = by_head(run)
-    grown = growth(run)
-    ahead = later_coverage(run)
+    heads = probe_figures.by_head(run)
+    grown = probe_figures.growth(run)
+    ahead = probe_figures.later_coverage(run)
     where = of_run(run)
     claim = overlap(gather(sources, QUERIES))
     return (
@@ -213,9 +202,9 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     if isinstance(run, Needs):
         return run
     layer = _layer(run, "sampled", choice)
-    heads = by_head(run)
+    heads = probe_figures.by_head(run)
     head = min(choice.head, run.record.model.num_key_value_heads - 1)
-    frame = rows_of_head(run, layer, head)
+    frame = probe_figures.rows_of_head(run, layer, head)
     texts = token_texts(run.tokens, len(frame))
     row = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
     place = f"layer {layer}, head {head}"
@@ -241,7 +230,7 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
 
 
 def _layer(run: Run, name: str, choice: Choice) -> int:
-    layers = probed_layers(run, name)
+    layers = probe_figures.probed_layers(run, name)
     return choice.layer if choice.layer in layers else layers[0]
 
 

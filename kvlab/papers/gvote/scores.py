@@ -21,20 +21,10 @@ from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_c
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 from kvlab.views import scores as figures
+from kvlab.views.base import words
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    number,
-    part,
-    percent,
-    plural,
-    with_spaces,
-)
 from kvlab.views.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
@@ -46,11 +36,11 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
 
     `means` has one row per task: the mean of kept with its interval.
     """
-    words = {line["task"]: line_text(line, "kept", percent) for _, line in means.iterrows()}
+    phrases = {line["task"]: line_text(line, "kept", words.percent) for _, line in means.iterrows()}
     figure = go.Figure()
     colour = method_style("gvote", theme).colour
     for name, group in frame.groupby("task", sort=False):
-        task = with_spaces(str(name))
+        task = words.with_spaces(str(name))
         q = group["kept"].quantile([0.05, 0.25, 0.5, 0.75, 0.95])
         figure.add_box(
             x=[task],
@@ -69,7 +59,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
             mode="markers",
             showlegend=False,
             marker={"symbol": "star-diamond", "size": 11, "color": pick(HUES["ink"], theme)},
-            hovertemplate=f"{task}: mean {words[name]}<extra></extra>",
+            hovertemplate=f"{task}: mean {phrases[name]}<extra></extra>",
         )
     finish(
         figure,
@@ -85,9 +75,9 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
 
 def caption_usage_by_task(means: pd.DataFrame) -> str:
     """The tasks in which most and least is kept."""
-    kept = means.assign(task=[with_spaces(task) for task in means["task"]]).set_index("task")["kept"]
-    share = part(float(kept.iloc[0])) if len(kept) else ""
-    return contrast(
+    kept = means.assign(task=[words.with_spaces(task) for task in means["task"]]).set_index("task")["kept"]
+    share = words.part(float(kept.iloc[0])) if len(kept) else ""
+    return words.contrast(
         kept,
         "The largest part of a prompt is kept in {most}, the smallest in {least}.",
         f"In every task, {share} of a prompt is kept.",
@@ -110,7 +100,7 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
             figure.add_scatter(
                 x=group.index,
                 y=group[measure],
-                name=with_spaces(str(task)),
+                name=words.with_spaces(str(task)),
                 legendgroup=str(task),
                 showlegend=column == 1,
                 mode="lines+markers",
@@ -134,12 +124,12 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
 def caption_option_sweep(means: pd.DataFrame, option: str) -> str:
     """How the score changes from the first to the last value."""
     if len(means) < 2:
-        return f"Only one {with_spaces(option)} was measured."
+        return f"Only one {words.with_spaces(option)} was measured."
     first, last = (float(means["score"].iloc[place]) for place in (0, -1))
-    if not are_known(first, last):
-        return NOT_RECORDED
-    how = comparison_words(last, first, "higher", "lower", "about the same", 0.02)
-    return f"From the first {with_spaces(option)} to the last, the score becomes {how}.".replace(
+    if not words.are_known(first, last):
+        return words.NOT_RECORDED
+    how = words.comparison_words(last, first, "higher", "lower", "about the same", 0.02)
+    return f"From the first {words.with_spaces(option)} to the last, the score becomes {how}.".replace(
         "becomes about", "stays about"
     )
 
@@ -173,14 +163,14 @@ def memory_claim(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     parts = []
     for arm, group in rivals.groupby("arm", sort=False):
         enough = needed_usage(group.sort_values("kept"), score)
-        never = f"not with {percent(group['kept'].max())}"
-        parts.append(f"{arm} {percent(enough) if np.isfinite(enough) else never}")
+        never = f"not with {words.percent(group['kept'].max())}"
+        parts.append(f"{arm} {words.percent(enough) if np.isfinite(enough) else never}")
     text = (
         "not measured on the same prompts" if found is None else mean_words(found.mean, found.low, found.high, found.n)
     )
     finding = (
-        f"GVote scores {figures.line_text(ours.iloc[0])} with {figures.line_text(ours.iloc[0], 'kept', percent)} of "
-        f"the tokens, the full cache {figures.line_text(full.iloc[0])}; to score as much the others need, by lines "
+        f"GVote scores {figures.line_text(ours.iloc[0])} with {figures.line_text(ours.iloc[0], 'kept', words.percent)} "
+        f"of the tokens, the full cache {figures.line_text(full.iloc[0])}; to score as much the others need, by lines "
         f"through their means over the same tasks: {', '.join(parts)}. The best of them needs {text} times GVote's."
     )
     return judge(SAVES, found, TWICE, Basis(found.n if found else 0), finding)
@@ -266,12 +256,12 @@ def budget_claim(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
         lambda weights: float(weights[is_most] @ kept[is_most] / (weights[~is_most] @ kept[~is_most])),
         pd.Index(ends["task"]),
     )
-    low, high = (f"{line['task']} ({percent(line['kept'])})" for line in (least, most))
+    low, high = (f"{line['task']} ({words.percent(line['kept'])})" for line in (least, most))
     within = used.groupby("task", sort=False)["kept"].std().mean()
-    factor = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
+    factor = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, words.number)
     finding = (
         f"Of the tokens GVote keeps least in {low}, most in {high}: {factor} times as much; prompts of one kind differ "
-        f"by {percent(within)} (standard deviation)."
+        f"by {words.percent(within)} (standard deviation)."
     )
     return judge(FOLLOWS, ratio, DIFFERENT, Basis(ratio.n), finding)
 
@@ -431,7 +421,9 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
     caption = evaluations.caption_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = everywhere(claims, model_title(here))
-    return (Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
+    return (
+        Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(words.plural(len(parts), "model")), claim),
+    )
 
 
 def _only(sources: Sources, model: str) -> Sources:

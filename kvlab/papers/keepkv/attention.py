@@ -34,24 +34,12 @@ from kvlab.papers.keepkv.merging import COMPARED as RULES
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base import words
 from kvlab.views.base.head_map import head_map
 from kvlab.views.base.lines import Line, add_band, add_line, add_lines, add_points
 from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    near,
-    number,
-    part,
-    percent,
-    sentence,
-    shown_of,
-    visible,
-)
 from kvlab.views.frames.lineage import token_texts
 
 LINES = (
@@ -94,7 +82,9 @@ def caption_attention_map(frame: pd.DataFrame) -> str:
     if not len(values):
         return "There is no attention here."
     top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
-    return sentence(f"{part(float(top.mean()))} of the attention is on the twentieth of the text that is read most")
+    return words.sentence(
+        f"{words.part(float(top.mean()))} of the attention is on the twentieth of the text that is read most"
+    )
 
 
 def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -122,9 +112,9 @@ def caption_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> s
     last = float(frame["distance"].iloc[-1])
     if len(frame) == 1:
         return f"Only one layer is shown.{_sampled(queries, most)}"
-    if not are_known(first, last):
-        return NOT_RECORDED
-    how = comparison_words(last, first, "further back than", "less far back than", "about as far back as", 0.05)
+    if not words.are_known(first, last):
+        return words.NOT_RECORDED
+    how = words.comparison_words(last, first, "further back than", "less far back than", "about as far back as", 0.05)
     return f"On average, the last layer looks {how} the first.{_sampled(queries, most)}"
 
 
@@ -170,7 +160,9 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
 def caption_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
     """How much attention the most attended tokens hold."""
     at = frame[np.isclose(frame["share"], top)]["mass"]
-    return sentence(f"in a typical head, {part(float(at.median()))} of the attention is on the few tokens read most")
+    return words.sentence(
+        f"in a typical head, {words.part(float(at.median()))} of the attention is on the few tokens read most"
+    )
 
 
 def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light") -> go.Figure:
@@ -189,7 +181,7 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
     figure.add_hline(y=top, line=line, annotation_text="chance", annotation_position="top left")
     finish(
         figure,
-        title=f"Evicted prompt tokens that return to the top {percent(top)}",
+        title=f"Evicted prompt tokens that return to the top {words.percent(top)}",
         x="decode step",
         y="share of the evicted tokens",
         theme=theme,
@@ -202,22 +194,22 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
 def caption_returning_over_steps(frame: pd.DataFrame) -> str:
     """Whether tokens that would be dropped come back."""
     last = frame[frame["step"] == frame["step"].max()]["ever"].mean()
-    return sentence(f"{part(float(last))} of what could be dropped becomes important again later")
+    return words.sentence(f"{words.part(float(last))} of what could be dropped becomes important again later")
 
 
 def caption_returning_by_head(frame: pd.DataFrame) -> str:
     """How many tokens come back, and whether heads differ."""
-    text = f"{part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
+    text = f"{words.part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
     if not frame["ever"].notna().any():
-        return NOT_RECORDED
-    same = near(float(frame["ever"].min()), float(frame["ever"].max()))
-    return sentence(text if same else f"{text}, in some heads more than in others")
+        return words.NOT_RECORDED
+    same = words.near(float(frame["ever"].min()), float(frame["ever"].max()))
+    return words.sentence(text if same else f"{text}, in some heads more than in others")
 
 
 def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
     """Variance of each token's attention over all decode steps, and within windows, from `variances`."""
     shown = frame.nlargest(MAX_POINTS, "mean").sort_values("token")
-    words = [visible(texts[token]) if token < len(texts) else "" for token in shown["token"]]
+    labels = [words.visible(texts[token]) if token < len(texts) else "" for token in shown["token"]]
     figure = go.Figure()
     for column, name, (hue, _, marker) in (
         ("variance", "over all steps", LOOKS[0]),
@@ -233,7 +225,7 @@ def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "lig
             size=5,
             marker_symbol=marker,
             marker_opacity=0.65,
-            customdata=words,
+            customdata=labels,
         )
     finish(
         figure,
@@ -250,8 +242,8 @@ def caption_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float
     """Whether attention changes less within a short time."""
     if not math.isfinite(ratio):
         return "How much attention changes was not recorded."
-    how = comparison_words(ratio, shuffled, "more", "less", "no less", 0.05)
-    drawn = shown_of(MAX_POINTS, len(frame), "token", "the most attended")
+    how = words.comparison_words(ratio, shuffled, "more", "less", "no less", 0.05)
+    drawn = words.shown_of(MAX_POINTS, len(frame), "token", "the most attended")
     return f"Within a short time, a token's attention changes {how} than over steps in random order.{drawn}"
 
 
@@ -279,7 +271,7 @@ def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.
 def caption_error_by_step(frame: pd.DataFrame, kind: str) -> str:
     """The best and the worst predictor."""
     medians = frame[frame["kind"] == kind].groupby("predictor", sort=False)["error"].median()
-    return contrast(
+    return words.contrast(
         medians,
         "The next attention is predicted best by {least}, and worst by {most}.",
         "All predict equally well.",
@@ -376,9 +368,9 @@ def majority(rows: pd.DataFrame) -> Claim:
     if flat is not None and flat.mean == 0 and flat.n >= LEAST_PROMPTS:
         verdict = FAILS
     finding = (
-        f"In {mean_text(flat, percent)} of the heads some query gives the top {percent(TOP)} of the tokens less than "
-        f"half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the median "
-        f"head's mean is {percent(rows['mass'].median())}."
+        f"In {mean_text(flat, words.percent)} of the heads some query gives the top {words.percent(TOP)} of the tokens "
+        f"less than half; least {words.percent(least['least'])} (layer {int(least['layer'])}, head "
+        f"{int(least['head'])}); the median head's mean is {words.percent(rows['mass'].median())}."
     )
     return Claim(NOT_ALWAYS, verdict, finding, basis_of(rows), flat, SOME)
 
@@ -389,9 +381,10 @@ def returns(rows: pd.DataFrame) -> Claim:
         return Claim(RETURNS, OPEN, "No run decoded a step after its prompt.")
     ever, share, mass = (over_prompts(rows, name) for name in ("ever", "share", "mass"))
     finding = (
-        f"{mean_text(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
-        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(TOP)}); with "
-        f"nothing dropped, the attention on them is {mean_text(mass, percent)}, mean over heads."
+        f"{mean_text(ever, words.percent)} of the prompt tokens outside the top {words.percent(TOP)} enter it within "
+        f"{int(rows['steps'].max())} steps, {mean_text(share, words.percent)} at any one step (chance "
+        f"{words.percent(TOP)}); with nothing dropped, the attention on them is {mean_text(mass, words.percent)}, "
+        "mean over heads."
     )
     return judge(RETURNS, ever, RETURNED, basis_of(rows), finding)
 
@@ -405,8 +398,8 @@ def locality(rows: pd.DataFrame) -> Claim:
         return Claim(IN_TIME, OPEN, "In no head does attention vary from step to step.", basis_of(rows))
     ratio = over_prompts(known, "ratio")
     finding = (
-        f"The variance inside {WINDOW} steps is {mean_text(ratio, number)} times that with the steps in random order, "
-        f"mean over heads; {percent(float((known['ratio'] < LOCAL.value).mean()))} of the heads are below "
+        f"The variance inside {WINDOW} steps is {mean_text(ratio, words.number)} times that with the steps in random "
+        f"order, mean over heads; {words.percent(float((known['ratio'] < LOCAL.value).mean()))} of the heads are below "
         f"{LOCAL.value:g}. (With variances that divide by n the printed comparison holds for any data; these divide "
         "by n - 1.)"
     )
@@ -424,10 +417,10 @@ def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
     errors = {name: interval_of(means[name].tolist()) for name in means}
     finding = (
         f"Relative error of the next step's {what} (median of a head's steps, mean over heads): EMA "
-        f"{mean_text(errors[EMA], number)}, cumulative {mean_text(errors[CUMULATIVE], number)}, window "
-        f"{mean_text(errors[WINDOWED], number)}; EMA minus these {mean_text(gaps[CUMULATIVE], number)} and "
-        f"{mean_text(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
-        f"{mean_text(errors[LAST], number)}."
+        f"{mean_text(errors[EMA], words.number)}, cumulative {mean_text(errors[CUMULATIVE], words.number)}, window "
+        f"{mean_text(errors[WINDOWED], words.number)}; EMA minus these {mean_text(gaps[CUMULATIVE], words.number)} and "
+        f"{mean_text(gaps[WINDOWED], words.number)}. Repeating the last score, which the paper does not compare, has "
+        f"{mean_text(errors[LAST], words.number)}."
     )
     closest_first = sorted(gaps.values(), key=lambda one: 0.0 if one is None else -one.mean)
     verdict, decider, _ = decisive([(one, BETTER) for one in closest_first])

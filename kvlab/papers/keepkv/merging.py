@@ -217,7 +217,7 @@ def candidate_similarity(
     ):
         some = frame[frame["chosen"] == chosen]
         hover = "slot %{x} %{customdata}: cosine %{y:.3f}"
-        words = [visible(texts[position]) for position in some["position"]]
+        labels = [visible(texts[position]) for position in some["position"]]
         add_points(
             figure,
             some["position"],
@@ -227,7 +227,7 @@ def candidate_similarity(
             hover,
             size=size,
             marker_symbol=marker,
-            customdata=words,
+            customdata=labels,
         )
     if threshold is not None:
         line = {"color": QUIET[theme], "dash": "dash", "width": 1.4}

@@ -6,16 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.planning.serving_table import (
-    PAGES,
-    Freed,
-    Held,
-    Servability,
-    fragmentation,
-    held_counts,
-    measured_row,
-    touched_pages,
-)
+from kvlab.planning import serving_table
 from kvlab.trace.reader import Run
 from kvlab.views.frames.wall import Fate, Wall
 
@@ -28,7 +19,7 @@ def kept_at(wall: Wall, step: int) -> np.ndarray:
     return kept.reshape(len(wall.layers), wall.heads, -1)
 
 
-def run_servability(run: Run, wall: Wall) -> Servability:
+def run_servability(run: Run, wall: Wall) -> serving_table.Servability:
     """Level and freed pages of a run of level full, after its prompt; `wall` is the run's.
 
     Counts and positions come from the run's events. What events do not say (log mass, state, and what decisions read)
@@ -39,20 +30,20 @@ def run_servability(run: Run, wall: Wall) -> Servability:
     kept = kept_at(wall, 0)[..., :tokens]
     last = kept_at(wall, int(wall.steps[-1]))
     by_head, by_layer = (
-        one or other for one, other in zip(*(held_counts(k.sum(-1)) for k in (kept, last)), strict=True)
+        one or other for one, other in zip(*(serving_table.held_counts(k.sum(-1)) for k in (kept, last)), strict=True)
     )
     weights = run.select("events", columns=["kind", "key_weight", "value_weight"], ordered=False)
     merges = weights[weights["kind"] != "evict"]
-    known = measured_row(record.method)
+    known = serving_table.measured_row(record.method)
     held = replace(
-        Held(False, False, False, False) if known is None else known.held,
+        serving_table.Held(False, False, False, False) if known is None else known.held,
         by_head=by_head,
         by_layer=by_layer,
         apart=bool((kept != kept[:, :1]).any()),
         logical=_has_gaps(last) and record.hyper_parameters.get("positions") != "cache",
         merged_keys=bool((merges["key_weight"] > 0).any()) or (known is not None and known.held.merged_keys),
     )
-    plain = Servability(record.method, record.label, held) if known is None else known
+    plain = serving_table.Servability(record.method, record.label, held) if known is None else known
     return replace(
         plain,
         method=record.method,
@@ -61,8 +52,11 @@ def run_servability(run: Run, wall: Wall) -> Servability:
         store=str(record.hyper_parameters.get("store", "native")),
         decodes=bool((run.select("events", columns=["step"], ordered=False)["step"] > 0).any()),
         kept=float(kept.mean()),
-        freed={page: Freed.from_kept(kept, page) for page in PAGES},
-        fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
+        freed={page: serving_table.Freed.from_kept(kept, page) for page in serving_table.PAGES},
+        fragmentation={
+            page: (serving_table.fragmentation(kept, page), serving_table.fragmentation(last, page))
+            for page in serving_table.PAGES
+        },
     )
 
 
@@ -88,13 +82,13 @@ def pages_over_steps(wall: Wall, page: int) -> pd.DataFrame:
         size = np.full(-(-read // page), page)
         size[-1] -= -read % page
         for sharing, axes in (("head", ()), ("layer", (1,)), ("model", (0, 1))):
-            pages = touched_pages(np.asarray(kept.any(axes, keepdims=True)) if axes else kept, page)
+            pages = serving_table.touched_pages(np.asarray(kept.any(axes, keepdims=True)) if axes else kept, page)
             paged = float((pages * size).sum(-1).mean())
             rows.append((int(step), sharing, slots, paged, read, 1 - paged / read, 1 - slots / paged if paged else 0.0))
     return pd.DataFrame(rows, columns=["step", "sharing", "slots", "paged", "read", "freed", "fragmentation"])
 
 
-def servability_table(rows: Sequence[Servability]) -> pd.DataFrame:
+def servability_table(rows: Sequence[serving_table.Servability]) -> pd.DataFrame:
     """One row per method, for tables: level, reason, shares of slots freed in %, and needs."""
     return pd.DataFrame(
         {
@@ -131,7 +125,7 @@ def pages_map(wall: Wall, page: int, step: int) -> pd.DataFrame:
     )
 
 
-def freed_by_run(rows: Sequence[Servability], page: int) -> pd.DataFrame:
+def freed_by_run(rows: Sequence[serving_table.Servability], page: int) -> pd.DataFrame:
     """One row per run: shares of the prompt's slots that the method gives up, and that pages of `page` tokens free.
 
     `why` is the reason for the `level` of what an engine must hold.
