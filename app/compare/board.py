@@ -1,7 +1,5 @@
 """The top of a comparison: quality against bytes, verdicts, the heads behind one, and the form for answers."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,7 +101,7 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
-    def select(self, names: Mapping[str, str]) -> Board:
+    def select(self, names: Mapping[str, str]) -> "Board":
         """The board of some of its runs, given as the label of each run id."""
         return replace(self, table=rename_runs(self.table, names), frame=rename_runs(self.frame, names))
 

@@ -1,7 +1,5 @@
 """Home: what kvlab is, the sample prompt in one click, recent comparisons, and the table of all results."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -41,7 +39,7 @@ class Colours:
     on_fill: str
 
     @classmethod
-    def from_theme(cls, theme: Theme) -> Colours:
+    def from_theme(cls, theme: Theme) -> "Colours":
         side = 0 if theme == "light" else 1
         kept = STATE_COLOURS["kept"][side]
         merged = STATE_COLOURS["pivot"][side]

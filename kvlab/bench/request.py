@@ -1,7 +1,5 @@
 """The request of a benchmark. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -122,7 +120,7 @@ class BenchJob(Strict):
     private: bool = Field(False, description="on a shared server its owner alone sees it")
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> BenchJob:
+    def _asks_for_something(self) -> "BenchJob":
         if bool(self.requests) == bool(self.preset):
             raise ValueError("give requests or a preset")
         return self

@@ -1,7 +1,5 @@
 """Servability of a method, observed: run it on a prompt and some decode steps, and look at the slots that it leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -182,7 +180,7 @@ class WatchedPipeline(Pipeline):
     watch: Watch = field(default_factory=Watch, compare=False)
 
     @classmethod
-    def around(cls, pipeline: Pipeline, watch: Watch) -> WatchedPipeline:
+    def around(cls, pipeline: Pipeline, watch: Watch) -> "WatchedPipeline":
         """The same pipeline, watched."""
         parts: dict[str, Any] = {one.name: getattr(pipeline, one.name) for one in fields(Pipeline)}
         parts |= {name: WatchedPart(parts[name], watch) for name in ("score", "allocate")}

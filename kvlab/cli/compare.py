@@ -1,7 +1,5 @@
 """`kvlab compare`: run methods on prompts beside the full cache, with progress, and print a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +66,7 @@ class RequestOptions:
     answer: AnswerOptions
     running: RunningOptions
     model: ModelOptions
-    storage: StorageOptions
+    storage: "StorageOptions"
     out: Out = Path("runs")
     seed: Annotated[int, typer.Option(help="seed of random methods")] = 0
 

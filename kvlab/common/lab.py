@@ -3,8 +3,6 @@
 Server and worker find the file through the environment variable KVLAB_LAB; without it the dashboard serves one user.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re
@@ -58,7 +56,7 @@ class People(_Table):
     claim: str = Field("email", description="the identity claim with the user's name")
 
     @model_validator(mode="after")
-    def _sign_in_is_complete(self) -> People:
+    def _sign_in_is_complete(self) -> "People":
         if self.way == "oidc" and self.secrets is None:
             raise UserError("people.way is oidc: name the file with the table [auth] as people.secrets.")
         return self

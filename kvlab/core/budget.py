@@ -1,7 +1,5 @@
 """The budget of a method in an explicit unit: a share of the prompt, slots per KV head, or bytes."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -76,7 +74,7 @@ class Budget:
         return 0 < self.amount <= 1
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
+    def parse(cls, text: str) -> "Budget":
         """A budget from text: `0.2`, `20%`, `1.0` are fractions; `128` is slots per KV head; `20%B`, `64MiB` are bytes.
 
         Raises UserError for anything else.
@@ -94,7 +92,7 @@ class Budget:
             raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(text))) from None
 
     @classmethod
-    def from_number(cls, number: float, unit: str) -> Budget:
+    def from_number(cls, number: float, unit: str) -> "Budget":
         """The budget from its number and unit in tables."""
         if unit == BYTE_SHARE:
             return cls(f"{100 * number:g}%B")

@@ -4,8 +4,6 @@ A family that uses transformers' attention interface, with keys and values per h
 once tests/conformance proves that a full budget equals plain transformers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -104,7 +102,7 @@ class Attachment:
             self.undo.pop()()
         vars(self.model).pop(ATTACHMENT, None)
 
-    def __enter__(self) -> Attachment:
+    def __enter__(self) -> "Attachment":
         return self
 
     def __exit__(self, *_: object) -> None:

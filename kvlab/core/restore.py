@@ -1,7 +1,5 @@
 """Changes to a method's decisions: tokens kept, dropped, merged or read by hand. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Annotated, Literal
 
@@ -33,7 +31,7 @@ class Restore(Strict):
     heads: tuple[tuple[Count, Count], ...] | None = None
 
     @model_validator(mode="after")
-    def _names_what_it_returns(self) -> Restore:
+    def _names_what_it_returns(self) -> "Restore":
         if self.kind != "read" and (self.kind in OF_TOKENS) != bool(self.tokens):
             raise ValueError("tokens are named where tokens are kept, dropped or merged, and only there")
         return self

@@ -1,7 +1,5 @@
 """Check a data file before an evaluation: its benchmark, lines, prompt lengths, and what would be cut."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -117,7 +115,7 @@ class Lengths:
     longest: int
 
     @classmethod
-    def from_tokens(cls, tokens: list[int]) -> Lengths:
+    def from_tokens(cls, tokens: list[int]) -> "Lengths":
         """Median, 95th percentile and maximum of `tokens`."""
         return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
 

@@ -1,7 +1,5 @@
 """Run an evaluation: measure every prompt once per method and budget, and write rows as they are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -121,7 +119,7 @@ class Evaluation:
     chat: Chat | None
     notes: Sequence[str]  # a sentence per omitted part of a file
 
-    def part(self, shard: Shard) -> Evaluation:
+    def part(self, shard: Shard) -> "Evaluation":
         """Every `count`-th prompt from the `number`-th on; of prompts that run in batches, every `count`-th block."""
         size = BLOCK if self.batch_rows > 1 else 1
         mine = blocks([unit.prompt.identity for unit in self.units], size)[shard.number - 1 :: shard.count]

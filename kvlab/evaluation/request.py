@@ -1,7 +1,5 @@
 """The request of an evaluation: tasks, files, methods with budgets, number of prompts. Torch-free."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,7 +41,7 @@ class FileChoice(Strict):
             for name, value in self.options.items()
         }
 
-    def with_absolute_paths(self) -> FileChoice:
+    def with_absolute_paths(self) -> "FileChoice":
         """The same with absolute paths, for processes with another working directory; row keys stay the same."""
         options = {
             name: str(Path(value).absolute()) if name.endswith("_from") and isinstance(value, str) else value

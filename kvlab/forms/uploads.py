@@ -1,7 +1,5 @@
 """Prompts from uploaded files: text, documents, and tables or conversations with one prompt per row."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -134,7 +132,7 @@ class Upload:
         columns = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
         return ", ".join(columns.most_common(1)[0][0]) if columns else ""
 
-    def ask(self, question: str) -> Upload:
+    def ask(self, question: str) -> "Upload":
         """The text followed by a question; rows have their own."""
         return self if self.rows or not question.strip() else replace(self, text=join_texts([self.text, question]))
 

@@ -3,8 +3,6 @@
 `python -m kvlab.jobs.worker --runs DIR`. A crash or out-of-memory error here does not affect the web server.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json
@@ -52,7 +50,7 @@ class Turns:
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()  # threads; the first one holds the lock
 
-    def __enter__(self) -> Turns:
+    def __enter__(self) -> "Turns":
         with self._changed:
             self._waiting.append(threading.get_ident())
             self._changed.wait_for(self._is_mine)

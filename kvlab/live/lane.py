@@ -1,7 +1,5 @@
 """One lane of a live session: a cache, what it has read, and its answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -139,7 +137,7 @@ class Lane:
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> Lane:
+    def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> "Lane":
         """A lane that has read nothing yet of a context of so many tokens.
 
         Raises UserError if the method refuses the model or the budget, or for a changed token outside the context.
@@ -172,7 +170,7 @@ class Lane:
             self.follows = known.follows
             self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= turn}
 
-    def fork(self) -> Lane:
+    def fork(self) -> "Lane":
         """A lane as this one was after the context; the context's checkpoint is shared."""
         other = replace(self, checkpoints={turn: one for turn, one in self.checkpoints.items() if turn == 0})
         other.return_to(0)

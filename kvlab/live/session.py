@@ -4,8 +4,6 @@ All lanes are rows of one batch wherever the model's layers allow it. A lane con
 every turn, so that questions which were not in sight when the context was compressed meet what is left of it.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Iterator, Sequence
@@ -126,7 +124,7 @@ class LiveSession:
             yield from self.answers.write(turn, lanes, ids, limited, reference)
             exchange.answers[number] = list(lane.answer)
 
-    def fork(self) -> LiveSession:
+    def fork(self) -> "LiveSession":
         """Another session over the same compressed context, before its first question."""
         other = copy.copy(self)
         other.lanes = [lane.fork() for lane in self.lanes]
@@ -270,7 +268,7 @@ class PrefixSession(LiveSession):
         self.prefixes, self.lanes = prefixes, [self._lane(prefix) for prefix in prefixes]
 
     @classmethod
-    def of_request(cls, request: LiveRequest, root: Path, loaded: LoadedModel) -> PrefixSession:
+    def of_request(cls, request: LiveRequest, root: Path, loaded: LoadedModel) -> "PrefixSession":
         """Open the prefixes that a request names.
 
         Raises UserError as `Prefix.load` does, or if they are no longer what the request says.

@@ -1,7 +1,5 @@
 """The state of a session as its events tell it: lanes, turns, answers. Torch-free."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -100,7 +98,7 @@ class Transcript:
         """Whether the context has been read in all lanes."""
         return bool(self.lanes)
 
-    def follow(self, events: Iterable[Mapping[str, Any]]) -> Transcript:
+    def follow(self, events: Iterable[Mapping[str, Any]]) -> "Transcript":
         """Take over events in order; unknown ones are left out. Returns itself."""
         for event in events:
             take = getattr(self, f"_{event.get('kind')}", None)

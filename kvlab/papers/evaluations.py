@@ -4,8 +4,6 @@ An exhibit names one `Experiment`. Its evaluation puts the results in `<runs>/ev
 evaluation that asked for the same, so that one large evaluation can feed many exhibits.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,7 +40,7 @@ class Arm:
     options: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @staticmethod
-    def parse(text: str) -> Arm:
+    def parse(text: str) -> "Arm":
         """The arm as exhibits' rows and the command line write it, such as `kvmerger:sigma_mode=1`."""
         return Arm(*parse_spec(text))
 

@@ -3,8 +3,6 @@
 Working memory of the kernels, recordings and the process itself come on top: what does not fit here fits nowhere.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -214,7 +212,7 @@ def make_plan(
     return Plan(model, machine, tokens, tuple(parts), limit, request.placement == "auto" and machine.devices < 2)
 
 
-def _cache(choice: MethodChoice, text: Text, holds: FootprintOf, rows: int) -> Part:
+def _cache(choice: MethodChoice, text: "Text", holds: FootprintOf, rows: int) -> Part:
     is_full = choice.method == FULL_NAME
     footprint = FULL if is_full else holds(choice)
     model = text.model

@@ -1,7 +1,5 @@
 """Servability of all methods as it was measured on mini: the file that ships, and the table of docs/serving.md."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence
@@ -95,7 +93,7 @@ class Freed:
     model: float
 
     @classmethod
-    def from_kept(cls, kept: np.ndarray, page: int) -> Freed:
+    def from_kept(cls, kept: np.ndarray, page: int) -> "Freed":
         """Of `kept` (layers, heads, tokens) bool, in the prompt's own layout of pages of `page` tokens."""
         return cls(*(freed_share(kept, page, axes) for axes in ((), (1,), (0, 1))))
 

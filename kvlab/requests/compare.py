@@ -1,7 +1,5 @@
 """The request for a comparison: one prompt, one model, some methods and budgets. Torch-free."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -83,7 +81,7 @@ class OnePrompt(Strict):
         return _filled_in(given)
 
     @model_validator(mode="after")
-    def _turns_can_be_answered(self) -> OnePrompt:
+    def _turns_can_be_answered(self) -> "OnePrompt":
         _check_turns(self.turns, self.prompt)
         return self
 
@@ -165,7 +163,7 @@ class CompareRequest(ChatRequest):
         return bool(self.repeats or self.prompts)
 
     @model_validator(mode="after")
-    def _has_choices(self) -> CompareRequest:
+    def _has_choices(self) -> "CompareRequest":
         if not self.choices:
             raise ValueError("name at least one method")
         if len(self.choices) > MOST_RUNS:

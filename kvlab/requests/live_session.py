@@ -1,7 +1,5 @@
 """What a live session is asked to do, as a queued job. Torch-free: pages create these."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, Literal
 
@@ -106,7 +104,7 @@ class LiveRequest(ModelRequest):
         return EDITED if choice.force_keep or choice.returned else ""
 
     @model_validator(mode="after")
-    def _has_lanes(self) -> LiveRequest:
+    def _has_lanes(self) -> "LiveRequest":
         if self.prefixes:
             if len(self.prefixes) != len(self.lanes):
                 raise ValueError("every prefix is a lane, and every lane a prefix")
@@ -160,7 +158,7 @@ class LiveJob(Strict):
     private: bool = Field(True, description="on a shared server, visible only to its owner")
 
     @model_validator(mode="after")
-    def _is_complete(self) -> LiveJob:
+    def _is_complete(self) -> "LiveJob":
         if self.action in ("ask", "again") and not self.question.strip():
             raise ValueError("the question is empty: type one")
         if self.action == "lane" and (not self.lane or self.choice is None):

@@ -1,7 +1,5 @@
 """Which layers, KV heads and steps of a run have arrays, and how much of the request fits. Torch-free."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -35,7 +33,7 @@ class Recording(Strict):
     every: int = Field(1, ge=1, description="attention rows of every N-th step, from step 0")
 
     @model_validator(mode="after")
-    def _in_order(self) -> Recording:
+    def _in_order(self) -> "Recording":
         for name in ("layers", "heads"):
             numbers = getattr(self, name)
             if numbers is not None and list(numbers) != sorted(set(numbers)):
@@ -43,7 +41,7 @@ class Recording(Strict):
         return self
 
     @classmethod
-    def parse(cls, text: str) -> Recording:
+    def parse(cls, text: str) -> "Recording":
         """Parse text such as `layers=0-3,8,heads=0,every=4`; an empty text means everything.
 
         Raises UserError if a part cannot be parsed.

@@ -1,7 +1,5 @@
 """Repeats of a comparison in one batch: a needle planted again and again in one text, or several prompts."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -44,7 +42,7 @@ class Repeat(Strict):
         return self.planting.description if self.planting else self.name
 
     @model_validator(mode="after")
-    def _is_among(self) -> Repeat:
+    def _is_among(self) -> "Repeat":
         if self.number > self.of:
             raise ValueError(f"repeat {self.number} is none of {self.of}")
         return self

@@ -1,7 +1,5 @@
 """The haystack: public-domain prose that mini was not trained on, and hiding statements in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +46,7 @@ class Window:
     words: tuple[str, ...]
     breaks: tuple[int, ...]
 
-    def first(self, count: int) -> Window:
+    def first(self, count: int) -> "Window":
         return Window(self.words[:count], tuple(place for place in self.breaks if place < count))
 
     @property

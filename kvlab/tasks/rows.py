@@ -1,7 +1,5 @@
 """Read files of rows: JSON lines, JSON, CSV or Parquet, recognised by content and name. Torch-free."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -146,7 +144,7 @@ def _line(number: int, line: str) -> Row:
 class WrittenNumber(float):
     """A number of a JSON text, which as text is what was written: 3.50 stays 3.50."""
 
-    def __new__(cls, written: str) -> WrittenNumber:
+    def __new__(cls, written: str) -> "WrittenNumber":
         number = super().__new__(cls, written)
         number.written = written
         return number

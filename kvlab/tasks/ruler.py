@@ -12,8 +12,6 @@ Instructions, needles and answer prefixes are those of NVIDIA/RULER (scripts/dat
 - Lengths count the prompt alone; RULER's include the answer.
 """
 
-from __future__ import annotations
-
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -72,7 +70,7 @@ class Wording:
     lead: str
 
     @classmethod
-    def from_template(cls, parts: Sequence[str], single: bool = False, **words: object) -> Wording:
+    def from_template(cls, parts: Sequence[str], single: bool = False, **words: object) -> "Wording":
         """Fill in a template; `single` is RULER's rewording for one needle with one answer."""
         changed = (
             [

@@ -4,8 +4,6 @@ A slot is named by the position of its pivot token, unique within a layer and KV
 prompt reconstructs every slot at every step.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -106,7 +104,7 @@ class ModelShape(BaseModel):
     checksum: str = Field("", description="SHA-256 of that file")
 
     @model_validator(mode="after")
-    def _groups_are_whole(self) -> ModelShape:
+    def _groups_are_whole(self) -> "ModelShape":
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"{self.num_attention_heads} query heads cannot share {self.num_key_value_heads} KV heads evenly"
@@ -227,7 +225,7 @@ class RunRecord(BaseModel):
         )
 
     @model_validator(mode="after")
-    def _numbers_exist(self) -> RunRecord:
+    def _numbers_exist(self) -> "RunRecord":
         unknown = [layer for layer in self.sliding_layers if not 0 <= layer < self.model.num_hidden_layers]
         if unknown:
             raise ValueError(f"sliding layer {unknown[0]} is none of {self.model.num_hidden_layers} layers")

@@ -5,8 +5,6 @@ Files are hashed when written, while they are still in the page cache, array fil
 change.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +121,7 @@ class RunWriter:
             raise
         self.update(status=status, message=message, **fields)
 
-    def __enter__(self) -> RunWriter:
+    def __enter__(self) -> "RunWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

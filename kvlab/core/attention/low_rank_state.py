@@ -1,7 +1,5 @@
 """Attention over slots plus a state of evicted tokens, which acts as one more, query-dependent slot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -31,7 +29,7 @@ class LowRankState:
         """Whether nothing has been evicted yet."""
         return self.state.is_empty(self.noted)
 
-    def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> StateShare:
+    def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> "StateShare":
         """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
         state_logits, value = self.state.column(self.layer, self.noted, query)
         both = torch.cat([logits, state_logits[..., None]], -1)

@@ -5,8 +5,6 @@ layer are computed once and handed to every branch. While decoding, the rows of 
 pass of the model is a step of all of them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,7 +44,7 @@ class FanOutCache(Cache):
         super().__init__(layers=[self._serve(index, layer) for index, layer in enumerate(first.layers)])
 
     @classmethod
-    def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device) -> FanOutCache:
+    def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device) -> "FanOutCache":
         """Serve caches that have read prompts of one length apart from each other."""
         others = [[cache.layers[index] for cache in caches] for index in range(len(caches[0].layers))]
         joined = cls(caches, device)

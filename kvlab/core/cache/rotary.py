@@ -3,8 +3,6 @@
 The family tables below are verified by tests/conformance/test_families.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,7 +65,7 @@ class ChangingRotary:
     def __call__(self) -> Rotary:
         return _rotary(self.place, self.model)
 
-    def __deepcopy__(self, known: object) -> ChangingRotary:
+    def __deepcopy__(self, known: object) -> "ChangingRotary":
         return self
 
     def __reduce__(self) -> str:

@@ -1,7 +1,5 @@
 """Settings and state shared by all layers of one cache, and the observer protocol."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,7 +96,7 @@ class HeldBytes:
         """Begin another step with what is held now."""
         self.peak = self.total
 
-    def copy(self) -> HeldBytes:
+    def copy(self) -> "HeldBytes":
         """The same, for a copy of the cache."""
         return replace(self, layers=dict(self.layers))
 

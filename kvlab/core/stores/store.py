@@ -1,7 +1,5 @@
 """Storage format of settled slots: the fifth choice of a method, after score, allocate, select and settle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, get_args
@@ -95,7 +93,7 @@ class Residual(Learning):
     scales: tuple[str, ...] = ()
 
     @classmethod
-    def like(cls, code: Code, rank: int = 4) -> Residual:
+    def like(cls, code: Code, rank: int = 4) -> "Residual":
         """With the groups of `code`."""
         return cls(code, rank, None, code.group, code.shared, code.scales)
 

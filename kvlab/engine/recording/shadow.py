@@ -1,7 +1,5 @@
 """The shadow: one layer's uncompressed keys and values on the host, and the slot that owns each token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -211,7 +209,7 @@ class Shadow:
                 taken += len(part)
         self.rows += index.shape[1]
 
-    def truth(self, layer_pass: PassView, following: Shadow | None = None) -> Answer:
+    def truth(self, layer_pass: PassView, following: "Shadow | None" = None) -> Answer:
         """Evaluate the pass's last query with the full cache; the states of `following`, used next, are sent ahead."""
         complete = () if following is None else following.keys[: following.rows // TOKENS_AT_ONCE]
         arriving = self.host.each([*self.keys, *self.values], complete)

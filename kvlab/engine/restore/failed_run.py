@@ -1,7 +1,5 @@
 """Evidence about a failed run before anything is restored: its text, the lost attention, and which heads need it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -252,7 +250,7 @@ class Evidence:
     """`lost` (layers, heads, tokens): the full cache's attention to tokens without a slot of their own in the run, and
     `unread` that to those that had one which the run's reading left out."""
 
-    wanted: Wanted
+    wanted: "Wanted"
     reference: list[int]
     rows: list[Tensor]
     answer_rows: tuple[int, int]

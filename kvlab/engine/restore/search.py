@@ -1,7 +1,5 @@
 """For a run with a wrong answer, find the smallest sets of each kind whose restoration corrects it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -204,7 +202,7 @@ def restore(
 
 
 def needed_budget(
-    request: CompareRequest, loaded: LoadedModel, evidence: Evidence, prompt: Prompt, reruns: _Reruns
+    request: CompareRequest, loaded: LoadedModel, evidence: Evidence, prompt: Prompt, reruns: "_Reruns"
 ) -> NeededBudget | None:
     """Bisect for the smallest budget, in whole percent of the prompt's tokens, at which the run answers right.
 

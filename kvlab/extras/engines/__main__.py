@@ -1,7 +1,5 @@
 """`python -m kvlab.extras.engines`: OpenVINO GenAI's own eviction beside kvlab's methods on the same prompts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

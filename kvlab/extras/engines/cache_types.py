@@ -4,8 +4,6 @@ Each side is compared with its own full cache on the same prompts, by the text t
 noise floor: the full cache once more, computed in another order. LLAMA_PYTHON is a Python that has xllamacpp.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """kvlab's methods and OpenVINO's modes on the same prompts at equal tokens kept: what is run, and its rows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

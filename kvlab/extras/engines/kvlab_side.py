@@ -3,8 +3,6 @@
 The job is that of `openvino_side.py`, with `mode` as `spec` and `budget`; every text is written to its last token.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

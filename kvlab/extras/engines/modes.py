@@ -1,7 +1,5 @@
 """The ways in which OpenVINO GenAI can hold a cache, and kvlab's nearest method to each."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

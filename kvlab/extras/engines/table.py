@@ -1,7 +1,5 @@
 """The comparison as a table: answers with intervals, differences to kvlab's nearest method, speed and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measure what a model's queries have in common: for TriAttention and Q-Filters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +37,7 @@ def fit_query_statistics(
 
 
 @torch.inference_mode()
-def watch(loaded: LoadedModel, ids: Tensor, watcher: Watcher) -> None:
+def watch(loaded: LoadedModel, ids: Tensor, watcher: "Watcher") -> None:
     """Read one window (1, T)."""
     loaded.model(ids, past_key_values=make_cache(loaded, "full", observer=watcher), logits_to_keep=1)
 

@@ -1,7 +1,5 @@
 """Request of `kvlab fit`, also as a queued job. Torch-free: the web pages create requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -53,7 +51,7 @@ class FitRequest(ModelRequest):
         return DEFAULTS.get(str(values.get("method")), {}) | values if isinstance(values, dict) else values
 
     @model_validator(mode="after")
-    def _check_form(self) -> FitRequest:
+    def _check_form(self) -> "FitRequest":
         forms = FORMS.get(self.method, (self.form,))
         if self.form not in forms:
             raise ValueError(f"the form of {self.method} is {' or '.join(forms)}")

@@ -1,7 +1,5 @@
 """Render a prompt as the model receives it: plain, or in the model's chat template (in a second process)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -32,7 +30,7 @@ class ChatFormat:
     turns: tuple[Turn, ...] = ()
 
     @classmethod
-    def from_request(cls, request: ModelRequest) -> ChatFormat:
+    def from_request(cls, request: ModelRequest) -> "ChatFormat":
         turns = request.turns if isinstance(request, ChatRequest) else ()
         return cls(request.model, request.chat, request.system, request.thinking, turns)
 

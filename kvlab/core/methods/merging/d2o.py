@@ -1,7 +1,5 @@
 """D2O: layer budgets by attention variance, and cosine merging with a moving threshold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -308,7 +306,7 @@ class D2O(Method):
     }
 
     @model_validator(mode="after")
-    def _check_shares(self) -> D2O:
+    def _check_shares(self) -> "D2O":
         if self.spare_layers and self.variant != "code":
             raise ValueError("only variant 'code' spares layers")
         return self

@@ -1,7 +1,5 @@
 """KeepKV: merging that keeps the attention output unchanged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -606,13 +604,13 @@ class KeepKV(Method):
     }
 
     @model_validator(mode="after")
-    def _check_exactness(self) -> KeepKV:
+    def _check_exactness(self) -> "KeepKV":
         if self.mass != "rule" and self.rule in ("paper", "min-norm"):
             raise ValueError(f"rule {self.rule!r} adapts the key to its own log mass, so mass must be 'rule'")
         return self
 
     @model_validator(mode="after")
-    def _check_group(self) -> KeepKV:
+    def _check_group(self) -> "KeepKV":
         if self.group == "least-squares" and self.rule != "bias":
             raise ValueError(f"rule {self.rule!r} supports one query only; group 'least-squares' needs rule 'bias'")
         if self.per_head_mass and (self.rule != "bias" or self._group != "least-squares" or self.mass != "rule"):

@@ -1,7 +1,5 @@
 """KVMerger: merge consecutive similar keys around the most attended one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -111,7 +109,7 @@ class KVMerger(Method):
     }
 
     @model_validator(mode="after")
-    def _check_values(self) -> KVMerger:
+    def _check_values(self) -> "KVMerger":
         if self.recent + self.heavy >= 1:
             raise ValueError("recent and heavy must leave room for merged slots: use a sum below 1")
         if not isinstance(self.sigma_mode, str) and not self.sigma_mode > 0:

@@ -1,7 +1,5 @@
 """LESS: evicted tokens are absorbed into a low-rank state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
@@ -74,11 +72,11 @@ class FeatureMaps:
         scaled = gelu(features) * _exponential(bias)
         return (scaled + scaled @ self.key_mix).abs()
 
-    def of_heads(self, head: Tensor) -> FeatureMaps:
+    def of_heads(self, head: Tensor) -> "FeatureMaps":
         """Maps of KV heads `head` (B, W), for states (B, W, ...) of those heads."""
         return self.map(lambda tensor: tensor[head])
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> FeatureMaps:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "FeatureMaps":
         """Apply `change` to every tensor."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]  # the fields are tensors
 

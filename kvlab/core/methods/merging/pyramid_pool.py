@@ -1,7 +1,5 @@
 """PyramidPool: pool the oldest tokens in windows, with smaller budgets in deeper layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -50,7 +48,7 @@ class Linear(EqualHeads):
         return proportional(shares, average * num_layers, 1, max(tokens, average))
 
 
-def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: int) -> Windows:
+def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: int) -> "Windows":
     """Groups that leave `need` (B, H) fewer slots, by joining neighbours with the smallest size for their age.
 
     All else is (B, H, E) by rank, oldest first: `exists` marks the first ones, `size` is the tokens a slot covers,
@@ -501,7 +499,7 @@ class PyramidPool(Method):
     }
 
     @model_validator(mode="after")
-    def _check_pooling(self) -> PyramidPool:
+    def _check_pooling(self) -> "PyramidPool":
         if self.pooling != "mean" and (self.mass != "none" or self.space != "rotated"):
             raise ValueError("mass and space need pooling 'mean': add pooling=mean")
         return self

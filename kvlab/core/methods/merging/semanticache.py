@@ -1,7 +1,5 @@
 """SemantiCache: split the text into chunks at delimiters, and merge clusters of similar keys within each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -49,7 +47,7 @@ class SeedClusters(GaussianSets):
     delimiters: str = ""
     ends: Tensor | None = field(default=None, compare=False, repr=False)  # (V,) bool, by token id
 
-    def with_tokenizer(self, tokenizer: Any) -> SeedClusters:
+    def with_tokenizer(self, tokenizer: Any) -> "SeedClusters":
         """Set the tokens that end a chunk."""
         return replace(self, ends=ending(tokenizer, self.delimiters))
 
@@ -92,7 +90,7 @@ class Chunks:
     length: int
 
     @classmethod
-    def from_breaks(cls, breaks: Tensor, longest: int) -> Chunks:
+    def from_breaks(cls, breaks: Tensor, longest: int) -> "Chunks":
         """Chunks end with the next break (B, H, S), that slot included, or after `longest` slots."""
         place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
         begins = torch.ones_like(breaks)

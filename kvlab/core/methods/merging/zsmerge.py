@@ -1,7 +1,5 @@
 """ZSMerge: decayed contribution scores, and residual slots for victims."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -388,7 +386,7 @@ class ZSMerge(Method):
         return residual
 
     @model_validator(mode="after")
-    def _check_shares(self) -> ZSMerge:
+    def _check_shares(self) -> "ZSMerge":
         if self.residual < 1 and self.recent + self.residual > 1:
             raise ValueError(
                 f"recent {self.recent:g} and residual {self.residual:g} share one budget: use a sum of at most 1"

@@ -1,7 +1,5 @@
 """KVzap and Fast KVzip: second pass scores predicted from hidden states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,7 +42,7 @@ class ScoreHead:
             given = gelu(linear(given, net.inner, net.inner_bias))
         return linear(given, net.weight, net.bias).transpose(1, 2)
 
-    def to(self, device: torch.device) -> ScoreHead:
+    def to(self, device: torch.device) -> "ScoreHead":
         return ScoreHead(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -90,7 +88,7 @@ class SinkGate:
         gates = -softplus(resting - logit)  # log of 1 / (1 + exp(resting - logit))
         return (gates.logsumexp(-1) - math.log(group)).transpose(1, 2)
 
-    def to(self, device: torch.device) -> SinkGate:
+    def to(self, device: torch.device) -> "SinkGate":
         return SinkGate(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,7 +1,5 @@
 """Scores of keys by what a model's queries have in common, fitted once (TriAttention, Q-Filters)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,7 +27,7 @@ class QueryStatistics:
     length: Tensor
     direction: Tensor
 
-    def to(self, device: torch.device) -> QueryStatistics:
+    def to(self, device: torch.device) -> "QueryStatistics":
         """The statistics on a device, copied there once, so that a decode step waits for no copy."""
         return _copied(self, device)
 

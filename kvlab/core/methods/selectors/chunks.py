@@ -1,7 +1,5 @@
 """ChunkKV: keep or evict whole chunks of text, the same in every head of a layer; and its gate by entropy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,7 +20,7 @@ class _Chunks:
     valid: Tensor
 
     @classmethod
-    def from_text(cls, slots: Slots, order: Tensor, length: int) -> _Chunks:
+    def from_text(cls, slots: Slots, order: Tensor, length: int) -> "_Chunks":
         """Chunks of `length` tokens from the start of the text; all heads have the same slots."""
         first = slice(0, 1)
         valid = slots.valid.gather(2, order)[:, first]

@@ -1,7 +1,5 @@
 """Restore tokens or heads of any method, drop or merge tokens: what if they had lost nothing, or just these?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -109,7 +107,7 @@ class GivingBack(Pipeline):
     token that it would have kept anyway counts in its budget and is pinned.
     """
 
-    marks: Marks | None = field(default=None, repr=False, compare=False)
+    marks: "Marks | None" = field(default=None, repr=False, compare=False)
 
     @property
     def state(self) -> dict[str, float]:
@@ -184,7 +182,7 @@ class RoomOnTop(Wrapper):
     """An allocator's budgets plus one slot per restored token."""
 
     inner: Allocator
-    marks: Marks
+    marks: "Marks"
 
     @property
     def capabilities(self) -> Capabilities:
