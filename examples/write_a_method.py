@@ -22,9 +22,9 @@ class ValueNorm:
 
 @register
 class LongValues(Method):
-    name: ClassVar[str] = "long-values"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Long values"
+    name = "long-values"
+    family = "eviction"
+    title = "Long values"
 
     def pipeline(self) -> Pipeline:
         return Pipeline(ValueNorm(), select=LowestScore(recent=16, sinks=4))

@@ -23,6 +23,8 @@ uncompressed cache, and those of a pass twice more while it runs. Time: a few co
 each pass; slots that are no token's cost more.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -52,7 +54,7 @@ QUANTISED = 0.35  # relative error below which a slot is taken for its place's t
 
 def watch(
     model: nn.Module, title: str = "", cache: Any = None, path: str | None = None, logits: bool = True
-) -> "Recorder":
+) -> Recorder:
     """A context in which every pass of `model` is recorded.
 
     Args:
@@ -96,7 +98,7 @@ class Recorder:
 
     # ---- context
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> Recorder:
         with open(self.path, "wb") as file:
             file.write(MAGIC)
         self._write("header", header(self.model, self.config, self.title, len(self.attentions)), {})

@@ -290,3 +290,4 @@ def test_the_recorder_stands_alone_and_compiles_as_python_3_9() -> None:
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not any(name.startswith("kvlab") for name in names)
     assert not any(isinstance(node, ast.Match) for node in ast.walk(tree))
+    assert "from __future__ import annotations" in text, "3.9 cannot evaluate `int | None`"

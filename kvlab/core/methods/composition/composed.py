@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import ConfigDict, Field, JsonValue
 
@@ -221,10 +221,10 @@ class Composition(Method):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: ClassVar[str] = "compose"
-    family: ClassVar[str] = "composition"
-    title: ClassVar[str] = "Composition"
-    paper: ClassVar[str] = ""
+    name = "compose"
+    family = "composition"
+    title = "Composition"
+    paper = ""
 
     score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
     allocate: str = Field(

@@ -82,9 +82,9 @@ def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], 
 class _OnePart(Method):
     """A method of one registered part and the simplest other parts, so that compositions can take it from a method."""
 
-    name: ClassVar[str] = ""
-    family: ClassVar[str] = "part"
-    title: ClassVar[str] = ""
+    name = ""
+    family = "part"
+    title = ""
     part: ClassVar[str] = ""
     cls: ClassVar[Callable[..., Any]]
     decode: ClassVar[bool] = True

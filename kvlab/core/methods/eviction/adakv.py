@@ -1,8 +1,5 @@
 """AdaKV: SnapKV's scores, with a layer's budget split over heads by attention."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import register
@@ -24,9 +21,9 @@ class AdaKV(window_methods.WindowEvicting):
     generated tokens are kept in addition to the budget.
     """
 
-    name: ClassVar[str] = "adakv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "AdaKV"
+    name = "adakv"
+    family = "eviction"
+    title = "AdaKV"
 
     floor: float = Field(0.2, ge=0, le=1, description="share of the equal budget that no head can lose; 1: equal heads")
     floor_rule: FloorRule = Field(
@@ -37,8 +34,8 @@ class AdaKV(window_methods.WindowEvicting):
     pyramid: bool = Field(False, description="layer budgets fall with depth as in PyramidKV")
     beta: float = Field(20.0, ge=1, description="with `pyramid`: the last layer gets 1/beta of the average")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2407.11550"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2407.11550"
+    presets = {
         "paper": Preset(
             "the paper's LongBench tables",
             {
@@ -78,7 +75,7 @@ class AdaKV(window_methods.WindowEvicting):
             beyond=(f"{window_methods.SHARED_HEADS} Its layer budgets have integer steps and no exact total."),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         **window_methods.WINDOW_REASONS,
         "floor": "the paper's tables; 0.5 is the code's own default",
         "floor_rule": "keeps the requested total; the code's rounding misses it by up to a slot per head",

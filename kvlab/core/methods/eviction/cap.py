@@ -1,6 +1,5 @@
 """CapKV: keep the tokens whose values add most to what attention can still say."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,16 +70,16 @@ class CapKV(Method):
     plain dot products. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "cap"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "CapKV"
+    name = "cap"
+    family = "eviction"
+    title = "CapKV"
 
     tau: float = Field(5.0, ge=0, description="sharpness of the weights exp(tau cosine)")
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
     sinks: int = Field(4, ge=0, description="first tokens excluded from the mean query, which always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2604.25975"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2604.25975"
+    presets = {
         "paper": Preset(
             "the class of kvpress with its defaults",
             {

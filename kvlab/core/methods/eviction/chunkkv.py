@@ -1,8 +1,6 @@
 """ChunkKV keeps or evicts whole chunks of text; gated by entropy, of some only the best tokens."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -21,15 +19,15 @@ class ChunkKV(WindowEvicting):
     `compose:score=expected-attention:select=chunkkv`.
     """
 
-    name: ClassVar[str] = "chunkkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "ChunkKV"
+    name = "chunkkv"
+    family = "eviction"
+    title = "ChunkKV"
 
     length: int = Field(10, ge=1, description="tokens of a chunk")
     kernel: Odd = Field(1, ge=1, le=1025, description="width of the pooling over neighbours, odd")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2502.00299"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2502.00299"
+    presets = {
         "paper": Preset(
             "the paper's chunks",
             {
@@ -49,7 +47,7 @@ class ChunkKV(WindowEvicting):
             beyond="kvpress rounds the number of chunks down and treats the remainder of the text as one.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "length": "the paper's; kvpress has 20",
         "window": "SnapKV's, whose score it takes here",
         "kernel": "chunks replace pooling; SnapKV pools over 7",
@@ -73,14 +71,14 @@ class EntropyGatedChunkKV(ChunkKV):
     batch; here each row decides for itself, and the window always stays, as in ChunkKV here.
     """
 
-    name: ClassVar[str] = "entropy-gated-chunkkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Entropy-gated ChunkKV"
+    name = "entropy-gated-chunkkv"
+    family = "eviction"
+    title = "Entropy-gated ChunkKV"
 
     few: int = Field(4, ge=1, description="tokens kept of an important chunk with few high scores")
 
-    paper: ClassVar[str] = "https://github.com/NVIDIA/kvpress"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://github.com/NVIDIA/kvpress"
+    presets = {
         "paper": Preset(
             "the class of kvpress with its defaults",
             {
@@ -91,7 +89,7 @@ class EntropyGatedChunkKV(ChunkKV):
             beyond="kvpress wraps any scorer; here SnapKV's, as in ChunkKV.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": "SnapKV's, whose score it takes here",
         "kernel": "chunks replace pooling; SnapKV pools over 7",
         "pooling": "SnapKV's; no effect with a kernel of 1",

@@ -1,6 +1,5 @@
 """Compactor: keep keys of high leverage, and those that their surroundings attend to."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -122,9 +121,9 @@ class Compactor(Method):
     Scores are scaled over a row's layer, there over the batch. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "compactor"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Compactor"
+    name = "compactor"
+    family = "eviction"
+    title = "Compactor"
 
     blend: float = Field(0.35, ge=0, description="weight of leverage beside attention")
     sketch: int = Field(48, ge=0, le=4096, description="columns of the random sketch of keys; 0: exact leverage")
@@ -132,8 +131,8 @@ class Compactor(Method):
     sinks: int = Field(8, ge=0, description="first tokens that always stay")
     recent: int = Field(4, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2507.08143"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2507.08143"
+    presets = {
         "paper": Preset(
             "the class of kvpress with its defaults",
             {

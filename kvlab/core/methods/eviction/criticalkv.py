@@ -1,8 +1,6 @@
 """CriticalKV: evict what changes the output least, by attention and projected value."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -58,9 +56,9 @@ class CriticalKV(window_methods.WindowEvicting):
     budget over its heads by the plain score, as in AdaKV.
     """
 
-    name: ClassVar[str] = "criticalkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "CriticalKV"
+    name = "criticalkv"
+    family = "eviction"
+    title = "CriticalKV"
 
     first: float = Field(0.5, ge=0, le=1, description="share of the budget that goes by the score only")
     epsilon: float = Field(
@@ -69,8 +67,8 @@ class CriticalKV(window_methods.WindowEvicting):
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2502.03805"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2502.03805"
+    presets = {
         "paper": Preset(
             "the two stages with SnapKV's score; the authors' code is in kvpress",
             {
@@ -93,7 +91,7 @@ class CriticalKV(window_methods.WindowEvicting):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "adaptive": "the plain form, comparable with SnapKV; see also `preset=ada`",
         "floor": "AdaKV's own",
         "window": "SnapKV's, whose score it takes here",

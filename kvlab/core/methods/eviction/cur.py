@@ -1,6 +1,5 @@
 """CurDKV: keep the tokens with long keys and long values, compared with their neighbours'."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -55,16 +54,16 @@ class CurDKV(Method):
     by their sum over each `part` tokens of the text, and key and value are multiplied. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "cur"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "CurDKV"
+    name = "cur"
+    family = "eviction"
+    title = "CurDKV"
 
     of: Literal["product", "mean", "key", "value"] = Field("product", description="leverage of keys, values, or both")
     part: int = Field(16, ge=1, description="tokens among which lengths are compared")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2509.15038"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2509.15038"
+    presets = {
         "paper": Preset(
             "the class of kvpress with its defaults",
             {

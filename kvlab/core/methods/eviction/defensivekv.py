@@ -1,6 +1,5 @@
 """DefensiveKV: scores by the worst case of an observation window, heads or the whole model competing for the budget."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -130,10 +129,10 @@ class DefensiveKV(WindowEvicting):
     decoding with `decode=budget` the worst case alone decides.
     """
 
-    name: ClassVar[str] = "defensivekv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "DefensiveKV"
-    added: ClassVar[tuple[str, ...]] = ()
+    name = "defensivekv"
+    family = "eviction"
+    title = "DefensiveKV"
+    added = ()
     across_layers: ClassVar[bool] = False
 
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the pooling over neighbours, odd")
@@ -148,8 +147,8 @@ class DefensiveKV(WindowEvicting):
         0.9, ge=0, le=1, description="share of the mean attention whose slots go first; 0: the worst case alone"
     )
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2510.13334"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2510.13334"
+    presets = {
         "paper": Preset(
             "the authors' class with its defaults, whose README reports RULER at 20 %",
             {
@@ -167,7 +166,7 @@ class DefensiveKV(WindowEvicting):
             {"covering": (0.0, "not in the code: what the README's two lines do by themselves")},
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "covering": "the code's; 0 leaves the decision to the worst case",
         "decay": "the code's: all queries of the window count alike",
         "decode": PROMPT_ONLY,
@@ -193,6 +192,6 @@ class LayerDefensiveKV(DefensiveKV):
     their layer's highest score and compete with the other layers' slots.
     """
 
-    name: ClassVar[str] = "layer-defensivekv"
-    title: ClassVar[str] = "Layer-DefensiveKV"
+    name = "layer-defensivekv"
+    title = "Layer-DefensiveKV"
     across_layers: ClassVar[bool] = True

@@ -1,8 +1,5 @@
 """DuoAttention: retrieval heads keep the text, streaming heads a window; here with continuous shares."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
@@ -19,17 +16,17 @@ class DuoAttention(Method):
     Uses no attention: shares were learned on other texts by `kvlab fit`. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "duoattention"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "DuoAttention"
+    name = "duoattention"
+    family = "eviction"
+    title = "DuoAttention"
 
     profile: str = Field("mini", description="head shares: mini, a file of `kvlab fit`, or even (equal heads)")
     levels: Levels = Field("shares", description="a share per head, or two levels: the whole text, or sinks and newest")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2410.10819"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2410.10819"
+    presets = {
         "paper": Preset(
             "full and streaming heads, as deployed",
             {
@@ -44,7 +41,7 @@ class DuoAttention(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "profile": (
             "profiles belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
             "from `kvlab fit`"

@@ -1,8 +1,5 @@
 """ExpectedAttention: keep the slots that future queries, modelled as Gaussian, would attend to."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import DecodeCompression, register
@@ -23,9 +20,9 @@ class ExpectedAttention(DecodeCompression):
     `decode=budget`.
     """
 
-    name: ClassVar[str] = "expected-attention"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "ExpectedAttention"
+    name = "expected-attention"
+    family = "eviction"
+    title = "ExpectedAttention"
 
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
     sinks: int = Field(4, ge=0, description="first tokens excluded from the Gaussian, which always stay")
@@ -35,8 +32,8 @@ class ExpectedAttention(DecodeCompression):
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2510.00636"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2510.00636"
+    presets = {
         "paper": Preset(
             "the expected contribution to the residual stream",
             {
@@ -61,7 +58,7 @@ class ExpectedAttention(DecodeCompression):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "n_future": "the code's",
         "sinks": "the code's",
         "weight": "the code's: values need not be projected",

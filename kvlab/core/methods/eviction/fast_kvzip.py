@@ -1,8 +1,5 @@
 """Fast KVzip: KVzip's scores predicted by low-rank gates with sink keys."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
@@ -21,16 +18,16 @@ class FastKVzip(Method):
     Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "fast-kvzip"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Fast KVzip"
+    name = "fast-kvzip"
+    family = "eviction"
+    title = "Fast KVzip"
 
     gates: str = Field("mini", description="mini, a file of `kvlab fit --method fast-kvzip`, or untrained (random)")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2601.17668"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2601.17668"
+    presets = {
         "paper": Preset(
             "prompts of 32,000 tokens or more",
             {
@@ -44,7 +41,7 @@ class FastKVzip(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "gates": (
             "gates belong to a model's weights; those of mini are included, others come from `kvlab fit --method "
             "fast-kvzip`"

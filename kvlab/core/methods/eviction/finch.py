@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -91,17 +91,17 @@ class Finch(Method):
     so that they stand next to each other. Acts once, after the prompt; the paper's chunks of the document are not here.
     """
 
-    name: ClassVar[str] = "finch"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Finch"
+    name = "finch"
+    family = "eviction"
+    title = "Finch"
 
     window: int = Field(32, ge=1, description="tokens of the question at the prompt's end; they always stay")
     positions: Literal["original", "cache"] = Field(
         "original", description="positions of tokens in the text, or of slots inside the cache (as published)"
     )
 
-    paper: ClassVar[str] = "https://direct.mit.edu/tacl/article/doi/10.1162/tacl_a_00716/125280"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://direct.mit.edu/tacl/article/doi/10.1162/tacl_a_00716/125280"
+    presets = {
         "paper": Preset(
             "the whole document at once, positions counted inside the cache",
             {
@@ -113,7 +113,7 @@ class Finch(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": "our choice, SnapKV's; the question of a prompt is rarely longer",
         "positions": "as with all other methods here, and for models without rotary positions",
     }

@@ -234,10 +234,10 @@ class GVote(Method):
     `preset=paper` has neither. Acts once, after the prompt: generated tokens are kept in addition.
     """
 
-    name: ClassVar[str] = "gvote"
-    family: ClassVar[str] = "budget-free"
-    title: ClassVar[str] = "GVote"
-    needs_budget: ClassVar[bool] = False
+    name = "gvote"
+    family = "budget-free"
+    title = "GVote"
+    needs_budget = False
 
     p_nuc: float = Field(0.95, gt=0, le=1, description="share of the last query's attention that sets the step budget")
     samples: int = Field(8, ge=1, le=1024, description="sampled future queries (S)")
@@ -255,8 +255,8 @@ class GVote(Method):
     floors: bool = Field(True, description="the sinks and the recent tokens always stay")
     count_sinks: bool = Field(False, description="sink mass counts towards `p_nuc`, as printed")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2509.03136"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2509.03136"
+    presets = {
         "paper": Preset(
             "algorithm 1 with the recommended values",
             {
@@ -274,7 +274,7 @@ class GVote(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "n_future": "not given; measured: 8 .0295, 64 .0288, 512 .0292",
         "group": "not given; union .0288 (3,110), mean .0372 (2,824)",
         "sinks": "not given; 4 as in ExpectedAttention, which the paper cites",

@@ -1,7 +1,6 @@
 """H2O: heavy hitters by accumulated attention."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,10 +18,10 @@ class H2O(Method):
     are favoured and sinks need no protection. Grouped queries are averaged.
     """
 
-    name: ClassVar[str] = "h2o"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "H2O"
-    added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
+    name = "h2o"
+    family = "eviction"
+    title = "H2O"
+    added = ("aggregate", "decay")
 
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for the most recent tokens")
     aggregate: Literal["mean", "max"] = Field("mean", description="sum over queries and mean over heads, or maximum")
@@ -30,8 +29,8 @@ class H2O(Method):
         1.0, ge=0, le=1, description="weight of a query relative to the next one; 0: only the newest counts"
     )
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2306.14048"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2306.14048"
+    presets = {
         "paper": Preset(
             "the paper's tasks: as many heavy hitters as recent tokens",
             {
@@ -70,7 +69,7 @@ class H2O(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "recent": "the paper's; the streaming programs keep almost no heavy hitters",
         "aggregate": "the paper's sum; the maximum of all queries is SnapKV's and DefensiveKV's question asked of H2O",
         "decay": "the paper's sum; InertiaKV (arXiv 2609.03515) compares one step, all steps and a decay of .8",

@@ -1,8 +1,5 @@
 """HeadKV: SnapKV's scores, with the model's budget split over heads by what each head is for."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import register
@@ -21,15 +18,15 @@ class HeadKV(WindowEvicting):
     run_longbench.py, where it is 1 - 1 / head_beta).
     """
 
-    name: ClassVar[str] = "headkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "HeadKV"
+    name = "headkv"
+    family = "eviction"
+    title = "HeadKV"
 
     profile: str = Field("mini", description="head shares: mini, a file of `kvlab fit`, or even (equal heads)")
     even: float = Field(0.2, ge=0, le=1, description="part of the budget that is split evenly, the rest by the profile")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2410.19258"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2410.19258"
+    presets = {
         "paper": Preset(
             "the authors' runs, as in KVCache-Factory",
             {
@@ -42,7 +39,7 @@ class HeadKV(WindowEvicting):
             beyond=(f"The original takes head scores from needles; here `kvlab fit` measures them. {SHARED_HEADS}"),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "profile": (
             "profiles belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
             "from `kvlab fit`"

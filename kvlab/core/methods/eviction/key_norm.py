@@ -1,8 +1,6 @@
 """Key norm: keep tokens with short keys."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -68,16 +66,16 @@ class KeyNorm(Method):
     first layers whole, out of the same budget. In a head whose keys have equal lengths the newest tokens are kept.
     """
 
-    name: ClassVar[str] = "key-norm"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Key norm"
+    name = "key-norm"
+    family = "eviction"
+    title = "Key norm"
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
     skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, if the budget allows it")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2406.11430"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2406.11430"
+    presets = {
         "paper": Preset(
             "the paper's rule, without compressing the first two layers",
             {
@@ -103,7 +101,7 @@ class KeyNorm(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "sinks": "the paper's",
         "recent": "the paper's",
         "skip": "none, as in kvpress (knorm_press.py): here full layers take their slots from the others' budgets",

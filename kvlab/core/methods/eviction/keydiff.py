@@ -1,8 +1,6 @@
 """KeyDiff: keep tokens with unusual keys."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -38,16 +36,16 @@ class KeyDiff(Method):
     as while decoding; the mean is that of the current slots. So the whole prompt is never held.
     """
 
-    name: ClassVar[str] = "keydiff"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "KeyDiff"
+    name = "keydiff"
+    family = "eviction"
+    title = "KeyDiff"
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
     block: int = Field(0, ge=0, description="prompt tokens between two decisions; 0: one decision about all")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2504.15364"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2504.15364"
+    presets = {
         "paper": Preset(
             "the paper's rule",
             {
@@ -58,7 +56,7 @@ class KeyDiff(Method):
             beyond="By default kvpress compresses the prompt at once.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "sinks": "the paper's",
         "recent": "the paper's",
         "block": "the prompt is compressed at once, as for the other methods here; the paper's blocks bound its memory",

@@ -1,8 +1,5 @@
 """KVCompose: every head keeps its own tokens, and all heads of a layer equally many."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
@@ -23,17 +20,17 @@ class KVCompose(Method):
     the newest token or not; here it stays. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "kvcompose"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "KVCompose"
+    name = "kvcompose"
+    family = "eviction"
+    title = "KVCompose"
 
     ask: str = Field("\n", description="text put before the context when it is read again")
     piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2509.05165"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2509.05165"
+    presets = {
         "paper": Preset(
             "structured compression with the class's defaults in kvpress",
             {
@@ -46,7 +43,7 @@ class KVCompose(Method):
             beyond="kvpress reads the whole context again at once, without a text before it.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "ask": "KVzip's here: a newline",
         "piece": "KVzip's here; short texts are read again at once",
     }

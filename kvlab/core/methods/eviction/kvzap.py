@@ -1,8 +1,6 @@
 """KVzap: KVzip's scores predicted from hidden states in one pass."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -47,16 +45,16 @@ class KVzap(Method):
     form without a budget. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "kvzap"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "KVzap"
+    name = "kvzap"
+    family = "eviction"
+    title = "KVzap"
 
     heads: str = Field("mini", description=FILE_HELP)
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2601.07891"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2601.07891"
+    presets = {
         "paper": Preset(
             "the published window, with a budget",
             {
@@ -66,7 +64,7 @@ class KVzap(Method):
             beyond=(f"The original uses a threshold: `kvzap-threshold`. {KVZAP_FITTING}"),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "heads": KVZAP_NETWORKS,
         "sinks": "as for the other methods here; the networks score the first tokens highest anyway",
         "recent": "as in `kvlab fit`; 128 of a short prompt would be most of the budget",
@@ -85,18 +83,18 @@ class KVzapThreshold(Method):
     addition.
     """
 
-    name: ClassVar[str] = "kvzap-threshold"
-    family: ClassVar[str] = "budget-free"
-    title: ClassVar[str] = "KVzap by threshold"
-    needs_budget: ClassVar[bool] = False
+    name = "kvzap-threshold"
+    family = "budget-free"
+    title = "KVzap by threshold"
+    needs_budget = False
 
     heads: str = Field("mini", description=FILE_HELP)
     threshold: float = Field(-4.0, description="log score below which a pair is evicted")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(128, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2601.07891"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2601.07891"
+    presets = {
         "paper": Preset(
             "the recommended threshold",
             {
@@ -107,7 +105,7 @@ class KVzapThreshold(Method):
             beyond=KVZAP_FITTING,
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "heads": KVZAP_NETWORKS,
         "threshold": "the published one",
         "sinks": "as for the other methods here; the networks score the first tokens highest anyway",

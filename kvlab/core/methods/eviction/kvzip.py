@@ -1,7 +1,6 @@
 """KVzip: keep what the model needs to reconstruct its context, since any question may need it."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,9 +20,9 @@ class KVzip(Method):
     addition to the budget. Costs a second pass over the context, which counts as prompt time.
     """
 
-    name: ClassVar[str] = "kvzip"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "KVzip"
+    name = "kvzip"
+    family = "eviction"
+    title = "KVzip"
 
     level: Literal["pair", "uniform", "head"] = Field(
         "pair", description="pairs of all layers and heads compete, pairs within each head, or whole heads"
@@ -37,8 +36,8 @@ class KVzip(Method):
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2505.23416"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2505.23416"
+    presets = {
         "paper": Preset(
             "the paper's non-uniform eviction of pairs",
             {
@@ -95,7 +94,7 @@ class KVzip(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "level": "the paper's; `uniform` is its ablation, `head` its form without a second pass",
         "ask": "a newline; an instruction does not help `mini`, and no template text enters the scores",
         "piece": "a power of two near the published 2,000; short texts are read again at once",

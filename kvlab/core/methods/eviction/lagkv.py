@@ -1,8 +1,6 @@
 """LagKV: keep tokens that stand out from those that follow."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -79,15 +77,15 @@ class LagKV(DecodeCompression):
     Acts on the prompt only, unless `decode=budget`.
     """
 
-    name: ClassVar[str] = "lagkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "LagKV"
+    name = "lagkv"
+    family = "eviction"
+    title = "LagKV"
 
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     lag: int = Field(128, ge=2, description="tokens of a partition")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2504.04704"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2504.04704"
+    presets = {
         "paper": Preset(
             "the paper's experiments, as in kvpress",
             {
@@ -97,7 +95,7 @@ class LagKV(DecodeCompression):
             beyond="The original keeps a share of each partition; here the budget is met exactly, by the same ranks.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "sinks": "the paper's",
         "lag": "the paper's",
         "decode": PROMPT_ONLY,

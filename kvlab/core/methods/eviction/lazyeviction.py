@@ -1,7 +1,6 @@
 """LazyEviction: while generating, keep tokens that have not been silent for longer than they used to be."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -20,9 +19,9 @@ class LazyEviction(Method):
     form could not be confirmed.
     """
 
-    name: ClassVar[str] = "lazyeviction"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "LazyEviction"
+    name = "lazyeviction"
+    family = "eviction"
+    title = "LazyEviction"
 
     threshold: float = Field(1e-4, ge=0, le=1, description="attention from which on a token counts as read again")
     window: int = Field(32, ge=1, description="last prompt queries that count")
@@ -32,8 +31,8 @@ class LazyEviction(Method):
     )
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2506.15969"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2506.15969"
+    presets = {
         "paper": Preset(
             (
                 "the paper's first term: silence over the maximum recurrence interval, decided after each observation "
@@ -43,7 +42,7 @@ class LazyEviction(Method):
             beyond="The paper's second term, a weight of the interval itself, is left out.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "threshold": "our choice, a token's attention that still counts",
         "window": "SnapKV's",
         "buffer": "R-KV's value, as for the other methods here that decide every so many tokens",

@@ -1,8 +1,6 @@
 """LU-KV: ExpectedAttention's scores, with budgets of heads by what later text loses."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -31,9 +29,9 @@ class LUKV(Method):
     `compose:score=snapkv:allocate=curves:curves=FILE`, with a file fitted to that score. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "lukv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "LU-KV"
+    name = "lukv"
+    family = "eviction"
+    title = "LU-KV"
 
     curves: str = Field("mini", description="mini, a file of `kvlab fit --method lukv`, or even (equal heads)")
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
@@ -41,8 +39,8 @@ class LUKV(Method):
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2602.08585"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2602.08585"
+    presets = {
         "paper": Preset(
             "ExpectedAttention with the authors' curves",
             {
@@ -58,7 +56,7 @@ class LUKV(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "curves": (
             "curves belong to a model's weights; those of mini are included, others come from `kvlab fit --method lukv`"
         ),

@@ -1,8 +1,7 @@
 """MorphKV: a cache of constant size, refined at every step by the attention of the newest queries."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -60,16 +59,16 @@ class MorphKV(Method):
     code evicts while generating only; its `evict_after` is `buffer`.
     """
 
-    name: ClassVar[str] = "morphkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "MorphKV"
+    name = "morphkv"
+    family = "eviction"
+    title = "MorphKV"
 
     window: int = Field(32, ge=1, description="last queries that vote; these tokens always stay")
     over: Literal["sum", "max"] = Field("sum", description="of a token's attention from these queries")
     buffer: int = Field(1, ge=1, description="generated tokens kept before each decision")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2503.00979"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2503.00979"
+    presets = {
         "paper": Preset(
             "the sum over recent tokens, decided at every step",
             {
@@ -86,7 +85,7 @@ class MorphKV(Method):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": "that of the published LongBench runs (ws32); 200 of a short prompt would be the budget",
         "over": "the paper names both",
     }

@@ -1,8 +1,6 @@
 """NACL: keep what proxy tokens attend to, and some of the rest at random."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -61,17 +59,17 @@ class Nacl(Method):
     KVCache-Factory (pyramidkv/nacl.py). Acts once, after the prompt, as published.
     """
 
-    name: ClassVar[str] = "nacl"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "NACL"
+    name = "nacl"
+    family = "eviction"
+    title = "NACL"
 
     window: int = Field(32, ge=1, description="last prompt tokens that score (proxies); they always stay")
     drawn: float = Field(0.1, ge=0, le=1, description="share of the budget that is drawn at random")
     temperature: float = Field(1.0, gt=0, description="of the softmax that tokens are drawn by")
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2408.03675"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2408.03675"
+    presets = {
         "paper": Preset(
             "proxies at the end of the prompt, as in KVCache-Factory",
             {
@@ -81,7 +79,7 @@ class Nacl(Method):
             beyond="The paper's share of random tokens could not be confirmed.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": "SnapKV's, which are the same queries",
         "drawn": "our choice: mostly by score, and some by chance",
     }

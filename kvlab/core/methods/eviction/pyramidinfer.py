@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -134,9 +134,9 @@ class PyramidInfer(Method):
     it finds none of 8 needles, like H2O and like SnapKV without pooling; SnapKV finds 4.
     """
 
-    name: ClassVar[str] = "pyramidinfer"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "PyramidInfer"
+    name = "pyramidinfer"
+    family = "eviction"
+    title = "PyramidInfer"
 
     ratio: float = Field(0.9, gt=0, le=1, description="where the cosine decay ends (0.9 for 7 B models, 0.8 for 13 B)")
     schedule: Schedule = Field(
@@ -158,8 +158,8 @@ class PyramidInfer(Method):
     heads: Literal["shared", "each"] = Field("shared", description="same tokens in every head (paper), or each its own")
     decode: Literal["budget", "keep"] = Field("budget", description="generated tokens compete, or are all kept")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2405.12532"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2405.12532"
+    presets = {
         "paper": Preset(
             "the paper's method at the settings recommended for 7 B models",
             published("configs/llama2_7b.json", 0.9, 1),
@@ -181,7 +181,7 @@ class PyramidInfer(Method):
             beyond=f"{IN_THE_PROMPT} {WHILE_DECODING}",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "ratio": "for 7 B models; 13 B models have 0.8",
         "lengths": "methods are compared at one budget; decays only would keep 88 % and more of 896 tokens on mini",
         "region": (

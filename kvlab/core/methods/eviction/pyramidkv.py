@@ -1,7 +1,6 @@
 """PyramidKV: SnapKV's scores with budgets that fall with depth."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,16 +20,16 @@ class PyramidKV(window_methods.WindowEvicting):
     generated tokens are kept in addition to the budget.
     """
 
-    name: ClassVar[str] = "pyramidkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "PyramidKV"
+    name = "pyramidkv"
+    family = "eviction"
+    title = "PyramidKV"
 
     variant: Literal["paper", "code"] = Field("paper", description="layer schedule: exact line, or integer steps")
     beta: float = Field(20.0, ge=1, description="the last layer gets 1/beta of the average, besides the window")
     window: int = Field(8, ge=1, description="last prompt queries that vote; these tokens always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2406.02069"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2406.02069"
+    presets = {
         "paper": Preset(
             "the paper's LongBench tables",
             {
@@ -70,7 +69,7 @@ class PyramidKV(window_methods.WindowEvicting):
             beyond=(f"{window_methods.SHARED_HEADS} Its total is not corrected."),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "variant": "the exact line; the code's integer steps keep up to L (L - 1) / 2 slots too many",
         "window": "the runner's, which made the paper's tables; 64 is the class's default",
         "kernel": "the runner's; 5 is the class's default",

@@ -1,8 +1,5 @@
 """Q-Filters: keep keys along the main direction of the model's queries."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
@@ -20,16 +17,16 @@ class QFilters(Method):
     over the group; it points to the queries' side. kvpress (qfilter_press.py) stores its negative and ranks by -k.u.
     """
 
-    name: ClassVar[str] = "qfilter"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Q-Filters"
+    name = "qfilter"
+    family = "eviction"
+    title = "Q-Filters"
 
     queries: str = Field("mini", description=FILE_HELP)
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2503.02812"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2503.02812"
+    presets = {
         "paper": Preset(
             "the rule, as in kvpress",
             {
@@ -39,7 +36,7 @@ class QFilters(Method):
             beyond="The original ships directions of its models; here `kvlab fit` measures them.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "queries": (
             "statistics belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
             "from `kvlab fit`"

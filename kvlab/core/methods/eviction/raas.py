@@ -1,7 +1,6 @@
 """RaaS: while generating, evict the token that has been longest without attention."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -20,9 +19,9 @@ class RaaS(Method):
     the prompt's tokens go by the same rule, with its last `window` queries.
     """
 
-    name: ClassVar[str] = "raas"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "RaaS"
+    name = "raas"
+    family = "eviction"
+    title = "RaaS"
 
     threshold: float = Field(1e-4, ge=0, le=1, description="attention from which on a token's stamp is renewed")
     window: int = Field(32, ge=1, description="last prompt queries that stamp the prompt's tokens")
@@ -31,8 +30,8 @@ class RaaS(Method):
     )
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2502.11147"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2502.11147"
+    presets = {
         "paper": Preset(
             "the paper's policy",
             {
@@ -45,7 +44,7 @@ class RaaS(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "threshold": "our choice, a token's attention that still counts; the paper's value holds for its page scores",
         "window": "SnapKV's; the paper never evicts from the prompt",
         "prompt": "a budget here is often a share of the prompt, which then has to give up tokens itself",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -73,11 +73,11 @@ class Random(Method):
     counted from the end of the prompt.
     """
 
-    name: ClassVar[str] = "random"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Random"
-    added: ClassVar[tuple[str, ...]] = ("prompt", "draws", "buffer")
-    paper: ClassVar[str] = ""
+    name = "random"
+    family = "eviction"
+    title = "Random"
+    added = ("prompt", "draws", "buffer")
+    paper = ""
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")

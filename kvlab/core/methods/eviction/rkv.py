@@ -1,8 +1,7 @@
 """R-KV: while generating, keep tokens with high attention and low redundancy."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -90,9 +89,9 @@ class RKV(DecodeCompression):
     while decoding.
     """
 
-    name: ClassVar[str] = "rkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "R-KV"
+    name = "rkv"
+    family = "eviction"
+    title = "R-KV"
 
     window: int = Field(8, ge=1, description="last queries that vote; these tokens always stay")
     kernel: Odd = Field(7, ge=1, le=1025, description="width of the maximum over neighbours, odd")
@@ -101,8 +100,8 @@ class RKV(DecodeCompression):
     excused: int = Field(1, ge=0, description="number of last similar keys that a key does not count as redundant")
     decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2505.24133"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2505.24133"
+    presets = {
         "paper": Preset(
             "the values of its experiments",
             {
@@ -134,7 +133,7 @@ class RKV(DecodeCompression):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "kernel": "the code's",
         "balance": "the paper's; its code has .07",
         "threshold": "the code's",

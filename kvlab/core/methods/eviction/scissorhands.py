@@ -1,8 +1,6 @@
 """Scissorhands: what was unimportant to the last queries stays unimportant."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -66,15 +64,15 @@ class Scissorhands(DecodeCompression):
     evicts half of the budget at a time.
     """
 
-    name: ClassVar[str] = "scissorhands"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Scissorhands"
+    name = "scissorhands"
+    family = "eviction"
+    title = "Scissorhands"
 
     window: int = Field(400, ge=1, description="last queries that count (history window)")
     recent: int = Field(10, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2305.17118"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2305.17118"
+    presets = {
         "paper": Preset(
             "a fixed budget while generating",
             {
@@ -86,7 +84,7 @@ class Scissorhands(DecodeCompression):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": "our choice: long enough that a token is not judged by a few queries",
         "recent": "our choice: too few queries have seen the newest tokens",
         "decode": "as with the other methods of this kind; `budget` keeps the newest queries too, which takes bytes",

@@ -1,8 +1,6 @@
 """SimLayerKV: lazy layers keep sinks and recent tokens, the others everything."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -56,18 +54,18 @@ class SimLayerKV(Method):
     the last tokens out of the recent ones. Acts once, after the prompt: generated tokens are kept in addition.
     """
 
-    name: ClassVar[str] = "simlayerkv"
-    family: ClassVar[str] = "budget-free"
-    title: ClassVar[str] = "SimLayerKV"
-    needs_budget: ClassVar[bool] = False
+    name = "simlayerkv"
+    family = "budget-free"
+    title = "SimLayerKV"
+    needs_budget = False
 
     threshold: float = Field(0.9, ge=0, le=1, description="share of attention from which on a layer is lazy")
     queries: int = Field(1, ge=1, description="last prompt queries whose attention decides")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(64, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2410.13846"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2410.13846"
+    presets = {
         "paper": Preset(
             "the settings of Llama 3, as in kvpress",
             {
@@ -81,7 +79,7 @@ class SimLayerKV(Method):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "recent": "1,024 tokens are all of a short prompt",
     }
 

@@ -1,8 +1,5 @@
 """SnapKV: attention of an observation window at the prompt's end, pooled over neighbours."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
@@ -17,11 +14,11 @@ class SnapKV(window_methods.WindowEvicting):
     `decode=budget`.
     """
 
-    name: ClassVar[str] = "snapkv"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "SnapKV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2404.14469"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    name = "snapkv"
+    family = "eviction"
+    title = "SnapKV"
+    paper = "https://arxiv.org/abs/2404.14469"
+    presets = {
         "paper": Preset(
             "the paper's LongBench tables, with 1,024 to 4,096 slots",
             {
@@ -89,7 +86,7 @@ class SnapKV(window_methods.WindowEvicting):
             beyond=window_methods.SHARED_HEADS,
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": "the paper's LongBench tables; 16 is for its needle test, 64 for Command-R and the class's default",
         "kernel": "the paper's LongBench tables; 5 is for its needle test and the code's own default, 13 for Command-R",
         "pooling": "the paper's tables; the code's own default averages, and section 5.2 sees no clear difference",

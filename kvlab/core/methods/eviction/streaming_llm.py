@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -106,17 +106,17 @@ class StreamingLLM(Method):
     (default) every token keeps its position in the text, as with all other methods.
     """
 
-    name: ClassVar[str] = "streaming-llm"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "StreamingLLM"
+    name = "streaming-llm"
+    family = "eviction"
+    title = "StreamingLLM"
 
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     positions: Literal["original", "cache"] = Field(
         "original", description="positions of tokens in the text, or of slots inside the cache (the authors' code)"
     )
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2309.17453"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2309.17453"
+    presets = {
         "paper": Preset(
             "the paper's streams",
             {
@@ -143,7 +143,7 @@ class StreamingLLM(Method):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "sinks": "the paper's; the perplexity script's own default is 1",
         "positions": (
             "tokens keep their positions in the text, as with every other method, and models without rotary positions "

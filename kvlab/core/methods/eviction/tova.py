@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -45,16 +45,16 @@ class Tova(Method):
     Only the newest token is protected; an evicted token cannot return, whatever later queries need.
     """
 
-    name: ClassVar[str] = "tova"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "TOVA"
+    name = "tova"
+    family = "eviction"
+    title = "TOVA"
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
     heads: Literal["shared", "each"] = Field("shared", description="whether all heads of a layer keep the same tokens")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2401.06104"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2401.06104"
+    presets = {
         "paper": Preset(
             "the paper's policy",
             {
@@ -64,7 +64,7 @@ class Tova(Method):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "sinks": "the paper's",
         "recent": "the paper's",
         "heads": "the paper's",

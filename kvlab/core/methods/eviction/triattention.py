@@ -1,7 +1,6 @@
 """TriAttention: while generating, keep the keys that the model's mean queries will attend to at these distances."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -24,9 +23,9 @@ class TriAttention(DecodeCompression):
     noise that the code adds against ties is left out.
     """
 
-    name: ClassVar[str] = "triattention"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "TriAttention"
+    name = "triattention"
+    family = "eviction"
+    title = "TriAttention"
 
     queries: str = Field("mini", description=FILE_HELP)
     furthest: int = Field(65_536, ge=1, description="scores are averaged over the distances 1, 2, 4, .. ahead, to this")
@@ -37,8 +36,8 @@ class TriAttention(DecodeCompression):
     decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2604.04921"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2604.04921"
+    presets = {
         "paper": Preset(
             "the experiments' settings (scripts/cli.py and triattention/configs)",
             {
@@ -68,7 +67,7 @@ class TriAttention(DecodeCompression):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "queries": (
             "statistics belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
             "from `kvlab fit`"

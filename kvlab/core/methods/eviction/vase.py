@@ -1,8 +1,7 @@
 """VaSE: shield tokens whose values have a large range, and draw the others by attention."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -84,9 +83,9 @@ class VaSE(DecodeCompression):
     authors' code keeps it until the first decision while decoding.
     """
 
-    name: ClassVar[str] = "vase"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "VaSE"
+    name = "vase"
+    family = "eviction"
+    title = "VaSE"
 
     window: int = Field(64, ge=1, description="last queries that vote; these tokens always stay")
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the mean over neighbours, odd; 1: none")
@@ -95,8 +94,8 @@ class VaSE(DecodeCompression):
     decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
     buffer: int = Field(64, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2606.03928"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2606.03928"
+    presets = {
         "paper": Preset(
             "the settings of its experiments, as in the authors' code",
             {

@@ -1,7 +1,5 @@
 """Local window: the last tokens only."""
 
-from typing import ClassVar
-
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods.scorers.recency import Recency
@@ -15,10 +13,10 @@ class Window(Method):
     apart; hence there is no option for positions as with StreamingLLM.
     """
 
-    name: ClassVar[str] = "window"
-    family: ClassVar[str] = "eviction"
-    title: ClassVar[str] = "Local window"
-    paper: ClassVar[str] = ""
+    name = "window"
+    family = "eviction"
+    title = "Local window"
+    paper = ""
 
     def pipeline(self) -> Pipeline:
         return Pipeline(Recency())

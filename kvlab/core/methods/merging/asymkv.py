@@ -320,14 +320,14 @@ class AsymKV(MergesNeighbours):
     what these become if the loss's gradient at the output has no preferred direction.
     """
 
-    name: ClassVar[str] = "asymkv"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "AsymKV"
+    name = "asymkv"
+    family = "merging"
+    title = "AsymKV"
 
     keys: Literal["gradient", "equal"] = Field("gradient", description="weights of the keys in a merge")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2506.05410"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2506.05410"
+    presets = {
         "paper": Preset(
             "keys by the diagonal of the Hessian, values as a sum with their number",
             {
@@ -346,7 +346,7 @@ class AsymKV(MergesNeighbours):
             beyond=MERGED_IN_BLOCKS,
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": MERGED_WINDOW,
         "sinks": MERGED_SINKS,
         "decode": PROMPT_ONLY,

@@ -345,9 +345,9 @@ class CaM(Method):
     Victims after the prompt are judged by the attention of the whole prompt.
     """
 
-    name: ClassVar[str] = "cam"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "CaM"
+    name = "cam"
+    family = "merging"
+    title = "CaM"
 
     variant: Variant = Field(
         "code",
@@ -362,8 +362,8 @@ class CaM(Method):
         "bernoulli", description="merge with probability p (seeded), or always with weight p"
     )
 
-    paper: ClassVar[str] = "https://openreview.net/forum?id=LCTmppB165"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://openreview.net/forum?id=LCTmppB165"
+    presets = {
         "paper": Preset(
             "CaM's formula: attention over the mean of the tokens that take the value",
             {
@@ -448,7 +448,7 @@ class CaM(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "variant": "the only one of the authors' programs that frees memory, and it follows the paper's formula",
         "sinks": "the paper leaves it open; 4 is the streaming class's, and StreamingLLM's",
         "merge": "the paper leaves it open; 16 is the streaming program's",

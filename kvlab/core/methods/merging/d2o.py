@@ -256,9 +256,9 @@ class D2O(Method):
     prompt exists until then.
     """
 
-    name: ClassVar[str] = "d2o"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "D2O"
+    name = "d2o"
+    family = "merging"
+    title = "D2O"
 
     variant: Literal["paper", "code"] = Field("paper", description="threshold, weights and layer shares")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
@@ -271,8 +271,8 @@ class D2O(Method):
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     space: log_mass.Space = Field("rotated", description=log_mass.SPACE_HELP)
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2406.13035"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2406.13035"
+    presets = {
         "paper": Preset(
             "the paper's formulas, at the proportions of its scripts",
             {
@@ -297,7 +297,7 @@ class D2O(Method):
             beyond="It repeats keys per query head, and averages budgets over a batch.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "variant": "the code's threshold mixes different tokens of different heads, and its mean shrinks keys",
         "sinks": "the code's; the paper has none",
         "smoothing": "the code's; at 0.5 the threshold is the mean of the old one and the newest similarity",

@@ -1,7 +1,6 @@
 """exactmerge 2: kvlab's own method; a second pass decides what is kept, which is refitted to replace the rest."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -31,9 +30,9 @@ class ExactMerge2(DecodeCompression):
     budget, unless `decode=budget`.
     """
 
-    name: ClassVar[str] = "exactmerge2"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "exactmerge 2 (kvlab)"
+    name = "exactmerge2"
+    family = "merging"
+    title = "exactmerge 2 (kvlab)"
 
     store: str = Field(ADAPTIVE, description="storage format of settled slots", json_schema_extra=add_stores)
     rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
@@ -68,7 +67,7 @@ class ExactMerge2(DecodeCompression):
         description="limits `recent` to this share of a head's slots; growing: 1/16 of the first 96, 1/4 of the others",
     )
 
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "rehearse": "a second pass finds all needles at 5 % where 32 queries find none (8 prompts, question unseen)",
         "continuations": (
             "four take a third off SmolLM2's KL at 2 % (30 prompts) and make the prompt take four times as long"

@@ -1,8 +1,5 @@
 """GRKV: eviction, and kept slots refitted by ridge regression."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
 from kvlab.core.contract.method import register
@@ -20,17 +17,17 @@ class GRKV(WindowEvicting):
     released; the key step is kvlab's reading of the paper.
     """
 
-    name: ClassVar[str] = "grkv"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "GRKV"
+    name = "grkv"
+    family = "merging"
+    title = "GRKV"
 
     rows: int = Field(32, ge=1, description="last queries whose outputs are restored")
     ridge: float = Field(0.01, ge=1e-6, description="cost of changing values and keys")
     untouched: float = Field(0.1, ge=0, le=1, description="share of the best-scored kept slots that stay unchanged")
     refit_keys: bool = Field(False, description="change keys too, before values")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2605.31105"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2605.31105"
+    presets = {
         "paper": Preset(
             "the paper's settings, from secondary sources",
             {
@@ -41,7 +38,7 @@ class GRKV(WindowEvicting):
             },
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "refit_keys": "text KL on mini at 20 % (5 prompts): .036 with keys, .033 without, SnapKV .036",
         "window": "SnapKV's, whose score it takes here",
         "kernel": "SnapKV's",

@@ -1,7 +1,6 @@
 """KVMerger: merge consecutive similar keys around the most attended one."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -25,9 +24,9 @@ class KVMerger(Method):
     weights: 0.731 and 0.269 with `mean_l2`, 0.622 and 0.378 with `mean`.
     """
 
-    name: ClassVar[str] = "kvmerger"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "KVMerger"
+    name = "kvmerger"
+    family = "merging"
+    title = "KVMerger"
 
     theta: float | None = Field(
         None, ge=-1, le=1, description="cosine with its anchor above which a token joins a set; none: solved per head"
@@ -51,8 +50,8 @@ class KVMerger(Method):
         "keep", description="keep generated tokens in addition to the budget, or evict the lowest scores for them"
     )
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2407.08454"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2407.08454"
+    presets = {
         "paper": Preset(
             "the first setting of section 6.1, for a budget of 50 %",
             {
@@ -94,7 +93,7 @@ class KVMerger(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "theta": "solved per head, so that methods are compared at equal budgets; at 20 % all heads end at 0.75",
         "loosest": "the paper's threshold; text KL at 20 % (6 prompts) was .181 with it, .194 with 0.5, .245 with -1",
         "recent": "the paper's for 50 %",

@@ -1,7 +1,6 @@
 """KVSlimmer: merge neighbours, keys weighted by a closed-form second derivative without a backward pass."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -20,14 +19,14 @@ class KVSlimmer(asymkv.MergesNeighbours):
     if a slot has at least half of the attention; such a merge uses equal weights and is counted.
     """
 
-    name: ClassVar[str] = "kvslimmer"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "KVSlimmer"
+    name = "kvslimmer"
+    family = "merging"
+    title = "KVSlimmer"
 
     variant: Literal["paper", "code"] = Field("paper", description="the closed form as printed, or as in the code")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2603.00907"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2603.00907"
+    presets = {
         "paper": Preset(
             "the closed form as printed",
             {
@@ -46,7 +45,7 @@ class KVSlimmer(asymkv.MergesNeighbours):
             beyond=asymkv.MERGED_IN_BLOCKS,
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "window": asymkv.MERGED_WINDOW,
         "sinks": asymkv.MERGED_SINKS,
         "decode": PROMPT_ONLY,

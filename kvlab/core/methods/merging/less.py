@@ -233,9 +233,9 @@ class LESS(Method):
     worse: 0.80 after 1,100 steps, against 0.69 after 400. For another score or allocation, compose with settle "less".
     """
 
-    name: ClassVar[str] = "less"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "LESS"
+    name = "less"
+    family = "merging"
+    title = "LESS"
 
     evictor: Literal["h2o", "window", "streaming-llm", "snapkv", "pyramidkv", "adakv"] = Field(
         "h2o", description="the eviction method that chooses the victims"
@@ -247,8 +247,8 @@ class LESS(Method):
         "all", description="attention the evictor scores by: including the state's share, or among slots only"
     )
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2402.09398"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2402.09398"
+    presets = {
         "paper": Preset(
             "LESS with H2O, rank 8",
             {
@@ -281,7 +281,7 @@ class LESS(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "evictor": "the paper's main tables; its others use a Lambda mask",
         "weights": "maps belong to a model's weights; those of mini are included, others come from `kvlab fit`",
         "scores": (

@@ -424,9 +424,9 @@ class PyramidPool(Method):
     published; `mass` changes that for means.
     """
 
-    name: ClassVar[str] = "pyramid-pool"
-    family: ClassVar[str] = "pooling"
-    title: ClassVar[str] = "PyramidPool"
+    name = "pyramid-pool"
+    family = "pooling"
+    title = "PyramidPool"
 
     variant: Literal["fixed", "paper"] = Field("fixed", description="weights of repeated means, and end of the slope")
     pooling: Literal["mean", "max", "max-norm", "best"] = Field("best", description="what a window becomes")
@@ -441,7 +441,7 @@ class PyramidPool(Method):
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     space: log_mass.Space = Field("rotated", description=log_mass.SPACE_HELP)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
+    presets = {
         "paper": Preset(
             "the setting of table 2, with figure 6's pyramid",
             {
@@ -481,7 +481,7 @@ class PyramidPool(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "variant": (
             "as printed a recent window has the same weight as all it is pooled with, and the last layer never gets "
             "L_0 / beta"

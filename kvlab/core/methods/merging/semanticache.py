@@ -1,6 +1,5 @@
 """SemantiCache: split the text into chunks at delimiters, and merge clusters of similar keys within each."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -158,9 +157,9 @@ class SemantiCache(Method):
     Acts once, after the prompt; if even whole sentences are too many, the oldest are evicted.
     """
 
-    name: ClassVar[str] = "semanticache"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "SemantiCache"
+    name = "semanticache"
+    family = "merging"
+    title = "SemantiCache"
 
     theta: float | None = Field(
         None, ge=-1, le=1, description="cosine with its seed above which a token joins a cluster; none: solved per head"
@@ -174,8 +173,8 @@ class SemantiCache(Method):
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
-    paper: ClassVar[str] = "https://arxiv.org/abs/2603.14303"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://arxiv.org/abs/2603.14303"
+    presets = {
         "paper": Preset(
             "greedy seed-based clustering with proportional attention",
             {
@@ -187,7 +186,7 @@ class SemantiCache(Method):
             ),
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "theta": "not given; solved per head, so that methods are compared at equal budgets",
         "loosest": "our choice: clustering meets the budget as long as sentences fit",
         "delimiters": "the abstract mentions natural boundaries; these end a sentence or a line",

@@ -97,9 +97,9 @@ class SimCalKV(Method):
     `variant=code` reproduces that. Acts once, after the prompt.
     """
 
-    name: ClassVar[str] = "simcalkv"
-    family: ClassVar[str] = "merging"
-    title: ClassVar[str] = "SimCalKV"
+    name = "simcalkv"
+    family = "merging"
+    title = "SimCalKV"
 
     threshold: float = Field(
         0.0, ge=-1, le=1, description="cosine of keys above which a token merges, else it is evicted"
@@ -110,8 +110,8 @@ class SimCalKV(Method):
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: float | int = Field(0.5, gt=0, description="last tokens that always stay; below 1: a share of the budget")
 
-    paper: ClassVar[str] = "https://github.com/William-kaihhu/SimCalKV"
-    presets: ClassVar[Mapping[str, Preset]] = {
+    paper = "https://github.com/William-kaihhu/SimCalKV"
+    presets = {
         "paper": Preset(
             "bias calibration as intended: two merged tokens count as two",
             {
@@ -132,7 +132,7 @@ class SimCalKV(Method):
             beyond="It treats every query head as a KV head.",
         ),
     }
-    reasons: ClassVar[Mapping[str, str]] = {
+    reasons = {
         "variant": "a number added to every coordinate changes logits by the sum of the query's coordinates",
         "threshold": "the code's",
         "sinks": "the code's",

@@ -1,7 +1,6 @@
 """Double Sparsity (arXiv 2408.07092): slots chosen by a few channels of their keys."""
 
 import math
-from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -20,9 +19,9 @@ class DoubleSparsity(PartReading):
     built: no file is needed, and the prompt's queries are not kept.
     """
 
-    name: ClassVar[str] = "double-sparsity"
-    title: ClassVar[str] = "Double Sparsity"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2408.07092"
+    name = "double-sparsity"
+    title = "Double Sparsity"
+    paper = "https://arxiv.org/abs/2408.07092"
 
     channel_share: float = Field(0.125, gt=0, le=1, description="share of the channels in the label cache")
 

@@ -1,9 +1,7 @@
 """MagicPIG (arXiv 2410.16179): slots sampled by locality-sensitive hashing, with importance weights."""
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -29,11 +27,11 @@ class MagicPIG(Reading):
     from the tables are those of the numbers of all colliding slots.
     """
 
-    name: ClassVar[str] = "magicpig"
-    title: ClassVar[str] = "MagicPIG"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2410.16179"
-    acts_on: ClassVar[str] = "samples"
-    exact_at: ClassVar[Mapping[str, Any]] = {"recent": 2**20}
+    name = "magicpig"
+    title = "MagicPIG"
+    paper = "https://arxiv.org/abs/2410.16179"
+    acts_on = "samples"
+    exact_at = {"recent": 2**20}
 
     bits: int = Field(10, ge=1, le=15, description="random projections of a table, K")
     tables: int = Field(150, ge=2, le=4096, description="hash tables, L")

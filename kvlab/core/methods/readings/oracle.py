@@ -3,9 +3,6 @@
 Their bytes are those of the slots they choose: the search is free.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from pydantic import Field
 from torch import Tensor
 
@@ -20,8 +17,8 @@ ORACLE = ReadingCapabilities(indexes=False, oracle=True)
 class OracleTopK(PartReading):
     """The k slots with the highest mean attention of the group's query heads."""
 
-    name: ClassVar[str] = "oracle-topk"
-    title: ClassVar[str] = "Oracle, top k"
+    name = "oracle-topk"
+    title = "Oracle, top k"
 
     @property
     def capabilities(self) -> ReadingCapabilities:
@@ -39,10 +36,10 @@ class OracleTopP(Reading):
     to .95. Learned sinks are no slots: `mass` is a share of the attention on slots.
     """
 
-    name: ClassVar[str] = "oracle-topp"
-    title: ClassVar[str] = "Oracle, top p"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2502.02770"
-    exact_at: ClassVar[Mapping[str, Any]] = {"mass": 1.0}
+    name = "oracle-topp"
+    title = "Oracle, top p"
+    paper = "https://arxiv.org/abs/2502.02770"
+    exact_at = {"mass": 1.0}
 
     mass: float = Field(0.95, gt=0, le=1, description="share of the attention that the slots read hold")
 

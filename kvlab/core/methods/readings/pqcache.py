@@ -1,7 +1,5 @@
 """PQCache (arXiv 2407.12820): slots chosen by product-quantised keys."""
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -23,9 +21,9 @@ class PQCache(PartReading):
     n_subbits); later tokens get the nearest centroids.
     """
 
-    name: ClassVar[str] = "pqcache"
-    title: ClassVar[str] = "PQCache"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2407.12820"
+    name = "pqcache"
+    title = "PQCache"
+    paper = "https://arxiv.org/abs/2407.12820"
 
     parts: int = Field(2, ge=1, le=64, description="parts that a key is cut into")
     bits: int = Field(6, ge=1, le=8, description="bits of a part's centroid")

@@ -1,7 +1,5 @@
 """Quest (arXiv 2406.10774): pages of 16 slots, chosen by an upper bound of their logits."""
 
-from typing import ClassVar
-
 from pydantic import Field
 from torch import Tensor
 
@@ -19,10 +17,10 @@ class Quest(PartReading):
     decoding leave holes, and a new token may fill one.
     """
 
-    name: ClassVar[str] = "quest"
-    title: ClassVar[str] = "Quest"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2406.10774"
-    acts_on: ClassVar[str] = "pages"
+    name = "quest"
+    title = "Quest"
+    paper = "https://arxiv.org/abs/2406.10774"
+    acts_on = "pages"
 
     page: int = Field(16, ge=1, le=4096, description="slots of a page")
     least: int = Field(3, ge=1, description="pages that are read at least")

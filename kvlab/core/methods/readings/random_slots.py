@@ -1,7 +1,5 @@
 """Random slots: the control that every reading must beat."""
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
@@ -13,8 +11,8 @@ from kvlab.core.methods.readings.selection import best, step_draws
 class RandomSlots(PartReading):
     """Uniformly drawn slots, new ones at each step, and the step's own token; weights are not corrected."""
 
-    name: ClassVar[str] = "random"
-    title: ClassVar[str] = "Random slots"
+    name = "random"
+    title = "Random slots"
 
     @property
     def capabilities(self) -> ReadingCapabilities:

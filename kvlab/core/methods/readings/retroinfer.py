@@ -1,7 +1,6 @@
 """RetroInfer (arXiv 2505.02922): clusters of keys, of which few are read and others estimated by their centroids."""
 
 import math
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -29,10 +28,10 @@ class RetroInfer(reading.PartReading):
     1.8 % and estimates 23.2 %.
     """
 
-    name: ClassVar[str] = "retroinfer"
-    title: ClassVar[str] = "RetroInfer"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2505.02922"
-    acts_on: ClassVar[str] = "clusters"
+    name = "retroinfer"
+    title = "RetroInfer"
+    paper = "https://arxiv.org/abs/2505.02922"
+    acts_on = "clusters"
 
     estimate: float = Field(0.232, ge=0, le=1, description="share of the clusters that are estimated")
     cluster: int = Field(16, ge=1, le=4096, description="mean slots of a cluster")

@@ -1,7 +1,6 @@
 """RocketKV's second stage (arXiv 2502.14051): pages chosen by the query's largest channels."""
 
 import math
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -26,10 +25,10 @@ class RocketKV(PartReading):
     TensorRT-LLM (RocketSparseAttentionConfig); its first version took 76 of 128 channels, now it takes all.
     """
 
-    name: ClassVar[str] = "rocketkv"
-    title: ClassVar[str] = "RocketKV, second stage"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2502.14051"
-    acts_on: ClassVar[str] = "pages"
+    name = "rocketkv"
+    title = "RocketKV, second stage"
+    paper = "https://arxiv.org/abs/2502.14051"
+    acts_on = "pages"
 
     page: int = Field(4, ge=1, le=4096, description="slots of a page")
     channel_share: float = Field(0.6, gt=0, le=1, description="share of the channels that are compared")

@@ -1,8 +1,6 @@
 """ShadowKV (arXiv 2410.21465): chunks chosen by the means of their keys, which are read at low rank."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -30,11 +28,11 @@ class ShadowKV(PartReading):
     table keeps its own keys beside those of low rank, because a reading changes no slot.
     """
 
-    name: ClassVar[str] = "shadowkv"
-    title: ClassVar[str] = "ShadowKV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2410.21465"
-    acts_on: ClassVar[str] = "chunks"
-    exact_at: ClassVar[Mapping[str, Any]] = {"share": 1.0, "rank_share": 1.0}
+    name = "shadowkv"
+    title = "ShadowKV"
+    paper = "https://arxiv.org/abs/2410.21465"
+    acts_on = "chunks"
+    exact_at = {"share": 1.0, "rank_share": 1.0}
 
     rank_share: float = Field(0.15625, gt=0, le=1, description="rank of the keys, as a share of the layer's key width")
     chunk: int = Field(8, ge=1, le=4096, description="slots of a chunk")

@@ -1,7 +1,6 @@
 """vAttention (arXiv 2510.05688): the heaviest slots exactly, and a random sample of the rest that bounds the error."""
 
 from statistics import NormalDist
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -27,10 +26,10 @@ class VAttention(PartReading):
     hashes. `share` is that of the top slots.
     """
 
-    name: ClassVar[str] = "vattention"
-    title: ClassVar[str] = "vAttention"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2510.05688"
-    acts_on: ClassVar[str] = "slots and samples"
+    name = "vattention"
+    title = "vAttention"
+    paper = "https://arxiv.org/abs/2510.05688"
+    acts_on = "slots and samples"
 
     share: float = Field(0.05, gt=0, le=1, description="share of the slots that are read as the heaviest")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")

@@ -1,7 +1,6 @@
 """Return slots to a reading: what if these had been read at every step?"""
 
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,9 +27,9 @@ class ReadingBack(Reading):
     Stand-ins of a reading that estimates still count a returned slot, except in heads that read everything.
     """
 
-    name: ClassVar[str] = "read-back"
-    title: ClassVar[str] = "With returned slots"
-    exact_at: ClassVar[dict[str, Any]] = {}
+    name = "read-back"
+    title = "With returned slots"
+    exact_at = {}
 
     inner: Reading
     returned: Restore
