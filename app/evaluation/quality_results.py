@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -24,7 +25,7 @@ from kvlab.forms import eval_form
 from kvlab.papers import paper_tables as paper_table_text
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of
-from kvlab.results import quality_tables, survival
+from kvlab.results import quality_tables
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.base.words import plural
 from kvlab.views.frames.trade_off import HELD
@@ -64,12 +65,12 @@ def results(name: str | None = None) -> None:
         partial(show_view, "score_by_budget", rows, "quality-budget", source=origin),
         partial(show_view, "score_by_bytes", rows, "quality-bytes", source=origin, axis=axis),
     )
-    with suppress(UserError):  # few evaluations are a grid of lengths and depths
-        frame_of("needles", rows, budget=budget)
-        show_view("needles", rows, "quality-needles", source=origin, budget=budget)
-    with suppress(UserError):  # older rows did not count evictions
-        frame_of(survival.NAME, rows)
-        show_view(survival.NAME, rows, "quality-survival", source=origin)
+    # Views that few evaluations have rows for: several depths, counted evictions, two settings that vary.
+    places: dict[str, dict[str, Any]] = {"needles": {"budget": budget}, "survival": {}, "setting_grid": {}}
+    for name, place in places.items():
+        with suppress(UserError):
+            frame_of(name, rows, **place)
+            show_view(name, rows, f"quality-{name}", source=origin, **place)
     if rows["task"].str.startswith("ruler").any():
         show_view("public_board", rows, "quality-board", source=origin)
     prompts(rows, budget)

@@ -101,82 +101,66 @@ class Transcript:
     def follow(self, events: Iterable[Mapping[str, Any]]) -> "Transcript":
         """Take over events in order; unknown ones are left out. Returns itself."""
         for event in events:
-            take = getattr(self, f"_{event.get('kind')}", None)
-            if take is not None:
-                take(event)
+            lane = event.get("lane", 0)
+            match event.get("kind"):
+                # The context.
+                case "context_read":
+                    self.tokens = self.tokens_seen = event["tokens"]
+                    self.seconds = event["seconds"]
+                case "context_texts":
+                    self.texts = event["texts"]
+                # What a lane holds of it.
+                case "lane_settled":
+                    self.full_bytes = event["full_bytes"]
+                    before = self.lanes.get(lane, LaneState())  # what it held stays until the new shares are known
+                    size = event["live_bytes"]
+                    self.lanes[lane] = LaneState(event["label"], size, size, held=before.held)
+                    self.heads_read.pop(lane, None)
+                case "lane_failed":
+                    self.lanes.setdefault(lane, LaneState()).failure = event["message"]
+                case "held":
+                    self.lanes[lane].held = np.array(event["per_mille"], np.float32) / 1000
+                case "merged":
+                    self.lanes[lane].merged = np.array(event["per_mille"], np.float32) / 1000
+                    self.lanes[lane].into = event["into"]
+                case "held_changes":
+                    for shares, name in ((self.lanes[lane].held, "per_mille"), (self.lanes[lane].merged, "merged")):
+                        if shares is not None:
+                            shares[event["tokens"]] = np.array(event[name], np.float32) / 1000
+                case "heads_read":
+                    self.heads_read[lane] = event["turn"]
+                case "kept":
+                    self.lanes[lane].kept = event["name"]
+                # Questions and answers.
+                case "question":
+                    del self.turns[event["turn"] :]
+                    self.turns.append(Turn(event["text"]))
+                case "question_again":
+                    self.turns[event["turn"]].answers.pop(lane, None)
+                case "token":
+                    words = self.turns[event["turn"]].answers.setdefault(lane, Answer()).words
+                    words.append(Word(event["text"], event["kl"], event["leaves"], event["token"]))
+                case "answer_ended":
+                    answer = self.turns[event["turn"]].answers.setdefault(lane, Answer())
+                    answer.reason = event["reason"]
+                    answer.seconds = event["seconds"]
+                    if lane == 0:
+                        is_full = self.lanes[0].live_bytes == self.full_bytes
+                        grown = event["tokens_seen"] / max(self.tokens_seen, 1)
+                        self.tokens_seen = event["tokens_seen"]
+                        self.full_bytes = event["live_bytes"] if is_full else round(self.full_bytes * grown)
+                    self.lanes[lane].live_bytes = event["live_bytes"]
+                case "went_back":
+                    del self.turns[event["turn"] :]
+                # The session.
+                case "read_again":
+                    self.notes.append(event["message"])
+                case "recorded":
+                    self.recorded.append(event["comparison"])
+                    self.runs = dict(enumerate(event["runs"]))
+                case "lane_changed":
+                    self.runs.pop(lane, None)
         return self
-
-    def _context_read(self, event: Mapping[str, Any]) -> None:
-        self.tokens = self.tokens_seen = event["tokens"]
-        self.seconds = event["seconds"]
-
-    def _context_texts(self, event: Mapping[str, Any]) -> None:
-        self.texts = event["texts"]
-
-    def _lane_settled(self, event: Mapping[str, Any]) -> None:
-        self.full_bytes = event["full_bytes"]
-        before = self.lanes.get(event["lane"], LaneState())  # what it held stays until the new shares are told
-        size = event["live_bytes"]
-        self.lanes[event["lane"]] = LaneState(event["label"], size, size, held=before.held)
-        self.heads_read.pop(event["lane"], None)
-
-    def _lane_failed(self, event: Mapping[str, Any]) -> None:
-        self.lanes.setdefault(event["lane"], LaneState()).failure = event["message"]
-
-    def _held(self, event: Mapping[str, Any]) -> None:
-        self.lanes[event["lane"]].held = np.array(event["per_mille"], np.float32) / 1000
-
-    def _merged(self, event: Mapping[str, Any]) -> None:
-        lane = self.lanes[event["lane"]]
-        lane.merged = np.array(event["per_mille"], np.float32) / 1000
-        lane.into = event["into"]
-
-    def _held_changes(self, event: Mapping[str, Any]) -> None:
-        lane = self.lanes[event["lane"]]
-        for shares, name in ((lane.held, "per_mille"), (lane.merged, "merged")):
-            if shares is not None:
-                shares[event["tokens"]] = np.array(event[name], np.float32) / 1000
-
-    def _question(self, event: Mapping[str, Any]) -> None:
-        del self.turns[event["turn"] :]
-        self.turns.append(Turn(event["text"]))
-
-    def _question_again(self, event: Mapping[str, Any]) -> None:
-        self.turns[event["turn"]].answers.pop(event["lane"], None)
-
-    def _token(self, event: Mapping[str, Any]) -> None:
-        words = self.turns[event["turn"]].answers.setdefault(event["lane"], Answer()).words
-        words.append(Word(event["text"], event["kl"], event["leaves"], event["token"]))
-
-    def _answer_ended(self, event: Mapping[str, Any]) -> None:
-        answer = self.turns[event["turn"]].answers.setdefault(event["lane"], Answer())
-        answer.reason = event["reason"]
-        answer.seconds = event["seconds"]
-        if event["lane"] == 0:
-            is_full = self.lanes[0].live_bytes == self.full_bytes
-            before = max(self.tokens_seen, 1)
-            self.tokens_seen = event["tokens_seen"]
-            self.full_bytes = event["live_bytes"] if is_full else round(self.full_bytes * self.tokens_seen / before)
-        self.lanes[event["lane"]].live_bytes = event["live_bytes"]
-
-    def _went_back(self, event: Mapping[str, Any]) -> None:
-        del self.turns[event["turn"] :]
-
-    def _read_again(self, event: Mapping[str, Any]) -> None:
-        self.notes.append(event["message"])
-
-    def _kept(self, event: Mapping[str, Any]) -> None:
-        self.lanes[event["lane"]].kept = event["name"]
-
-    def _heads_read(self, event: Mapping[str, Any]) -> None:
-        self.heads_read[event["lane"]] = event["turn"]
-
-    def _recorded(self, event: Mapping[str, Any]) -> None:
-        self.recorded.append(event["comparison"])
-        self.runs = dict(enumerate(event["runs"]))
-
-    def _lane_changed(self, event: Mapping[str, Any]) -> None:
-        self.runs.pop(event["lane"], None)
 
 
 SHARES = (0.1, 0.3, 0.6, 0.999)  # upper ends of the classes of held shares; the last class is all heads

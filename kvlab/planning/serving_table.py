@@ -232,11 +232,6 @@ def read_csv(file: Path = FILE) -> tuple[Servability, ...]:
         raise UserError(f"kvlab's own table {file} is missing or damaged: install kvlab again.") from error
 
 
-def measured_row(method: str) -> Servability | None:
-    """The measured row of a method with its defaults; None for methods from plug-ins."""
-    return next((row for row in read_csv() if row.method == method), None)
-
-
 def markdown(rows: Sequence[Servability]) -> str:
     """The table of the documentation."""
     lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]

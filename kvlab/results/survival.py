@@ -55,10 +55,7 @@ def survival_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-NAME = "survival"
-
-
-@view(NAME, title="Survival beside random draws", page="quality")
+@view("survival", title="Survival beside random draws", page="quality")
 def survival(rows: pd.DataFrame) -> pd.DataFrame:
     """`survival_table`.
 

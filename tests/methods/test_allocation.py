@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kvlab.core.budget import Budget
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.contract.numerics import proportional, round_to_total
 from kvlab.core.methods import make_method
 from kvlab.core.methods.allocators.cosine import CosineDecay
 from kvlab.core.methods.allocators.pyramid import Pyramid
-from kvlab.core.methods.allocators.shares import proportional, round_to_total
 from kvlab.core.methods.eviction.key_norm import FirstLayers
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.methods.test_selection import BUDGET, TOKENS, kept, mass_of, prompt, top

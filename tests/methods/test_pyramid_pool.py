@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvlab.core.contract.numerics import proportional
 from kvlab.core.methods import make_method
-from kvlab.core.methods.allocators.shares import proportional
 from kvlab.core.methods.merging.pyramid_pool import Linear, join_pairs
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer, column_mass, prompt

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_readmes_method_registers(plugin: Callable[..., Path]) -> None:
-    (code,) = re.findall(r"```python\n(from typing.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (code,) = re.findall(r"```python\n(from kvlab\.extend.*?)```", (ROOT / "README.md").read_text(), re.S)
     plugin(code, "shortest")
     assert "shortest" in registered()
 

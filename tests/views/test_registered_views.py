@@ -28,6 +28,7 @@ from tests.cli.running import kvlab
 from tests.figures.test_quality import benchmark
 from tests.pages.test_repeats_page import search_of, write_repeat
 from tests.results.risk_rows import rows_of
+from tests.results.test_setting_grid import grid
 from tests.synthetic.runs import write_synthetic_run
 
 MAX_BYTES = 2_000_000
@@ -101,7 +102,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, pd.DataFrame]:
-    """Rows of a benchmark, and of an evaluation: two methods over 40 prompts at two depths, evictions counted too."""
+    """Rows of a benchmark and of evaluations: of two methods over 40 prompts, with evictions counted, of a grid."""
     scored = rows_of({"h2o": [0, 8, 24], "snapkv": [0, 1, 24]}, 40)
     scored = scored.assign(depth=(scored["index"] % 2).astype(float), name="mine")
     scored.attrs["source"] = origin_of(scored)
@@ -109,7 +110,9 @@ def results() -> dict[str, pd.DataFrame]:
     timed.attrs["source"] = speed_tables.origin(timed)
     counted = Draws(evictions=3, kept=24, dropped=8, one_head=0.42, any_head=0.9, tokens=5, heads=4)
     followed = scored.assign(draws=json.dumps(vars(counted)), hidden_own=0.3, hidden_merged=0.1, unreachable=0.2)
-    return {"speed": timed, "survival": followed, "": scored}
+    varied = grid(6).assign(name="mine")
+    varied.attrs["source"] = origin_of(varied)
+    return {"speed": timed, "survival": followed, "setting_grid": varied, "": scored}
 
 
 @pytest.fixture(scope="module")

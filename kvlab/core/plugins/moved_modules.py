@@ -20,7 +20,6 @@ _JOINED = {
     "settlers.residuals": "settlers",
     "readings.clusters": "readings.selection",
     "readings.draws": "readings.selection",
-    "allocators.rounding": "allocators.shares",
 }
 # Modules of parts that are now the pipeline's defaults.
 _DEFAULT_PARTS = (
@@ -40,6 +39,7 @@ MOVED = {
         for core in ("", ".core")
         for old, new in _JOINED.items()
     },
+    **{f"kvlab{core}.methods.allocators.rounding": "kvlab.core.contract.numerics" for core in ("", ".core")},
     **{f"{old}.decode_buffer": "kvlab.core.contract.method" for old in ("kvlab.methods.core", "kvlab.core.contract")},
     "kvlab.methods.core.contract": "kvlab.core.contract.parts",
     "kvlab.methods.core": "kvlab.core.contract",

@@ -48,6 +48,7 @@ LEVELS: tuple[RecordLevel, ...] = ("off", "light", "full")
 MODULES_WITH_VIEWS = (
     "kvlab.results.quality_tables",
     "kvlab.results.speed_tables",
+    "kvlab.results.setting_grid",
     "kvlab.results.survival",
     "kvlab.results.risk.export",
 )

@@ -34,7 +34,7 @@ def run_servability(run: Run, wall: Wall) -> serving_table.Servability:
     )
     weights = run.select("events", columns=["kind", "key_weight", "value_weight"], ordered=False)
     merges = weights[weights["kind"] != "evict"]
-    known = serving_table.measured_row(record.method)
+    known = next((row for row in serving_table.read_csv() if row.method == record.method), None)  # None: a plug-in's
     held = replace(
         serving_table.Held(False, False, False, False) if known is None else known.held,
         by_head=by_head,

@@ -107,13 +107,6 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
     return ordered[ordered["cost"] < ordered["cost"].cummin().shift(fill_value=np.inf)].drop(columns="cost")
 
 
-def best_first(points: pd.DataFrame) -> pd.DataFrame:
-    """Points by quality, the best first; where some have a right answer, those only."""
-    right = points[points["verdict"] == "right"]
-    known = points if right.empty else right
-    return known.sort_values("quality", ascending=measures_kl(points), kind="stable")
-
-
 def measures_kl(points: pd.DataFrame) -> bool:
     """Whether the quality of these points is a KL, of which less is better, and not a share of right answers."""
     return not (points["measure"] == SHARE).any()

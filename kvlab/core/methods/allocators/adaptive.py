@@ -6,9 +6,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from kvlab.core.contract.numerics import round_to_total
 from kvlab.core.contract.pipeline import EqualHeads, Uniform
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.shares import round_to_total
 
 FloorRule = Literal["blend", "rounded", "guarantee"]
 TINY = 1e-20

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from kvlab.core.contract.numerics import proportional
 from kvlab.core.contract.parts import Allocator, Scorer, Selector
 from kvlab.core.contract.pipeline import LowestScore, Uniform
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import protected_by
-from kvlab.core.methods.allocators.shares import proportional
 
 EVEN = "even"  # profile of equal heads
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
+from kvlab.core.contract.numerics import round_to_total
 from kvlab.core.contract.pipeline import EqualHeads
-from kvlab.core.methods.allocators.shares import round_to_total
 
 Variant = Literal["paper", "code"]
 

@@ -7,10 +7,10 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.numerics import proportional
 from kvlab.core.contract.pipeline import EqualHeads, LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.allocators.shares import proportional
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it

@@ -11,13 +11,13 @@ from torch import Tensor
 from kvlab.core.budget import UNLIMITED
 from kvlab.core.contract.in_place import NOT_YET, SIMILAR, InPlace
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.numerics import proportional
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Victims, capabilities_of, optional
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import AttentionPass, Slots, View
-from kvlab.core.methods.allocators.shares import proportional
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.settlers import log_mass
 from kvlab.core.methods.settlers.edges import nearest_pair, nearest_slot, sum_to_target, votes_without

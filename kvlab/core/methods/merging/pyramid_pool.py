@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.numerics import proportional
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import EqualHeads, LowestScore, Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
-from kvlab.core.methods.allocators.shares import proportional
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.settlers import log_mass
