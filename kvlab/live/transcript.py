@@ -146,9 +146,9 @@ class Transcript:
                     answer.seconds = event["seconds"]
                     if lane == 0:
                         is_full = self.lanes[0].live_bytes == self.full_bytes
-                        grown = event["tokens_seen"] / max(self.tokens_seen, 1)
+                        grown = round(self.full_bytes * event["tokens_seen"] / max(self.tokens_seen, 1))
                         self.tokens_seen = event["tokens_seen"]
-                        self.full_bytes = event["live_bytes"] if is_full else round(self.full_bytes * grown)
+                        self.full_bytes = event["live_bytes"] if is_full else grown
                     self.lanes[lane].live_bytes = event["live_bytes"]
                 case "went_back":
                     del self.turns[event["turn"] :]

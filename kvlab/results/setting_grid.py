@@ -1,8 +1,9 @@
 """Scores over the values of two settings, such as a score's `aggregate` and `decay`: a table and a view."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from kvlab.common.formatting import range_words
 from kvlab.common.intervals import mean_over_groups
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
+from kvlab.evaluation.results.summary import PROMPT
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative
-from kvlab.results.score_tables import PROMPT, paired_gap, with_names
+from kvlab.results.score_tables import with_names
 from kvlab.views.base import words
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.palette import SEQUENTIAL, Theme
@@ -26,6 +28,7 @@ from kvlab.views.scores import line_text, sample_note
 
 CELL = ["task", "arm", "method", "asked", "budget", "first", "second"]
 AXES = ("first", "second")
+PAIR = [*PROMPT, "question_aware"]
 
 
 @view("setting_grid", title="Score by two settings", page="quality")
@@ -38,24 +41,24 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     (`_gain`).
 
     Raises:
-        UserError: no two settings vary.
+        UserError: no method has two settings that vary, or no prompt was answered with both values of one.
     """
     rows = informative(rows)[0]
-    rows = rows[(rows["method"] != FULL.method) & rows["metric"].map(higher_is_better)]
-    settings = [json.loads(text) for text in rows["hyper_parameters"]]
-    first, second = names = _varied(settings, rows["method"].tolist())
+    rows = rows[(rows["method"] != FULL.method) & rows["metric"].map(higher_is_better) & rows["score"].notna()]
+    given = [json.loads(text) for text in rows["hyper_parameters"]]
+    settings = [json.loads(text) for text in rows["settings"].fillna(rows["hyper_parameters"])]  # older rows have none
+    first, second = names = _varied(settings, given, rows["method"].tolist())
     has_both = [first in one and second in one for one in settings]
-    rows = rows[has_both]
-    settings = [one for one, kept in zip(settings, has_both, strict=True) if kept]
-    others = [json.dumps({name: one[name] for name in sorted(one) if name not in names}) for one in settings]
+    others = [json.dumps({name: one[name] for name in sorted(one) if name not in names}) for one in given]
     rows = with_names(rows.assign(hyper_parameters=others))
     for axis, name in zip(AXES, names, strict=True):
-        rows[axis] = [json.dumps(one[name]).strip('"') for one in settings]
-    answers = rows.groupby(PROMPT, dropna=False)["score"].transform("count")
+        rows[axis] = [json.dumps(one.get(name)).strip('"') for one in settings]
+    rows = rows[has_both]
+    answers = rows.groupby(PAIR, dropna=False)["score"].transform("count")
     rows = rows[answers == answers.groupby(rows["task"]).transform("max")]
     lines = []
     for cell, group in rows.groupby(CELL, sort=False):
-        found = mean_over_groups(group["score"].tolist(), None)
+        found = mean_over_groups(group["score"].tolist(), None, kind="score")
         score = {"score": found.mean, "score_low": found.low, "score_high": found.high, "prompts": found.n}
         lines.append(dict(zip(CELL, cell, strict=True)) | score)
     table = pd.DataFrame(lines)
@@ -63,31 +66,43 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _varied(settings: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> tuple[str, str]:
-    """The two settings with several values in the most methods, those named first of as many."""
+def _varied(
+    settings: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]], methods: Sequence[str]
+) -> tuple[str, str]:
+    """The pair of settings that both vary in the most methods, the first by name of as many.
+
+    `settings` have all values, `given` only those that were asked for.
+    """
     values = defaultdict(set)
-    for one, method in zip(settings, methods, strict=True):
-        for name, value in one.items():
-            values[name, method].add(json.dumps(value))
-    counts = pd.Series([name for (name, _), found in sorted(values.items()) if len(found) > 1]).value_counts()
-    if len(counts) < 2:
+    for one, asked, method in zip(settings, given, methods, strict=True):
+        for name in asked:
+            values[method, name].add(json.dumps(one.get(name)))
+    of_method = defaultdict(list)
+    for (method, name), found in sorted(values.items()):
+        if len(found) > 1:
+            of_method[method].append(name)
+    pairs = Counter(pair for names in of_method.values() for pair in combinations(names, 2))
+    if not pairs:
         raise UserError(
             "These rows have no two settings that vary: evaluate a method with several values of two, such as "
             "snapkv:aggregate=worst:decay=0."
         )
-    first, second = counts.index[:2]
-    return str(first), str(second)
+    return max(sorted(pairs), key=pairs.__getitem__)
 
 
 def _gain(rows: pd.DataFrame, axis: str) -> dict[str, Any]:
     """What the best value of a setting scores above its worst, everything else equal: `best`, `worst`, `mean`, `low`,
     `high` (95 % interval over prompts) and prompts `n`."""
-    means = rows.groupby([*PROMPT, axis], dropna=False)["score"].mean().reset_index()
-    of_values = means.groupby(axis)["score"].mean()
+    (other,) = set(AXES) - {axis}
+    equal = [*PAIR, "arm", "asked", other]
+    of_values = rows.groupby(axis)["score"].mean()
     best, worst = of_values.idxmax(), of_values.idxmin()
-    gap = paired_gap(means[means[axis] == best], means[means[axis] == worst], PROMPT)
-    assert gap is not None
-    return {"best": str(best), "worst": str(worst), "mean": gap.mean, "low": gap.low, "high": gap.high, "n": gap.n}
+    both = rows[rows[axis] == best].merge(rows[rows[axis] == worst], on=equal, suffixes=("", "_worst"))
+    gaps = both.assign(gap=both["score"] - both["score_worst"]).groupby(PAIR, dropna=False)["gap"].mean()
+    if gaps.empty:
+        raise UserError(f"No prompt was answered with both {best} and {worst}: evaluate both on equal prompts.")
+    found = mean_over_groups(gaps.tolist(), gaps.index.get_level_values("task").tolist(), kind="difference")
+    return {"best": best, "worst": worst, "mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
 
 
 @setting_grid.figure
@@ -100,11 +115,12 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     y = [f"{words.arm_text(str(line.arm))}, {line.second}" for line in downs.itertuples()]
     scale = list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True))
     titles = [words.with_spaces(task) for task in tasks]
-    figure = make_subplots(1, len(tasks), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
+    gap = 0.09 / max(3, len(tasks))
+    figure = make_subplots(1, len(tasks), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=gap)
     for place, task in enumerate(tasks, start=1):
-        cells = frame[frame["task"] == task].set_index(["budget", "first", "arm", "second"])
+        cells = frame[frame["task"] == task].set_index(["asked", "first", "arm", "second"])
         keys = [
-            [(across.budget, across.first, down.arm, down.second) for across in columns.itertuples()]
+            [(across.asked, across.first, down.arm, down.second) for across in columns.itertuples()]
             for down in downs.itertuples()
         ]
         found = [[cells.loc[key] if key in cells.index else None for key in line] for line in keys]

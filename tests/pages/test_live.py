@@ -241,7 +241,7 @@ def test_a_job_that_has_not_begun_to_write_is_named(
     page = page.chat_input[0].set_value("And *then*?").run()
     assert "Waiting: number 1 in the queue." in told(page)
     (job,) = jobs.list_jobs(runs_root)
-    monkeypatch.setattr("app.entries.live.running_job", lambda session: job.model_copy(update={"position": None}))
+    monkeypatch.setattr("app.live.sessions.running_job", lambda session: job.model_copy(update={"position": None}))
     assert "The worker is at work: And *then*?" in told(page.run())
 
 

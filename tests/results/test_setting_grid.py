@@ -54,6 +54,31 @@ def test_the_gain_of_a_setting_is_the_mean_of_differences_on_equal_prompts() -> 
     assert caption.startswith("Over all methods and budgets, aggregate worst scores") and "(n = 20)" in caption
 
 
+def test_a_setting_that_was_left_at_its_default_counts_and_two_settings_vary_together() -> None:
+    rows = grid(8)
+    rows = rows.assign(settings=rows["hyper_parameters"])
+    short = rows["hyper_parameters"].str.replace('"aggregate":"mean",', "", regex=False)
+    frame = find_view("setting_grid").read(rows.assign(hyper_parameters=short))
+    assert len(frame) == 2 * 3 * 3 and (frame["prompts"] == 8).all()
+    apart = pd.DataFrame(
+        [row("needle", "full", 1.0, index) for index in (0, 1)]
+        + [row("needle", "h2o", 1.0, index, recent=share) for index in (0, 1) for share in (0.1, 0.5)]
+        + [row("needle", "tova", 0.0, index, sinks=count) for index in (0, 1) for count in (0, 4)],
+        columns=ROWS.names,
+    )
+    with pytest.raises(UserError, match="no two settings that vary"):
+        find_view("setting_grid").read(apart)
+
+
+def test_budgets_in_tokens_and_in_bytes_of_one_number_are_cells_of_their_own() -> None:
+    rows = grid(4)
+    in_bytes = rows[rows["method"] != "full"].assign(budget_unit="share of bytes", score=1.0)
+    frame = find_view("setting_grid").read(pd.concat([rows, in_bytes.assign(key=in_bytes["key"] + "B")]))
+    assert frame["asked"].nunique() == 2 and len(frame) == 2 * 2 * 3 * 3
+    frame.attrs["source"] = ""
+    assert find_view("setting_grid").draw_frame(frame, rows, source="made up").figure.data
+
+
 def test_rows_without_two_settings_that_vary_say_what_to_evaluate() -> None:
     rows = grid(2)
     with pytest.raises(UserError, match="no two settings that vary: evaluate a method with several values"):
