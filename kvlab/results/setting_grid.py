@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+from pydantic import JsonValue
 
 from kvlab.common.formatting import range_words
 from kvlab.common.intervals import mean_over_groups
@@ -46,13 +47,16 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     rows = informative(rows)[0]
     rows = rows[(rows["method"] != FULL.method) & rows["metric"].map(higher_is_better) & rows["score"].notna()]
     given = [json.loads(text) for text in rows["hyper_parameters"]]
-    settings = [json.loads(text) for text in rows["settings"].fillna(rows["hyper_parameters"])]  # older rows have none
+    defaults = rows["settings"].fillna(
+        "{}"
+    )  # older rows have none; settings added later stand there only if not default
+    settings = [json.loads(text) | asked for text, asked in zip(defaults, given, strict=True)]
     first, second = names = _varied(settings, given, rows["method"].tolist())
     has_both = [first in one and second in one for one in settings]
     others = [json.dumps({name: one[name] for name in sorted(one) if name not in names}) for one in given]
     rows = with_names(rows.assign(hyper_parameters=others))
     for axis, name in zip(AXES, names, strict=True):
-        rows[axis] = [json.dumps(one.get(name)).strip('"') for one in settings]
+        rows[axis] = [_text(one.get(name)) for one in settings]
     rows = rows[has_both]
     answers = rows.groupby(PAIR, dropna=False)["score"].transform("count")
     rows = rows[answers == answers.groupby(rows["task"]).transform("max")]
@@ -76,7 +80,7 @@ def _varied(
     values = defaultdict(set)
     for one, asked, method in zip(settings, given, methods, strict=True):
         for name in asked:
-            values[method, name].add(json.dumps(one.get(name)))
+            values[method, name].add(_text(one.get(name)))
     of_method = defaultdict(list)
     for (method, name), found in sorted(values.items()):
         if len(found) > 1:
@@ -88,6 +92,11 @@ def _varied(
             "snapkv:aggregate=worst:decay=0."
         )
     return max(sorted(pairs), key=pairs.__getitem__)
+
+
+def _text(value: JsonValue) -> str:
+    """A setting's value: `1` and `1.0` are one."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 def _gain(rows: pd.DataFrame, axis: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_the_gain_of_a_setting_is_the_mean_of_differences_on_equal_prompts() -> 
 
 def test_a_setting_that_was_left_at_its_default_counts_and_two_settings_vary_together() -> None:
     rows = grid(8)
-    rows = rows.assign(settings=rows["hyper_parameters"])
+    rows = rows.assign(settings=rows["hyper_parameters"].str.replace('"decay":1}', '"decay":1.0}', regex=False))
     short = rows["hyper_parameters"].str.replace('"aggregate":"mean",', "", regex=False)
     frame = find_view("setting_grid").read(rows.assign(hyper_parameters=short))
     assert len(frame) == 2 * 3 * 3 and (frame["prompts"] == 8).all()
