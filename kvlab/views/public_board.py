@@ -24,6 +24,7 @@ from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, QUIET, finish
 from kvlab.views.base.view import view
 from kvlab.views.base.words import number, percent, plural
+from kvlab.views.scores import sample_note
 
 SHIPPED = "board"
 NEEDED = ("model", "press_name", "query_aware", "configured_ratio", "achieved_ratio")
@@ -263,7 +264,9 @@ def scores_beside_board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
                 for score in here[here["press"] == press]["score"]:
                     figure.add_vline(x=score, line={"color": colour, "dash": dash, "width": 1.3}, row=1, col=column)
     _add_legend(figure, bool(cells["note"].any()), theme)
-    finish(figure, title="", x="score", y="", theme=theme, height=ROW_PIXELS * len(order) + 190)
+    measured = cells[~cells["is_board"]]
+    x = f"score (ours: {sample_note(measured.assign(prompts=measured['n']))})"
+    finish(figure, title="", x=x, y="", theme=theme, height=ROW_PIXELS * len(order) + 190)
     figure.update_xaxes(range=[-0.06, 1.06], tickvals=[0, 0.5, 1], tickformat=".2~f", zeroline=False)
     figure.update_yaxes(categoryorder="array", categoryarray=order, ticks="", zeroline=False)
     figure.update_layout(title_text="Beside a public board", legend_y=1 + 50 / (ROW_PIXELS * len(order)), margin_t=130)
