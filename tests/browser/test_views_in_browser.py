@@ -135,8 +135,13 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
 def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
     page = visit(f"similarity?run={RUN}", height=1400)
     page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
-    page.keyboard.press("?")
-    page.locator(".kv-keys dialog dt").first.wait_for()
+    settle(page, ".kv-map canvas")
+    for _ in range(30):  # a page that is still being drawn loses the key
+        if page.locator(".kv-keys dialog[open]").count():
+            break
+        page.keyboard.press("?")
+        page.wait_for_timeout(1000)
+    page.locator(".kv-keys dialog[open] dt").first.wait_for()
     assert {"+ and -", "arrows", "0"} <= set(page.locator(".kv-keys dialog dt").all_inner_texts())
     page.keyboard.press("?")
     page.locator(".kv-map canvas").focus()
