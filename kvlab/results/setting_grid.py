@@ -38,8 +38,8 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
 
     Only prompts that every method has answered count, of tasks whose score is better when higher. Columns: task, arm
     (the method with its other settings), method, asked, budget, first and second (values), score with `_low` and
-    `_high` (95 % interval over prompts), prompts. `attrs`: the names of both `settings`, and the `gains` of each
-    (`_gain`).
+    `_high` (95 % interval over prompts), prompts. `attrs`: the names of both `settings`, and the difference
+    that each makes, `gains` (`_gain`).
 
     Raises:
         UserError: no method has two settings that vary, or no prompt was answered with both values of one.
@@ -47,9 +47,8 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     rows = informative(rows)[0]
     rows = rows[(rows["method"] != FULL.method) & rows["metric"].map(higher_is_better) & rows["score"].notna()]
     given = [json.loads(text) for text in rows["hyper_parameters"]]
-    defaults = rows["settings"].fillna(
-        "{}"
-    )  # older rows have none; settings added later stand there only if not default
+    # Older rows have no settings, and newer ones lack some that were added later and have their default.
+    defaults = rows["settings"].fillna("{}")
     settings = [json.loads(text) | asked for text, asked in zip(defaults, given, strict=True)]
     first, second = names = _varied(settings, given, rows["method"].tolist())
     has_both = [first in one and second in one for one in settings]
@@ -100,8 +99,10 @@ def _text(value: JsonValue) -> str:
 
 
 def _gain(rows: pd.DataFrame, axis: str) -> dict[str, Any]:
-    """What the best value of a setting scores above its worst, everything else equal: `best`, `worst`, `mean`, `low`,
-    `high` (95 % interval over prompts) and prompts `n`."""
+    """Mean score of a setting's best value minus that of its worst, all else (prompt, method, budget, setting) equal.
+
+    `best`, `worst`, `mean` with `low` and `high` (95 % interval over prompts), and the number of prompts, `n`.
+    """
     (other,) = set(AXES) - {axis}
     equal = [*PAIR, "arm", "asked", other]
     of_values = rows.groupby(axis)["score"].mean()
@@ -161,7 +162,7 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 @setting_grid.caption
 def describe_setting_grid(frame: pd.DataFrame) -> str:
-    """What changing each setting alone gains, the one that matters more first."""
+    """The difference between the best and the worst value of each setting, the larger one first."""
     gains = zip(frame.attrs["settings"], frame.attrs["gains"], strict=True)
     ordered = sorted(gains, key=lambda pair: -pair[1]["mean"])
     parts = [

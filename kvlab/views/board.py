@@ -79,10 +79,10 @@ def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> g
     has_room = "restored" in cells and len(columns) <= ONE_LINE
     written = cells.assign(restored=cells["restored"] if has_room else "")
     lines = 2 if len(columns) <= ONE_LINE and not written["restored"].any() else 3
-    area, row_height, phrases = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
+    area, row_height, annotate = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, area, theme)])
     lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * row_height, 168, theme)
-    figure.update_layout(annotations=phrases(written, len(columns), theme))
+    figure.update_layout(annotations=annotate(written, len(columns), theme))
     return _token_axis(figure, frame, len(columns), area, theme)
 
 
@@ -275,10 +275,10 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
-        phrases = []
+        hovers = []
         for line in known.itertuples():
             shares = ", ".join(f"{getattr(line, one):.0%} {text}" for one, (text, *_) in FATES.items())
-            phrases.append([line.run_id, f"{words.visible(line.text, 40)} (token {line.position}): {shares} of heads"])
+            hovers.append([line.run_id, f"{words.visible(line.text, 40)} (token {line.position}): {shares} of heads"])
         traces.append(
             go.Bar(
                 x=left + known["offset"],
@@ -286,7 +286,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
                 base=known["y"] + area.bottom - area.height * before,
                 width=known["wide"],
                 name=name,
-                customdata=phrases,
+                customdata=hovers,
                 hovertemplate="%{customdata[1]}<extra></extra>",
                 marker=look,
                 **no_fading(),
@@ -302,8 +302,8 @@ def _thinned(frame: pd.DataFrame, area: StripArea) -> pd.DataFrame:
     count = int(place.max()) + 1 if len(frame) else 1
     block = (place * min(count, MOST_TOKENS)) // count
     means = {fate: (fate, "mean") for fate in FATES}
-    phrases = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
-    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **phrases).reset_index()
+    joined = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
+    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **joined).reset_index()
     step = (0.45 - area.left) / min(count, MOST_TOKENS)
     return parts.assign(offset=area.left + step * (parts["block"] + 0.5), wide=0.92 * step)
 
@@ -321,7 +321,7 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         verdict = verdict_text(line, max(4, here - len(line.verdict) - 2))
         # Symbol and colour already show the kind, so a narrow cell shows what was written.
         shorter = (verdict, verdict_text(line, max(4, here)).split(": ", 1)[-1], line.verdict)
-        fitting = next((phrases for phrases in shorter if len(phrases) <= here), "")
+        fitting = next((shown for shown in shorter if len(shown) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size)  # the hover text has everything
         distances = closeness_text(line, columns)
@@ -360,8 +360,8 @@ def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[s
         room = int(pixels / 6.8)
         shown = ""
         closeness = closeness_text(line, columns)
-        for phrases in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
-            longer = " · ".join(filter(None, (shown, phrases)))
+        for addition in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
+            longer = " · ".join(filter(None, (shown, addition)))
             shown = longer if len(longer) <= room else shown
         lines.append(shown)
     left = cells["x"] - cells["span"] / 2 + (1 - WIDTH) / 2 + 0.01 * columns
@@ -438,7 +438,7 @@ def bytes_text(line: Any, limit: int = 1000) -> str:
         longer = f"{size} ({excess_text(above)})"
     else:
         longer = size if pd.isna(line.live_ratio) else f"{size} ({words.number(100 * line.live_ratio, 2)} % of full)"
-    return next((phrases for phrases in (longer, size) if len(phrases) <= limit), "")
+    return next((shown for shown in (longer, size) if len(shown) <= limit), "")
 
 
 def excess_text(share: float) -> str:

@@ -141,12 +141,12 @@ def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") 
     at_end = "At once" if measure == "peak_bytes" else "At the end"
     names = last["label"].where(last["method"] != "full", "the full cache")
     shares = (last[measure] / last["full_bytes"]).set_axis(names)
-    phrases = words.memory_share(float(shares.iloc[0])) if len(shares) else ""
+    share = words.memory_share(float(shares.iloc[0])) if len(shares) else ""
     return words.contrast(
         shares,
         f"The least memory {at_end.lower()} is taken by {{least}}, the most by {{most}}.",
-        f"{at_end}, all runs take {phrases}.",
-        f"{at_end}, {{only}} takes {phrases}.",
+        f"{at_end}, all runs take {share}.",
+        f"{at_end}, {{only}} takes {share}.",
         "The memory was not recorded.",
     )
 
@@ -220,7 +220,7 @@ def _along_text(
     for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
-            phrases = [
+            hovers = [
                 [words.visible(text), value]
                 for text, value in zip(run["text"], run[hover_column or column], strict=True)
             ]
@@ -229,7 +229,7 @@ def _along_text(
                 x=run["token"].to_numpy(),
                 y=values.to_numpy(),
                 name=label,
-                customdata=phrases,
+                customdata=hovers,
                 **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             )

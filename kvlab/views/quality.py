@@ -51,7 +51,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         customdata=hover,
         hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )
-    labels = cell_text(heat, table["words"])
+    texts = cell_text(heat, table["words"])
     marks = go.Scatter(
         x=[words.with_spaces(task) for task in cells["task"]],
         y=[words.arm_text(arm) for arm in cells["arm"]],
@@ -64,15 +64,15 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     height = 150 + 46 * len(arms)
     across = f"task (rank{', score' if few else ''}, {sample_note(frame)}; bold: {LEVEL})"
     figure = finish(
-        go.Figure([heat, labels, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
+        go.Figure([heat, texts, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
 def _cell(line: pd.Series, shared: bool, with_score: bool) -> str:
     rank = f"{int(line['rank'])}{'=' if shared else ''}"
-    labels = f"{rank} · {words.number(line['score'])}" if with_score else rank
-    return f"<b>{labels}</b>" if line["level"] else labels
+    text = f"{rank} · {words.number(line['score'])}" if with_score else rank
+    return f"<b>{text}</b>" if line["level"] else text
 
 
 def _told(cells: pd.DataFrame, arm: str, task: str) -> str:

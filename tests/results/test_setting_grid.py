@@ -75,7 +75,6 @@ def test_budgets_in_tokens_and_in_bytes_of_one_number_are_cells_of_their_own() -
     in_bytes = rows[rows["method"] != "full"].assign(budget_unit="share of bytes", score=1.0)
     frame = find_view("setting_grid").read(pd.concat([rows, in_bytes.assign(key=in_bytes["key"] + "B")]))
     assert frame["asked"].nunique() == 2 and len(frame) == 2 * 2 * 3 * 3
-    frame.attrs["source"] = ""
     assert find_view("setting_grid").draw_frame(frame, rows, source="made up").figure.data
 
 

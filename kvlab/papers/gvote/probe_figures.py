@@ -433,7 +433,7 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     shown = frame.assign(either=frame[["true", "synthetic"]].max(axis=1)).nlargest(MAX_POINTS, "either")
     figure = go.Figure()
     x, y = (shown[name].clip(lower=FLOOR) for name in ("true", "synthetic"))
-    phrases = [(token_label(row.position, texts[row.position]), row.true, row.synthetic) for row in shown.itertuples()]
+    hovers = [(token_label(row.position, texts[row.position]), row.true, row.synthetic) for row in shown.itertuples()]
     hover = "%{customdata[0]}<br>true %{customdata[1]:.3g}, samples %{customdata[2]:.3g}"
     add_points(
         figure,
@@ -445,7 +445,7 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
         size=5,
         marker_symbol="circle",
         marker_opacity=0.6,
-        customdata=phrases,
+        customdata=hovers,
     )
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_shape(type="line", x0=FLOOR, y0=FLOOR, x1=1, y1=1, line=line)
@@ -467,6 +467,6 @@ def caption_scatter_of_rows(correlation: float, inner: float, tokens: int) -> st
     if not math.isfinite(correlation):
         return "Guessed and true attention cannot be compared."
     bounds = ((0.2, "hardly"), (0.5, "loosely"), (0.8, "roughly"))
-    how = next((phrases for bound, phrases in bounds if correlation < bound), "closely")
+    how = next((phrase for bound, phrase in bounds if correlation < bound), "closely")
     drawn = shown_of(MAX_POINTS, tokens, "token", "the most attended")
     return f"Guessed attention {how} follows the true attention.{drawn}"

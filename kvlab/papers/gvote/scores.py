@@ -36,7 +36,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
 
     `means` has one row per task: the mean of kept with its interval.
     """
-    phrases = {line["task"]: line_text(line, "kept", words.percent) for _, line in means.iterrows()}
+    kept = {line["task"]: line_text(line, "kept", words.percent) for _, line in means.iterrows()}
     figure = go.Figure()
     colour = method_style("gvote", theme).colour
     for name, group in frame.groupby("task", sort=False):
@@ -59,7 +59,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
             mode="markers",
             showlegend=False,
             marker={"symbol": "star-diamond", "size": 11, "color": pick(HUES["ink"], theme)},
-            hovertemplate=f"{task}: mean {phrases[name]}<extra></extra>",
+            hovertemplate=f"{task}: mean {kept[name]}<extra></extra>",
         )
     finish(
         figure,
