@@ -5,20 +5,21 @@ Rows are those of one model, question-aware or not (`kvlab.evaluation.results.ro
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words, model_title, prompts
-from kvlab.common.intervals import Interval
+from kvlab.common.intervals import Interval, Kind, mean_intervals
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative
-from kvlab.results.score_tables import NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
+from kvlab.results.score_tables import NAMES, PROMPT, score_table, shared_by_all_arms, with_names
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.view import view
 from kvlab.views.frames.trade_off import HELD
@@ -105,20 +106,32 @@ def ranks(rows: pd.DataFrame, budget: str) -> pd.DataFrame:
 def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
     sign = 1.0 if group["higher"].all() else -1.0
     tasks = group["task"].nunique()
-    arms = {str(arm): part.assign(signed=sign * part["score"]) for arm, part in group.groupby("arm", sort=False)}
     found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
-    best = str((sign * found["score"]).idxmax())
+    arms = found.index.tolist()
+    # Scores by prompt and arm, and of every pair of arms how much better the first is: (prompts, pairs).
+    number = group.groupby(PAIR, dropna=False, sort=False).ngroup()
+    scores_of = (sign * group["score"]).groupby([number, group["arm"]]).mean().unstack()[arms].to_numpy(float)
+    first, second = np.triu_indices(len(arms), 1)
+    difference = pd.DataFrame(scores_of[:, first] - scores_of[:, second])
+    # A prompt with the question in sight and out of sight counts once, with its mean.
+    rows = group.assign(pair=number).drop_duplicates("pair").sort_values("pair")
+    prompt = rows.groupby(PROMPT, dropna=False, sort=False).ngroup().to_numpy()
+    paired = difference.groupby(prompt).mean().to_numpy()
+    labels = rows["task"].to_numpy()[np.unique(prompt, return_index=True)[1]].tolist()
+    kind: Kind = "difference" if sign > 0 else "any"
+    intervals = mean_intervals(paired, labels, kinds=[kind] * len(first))
+    # gaps[i, j]: how much better arm i is than arm j, on the prompts that both have.
+    gaps: dict[tuple[int, int], Interval] = {}
+    for one, other, interval in zip(first.tolist(), second.tolist(), intervals, strict=True):
+        if interval is not None:
+            gaps[one, other] = interval
+            gaps[other, one] = replace(interval, mean=-interval.mean, low=-interval.high, high=-interval.low)
+    best = int(np.argmax(sign * found["score"].to_numpy(float)))
     lines = []
-    for arm, part in arms.items():
-        # How much better `one` is than `other` on their common prompts.
-        gaps = {
-            other: paired_gap(theirs, part, PAIR, "score" if sign > 0 else "signed")
-            for other, theirs in arms.items()
-            if other != arm
-        }
-        rank = 1 + sum(one is not None and one.n > tasks and one.low > 0 for one in gaps.values())
-        behind = gaps.get(best) or Interval(0.0, 0.0, 0.0, len(part))
-        mean = found.loc[arm]
+    for at, (arm, mean) in enumerate(found.iterrows()):
+        better = [gaps[other, at] for other in range(len(arms)) if (other, at) in gaps]
+        rank = 1 + sum(gap.n > tasks and gap.low > 0 for gap in better)
+        behind = gaps.get((best, at)) or Interval(0.0, 0.0, 0.0, int(mean["prompts"]))
         lines.append(
             {
                 "task": task,
