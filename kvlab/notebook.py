@@ -84,7 +84,7 @@ class ModelSettings(TypedDict, total=False):
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
     placement: Literal["single", "auto"]
-    load_in: Literal["4bit", "8bit"] | None
+    weights: Literal["bf16", "8bit", "4bit"] | None
     revision: str | None
     cache_dir: str | None
     chat: Literal["auto", "no"]

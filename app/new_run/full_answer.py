@@ -30,7 +30,7 @@ PENDING = "full-cache-job"  # the id of this session's last job
 MAX_TOKENS = 32
 POLL_SECONDS = 1.0
 DECIDES = (
-    "device", "dtype", "placement", "load_in", "chat", "system", "thinking", "generation_config", "prefill_chunk",
+    "device", "dtype", "placement", "weights", "chat", "system", "thinking", "generation_config", "prefill_chunk",
 )  # fmt: skip
 """Options of the form that the text depends on; others are left at their defaults."""
 

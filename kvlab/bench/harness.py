@@ -140,7 +140,7 @@ def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
         "shorten": request.shorten,
         "compress_every": request.compress_every,
         "dtype": str(model.dtype).removeprefix("torch.") if model is not None else request.dtype,
-        "device": device_name(device),
+        "device": device_name(device, model.rounding_kl if model is not None else None),
         "energy": describe_energy(energy_counter(device)),
         "versions": json.dumps(versions() | built, sort_keys=True),
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),

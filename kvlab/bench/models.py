@@ -30,6 +30,7 @@ class BenchModel:
     model: PreTrainedModel
     name: str
     tokenizer: Any = None  # None for shapes with random weights
+    rounding_kl: float | None = None
 
     @property
     def device(self) -> torch.device:
@@ -104,7 +105,7 @@ def open_model(
     """
     if not name.startswith(SHAPE_PREFIX):
         loaded = load_model(name, device, dtype, **(hub or {}))
-        return BenchModel(loaded.model, name, loaded.tokenizer)
+        return BenchModel(loaded.model, name, loaded.tokenizer, loaded.rounding_kl)
     place = pick_device(device)
     kind = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else torch.bfloat16)
     return BenchModel(random_model(find_shape(name.removeprefix(SHAPE_PREFIX), scale), place, kind, seed), name)

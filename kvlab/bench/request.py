@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from kvlab.core.choice import MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Seed, Strict, Text, as_option, in_one_sentence, quote_value
+from kvlab.requests.compare import Weights
 
 Mode = Literal["decode", "prefill", "memory", "generate", "together"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -45,7 +46,7 @@ class BenchRequest(Strict):
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
-    load_in: Literal["4bit", "8bit"] | None = None
+    weights: Weights = None
     revision: str | None = None
     cache_dir: str | None = None
     seed: Seed = 0
@@ -54,7 +55,7 @@ class BenchRequest(Strict):
     @property
     def hub(self) -> dict[str, Any]:
         """Options for loading a model that is not a shape."""
-        return {name: getattr(self, name) for name in ("placement", "load_in", "revision", "cache_dir")}
+        return {name: getattr(self, name) for name in ("placement", "weights", "revision", "cache_dir")}
 
     @property
     def timed_steps(self) -> int:

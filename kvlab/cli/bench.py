@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.bench.request import MODES, BenchRequest, make_request
-from kvlab.cli.options.model import CacheDir, LoadIn, Revision
+from kvlab.cli.options.model import CacheDir, Revision, Weights
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.terminal import standard_error, standard_output
@@ -38,7 +38,7 @@ class MeasuredOptions:
     compress_every: Annotated[int | None, Setting("decide every N decode steps; repeats cover whole periods")] = None
     capture: Annotated[str | None, Setting("replay captured decode steps, on, off, or auto (on a GPU)")] = None
     placement: Annotated[str | None, Setting("single, or auto to distribute weights over all devices")] = None
-    load_in: LoadIn = None
+    weights: Weights = None
     revision: Revision = None
     cache_dir: CacheDir = None
     scale: Annotated[int | None, Setting("divide a shape's layers and width by this")] = None

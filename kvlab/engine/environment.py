@@ -21,23 +21,34 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES} | stamps()
 
 
-def device_name(device: torch.device) -> str:
-    """Such as `cuda: NVIDIA H200` or `cpu: x86_64, 2 threads`."""
+def device_name(device: torch.device, rounding_kl: float | None = None) -> str:
+    """Such as `cuda: NVIDIA H200` or `cpu: x86_64, 2 threads`, and what weights in bf16 lose."""
     if device.type == "cuda":
-        return f"cuda: {torch.cuda.get_device_name(device)}"
-    if device.type == "mps":
-        return f"mps: {platform.processor() or platform.machine()}"
-    return f"cpu: {platform.machine()}, {torch.get_num_threads()} threads"
+        name = f"cuda: {torch.cuda.get_device_name(device)}"
+    elif device.type == "mps":
+        name = f"mps: {platform.processor() or platform.machine()}"
+    else:
+        name = f"cpu: {platform.machine()}, {torch.get_num_threads()} threads"
+    if rounding_kl is None:
+        return name
+    return f"{name}, weights in bf16 (with the full cache KL {rounding_kl:.2g} nats a token to float32)"
 
 
 def step_weight_bytes(model: PreTrainedModel) -> int:
     """Bytes of the weights that a decode step reads: all but an input embedding that is not tied to the output's."""
-    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    weights = sum(tensor_bytes(weight) for weight in model.parameters())
     table: Any = model.get_input_embeddings()
     output: Any = model.get_output_embeddings()
-    if output is None or output.weight is table.weight:
-        return weights
-    return weights - table.weight.numel() * table.weight.element_size()
+    is_tied = output is None or output.weight is table.weight
+    return weights if is_tied else weights - tensor_bytes(table.weight)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor; of one that wraps others, as torchao's quantized weights do, theirs."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return tensor.numel() * tensor.element_size()
+    return sum(tensor_bytes(getattr(tensor, name)) for name in flatten()[0])
 
 
 def model_shape(loaded: LoadedModel) -> ModelShape:
@@ -45,6 +56,10 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     config = loaded.model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     attention = full_attention_config(config)
+    # Of an embedding and an output layer that share a table, bf16 weights make two.
+    table: Any = loaded.model.get_input_embeddings()
+    parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
+    is_copied = loaded.rounding_kl is not None and config.tie_word_embeddings
     # Frequencies that change with the text's length are not a property of the model.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
     rotation: dict[str, Any] = {}
@@ -65,7 +80,7 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         num_key_value_heads=num_key_value_heads(config),
         head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
-        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        parameters=parameters - (table.weight.numel() if is_copied else 0),
         step_weight_bytes=step_weight_bytes(loaded.model),
         **rotation,
     )

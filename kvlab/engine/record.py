@@ -26,7 +26,7 @@ OF_REQUEST = (
     "compress_every", "seed", "generation_config",
 )  # fmt: skip
 OF_CHOICE = ("method", "budget", "force_keep", "returned")
-LOADING_FIELDS = ("placement", "load_in", "revision")  # device and dtype are recorded as resolved
+LOADING_FIELDS = ("placement", "weights", "revision")  # device and dtype are recorded as resolved
 
 
 def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) -> RunRecord:
@@ -64,7 +64,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
         chat=None if prepared.chat is None else prepared.chat.settings,
         prompt_tokens=ids.shape[1],
         loading={name: value for name, value in request.loading.items() if name in LOADING_FIELDS and value},
-        device=device_name(loaded.device),
+        device=device_name(loaded.device, loaded.rounding_kl),
         model=model,
         versions=versions(),
         sliding_layers=prepared.other_layers,

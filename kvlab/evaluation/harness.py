@@ -166,7 +166,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         request.all_choices,
         settings,
         digest,
-        {"device": device_name(input_device(loaded.model)), "versions": canonical_json(versions())},
+        {"device": device_name(input_device(loaded.model), loaded.rounding_kl), "versions": canonical_json(versions())},
         None if chat is None else canonical_json(chat.settings),
         energy_counter(input_device(loaded.model)),
     )

@@ -31,7 +31,7 @@ PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
     "device": ("Device", {name: name for name in DEVICES}),
     "placement": ("Placement", {"single": "one device", "auto": "spread over all devices"}),
     "dtype": ("Number format", {name: name for name in ("auto", "float32", "bfloat16", "float16")}),
-    "load_in": ("Weights", {"none": "as they are", "8bit": "8 bit", "4bit": "4 bit"}),
+    "weights": ("Weights", {"none": "as they are", "bf16": "bf16", "8bit": "8 bit", "4bit": "4 bit"}),
 }
 CHATS = {"auto": "the model's own, if it has one", "no": "none: plain text"}
 FORM_WORDS: dict[Any, Any] = {"none": None, "template": None, "yes": True, "no": False}
@@ -151,7 +151,7 @@ def _prompts(request: CompareRequest) -> list[CompareRequest]:
 
 def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Request fields from the form's values. Raises UserError if `record` cannot be parsed."""
-    chosen = {name: options[name] for name in ("load_in", "thinking") if name in options}
+    chosen = {name: options[name] for name in ("weights", "thinking") if name in options}
     fields = {name: FORM_WORDS.get(value, value) for name, value in chosen.items()}
     if isinstance(options.get("record"), str):
         fields["record"] = Recording.parse(options["record"])

@@ -21,9 +21,19 @@ from kvlab.core.errors import UserError
 from kvlab.core.families import SUPPORTED, check_supported, model_class, prepare
 from kvlab.core.validation import check_ids, path_of
 from kvlab.models import checkpoint
+from kvlab.models.bfloat16_weights import check_bfloat16, round_weights
 from kvlab.models.downloads import Report, fetch
 from kvlab.models.info.model_faults import about, no_tokenizer
-from kvlab.models.placement import device_map, empty_device_cache, input_device, pick_device, pick_dtype, quantization
+from kvlab.models.placement import (
+    BFLOAT16,
+    BITS,
+    device_map,
+    empty_device_cache,
+    input_device,
+    pick_device,
+    pick_dtype,
+    quantization,
+)
 from kvlab.models.sources import EMBEDDED, Source
 from kvlab.requests.compare import ModelRequest
 
@@ -120,6 +130,7 @@ class LoadedModel:
     quantization: str = ""  # type of a GGUF file's weights, such as Q4_1
     checksum: str = ""  # SHA-256 of that file
     notes: tuple[str, ...] = ()  # what is not known of that file
+    rounding_kl: float | None = None  # of weights in bf16: `round_weights`
 
     @property
     def device(self) -> torch.device:
@@ -144,7 +155,7 @@ def load_model(
     dtype: str = "auto",
     *,
     placement: str = "single",
-    load_in: str | None = None,
+    weights: str | None = None,
     revision: str | None = None,
     cache_dir: str | None = None,
     report: Report | None = None,
@@ -152,21 +163,21 @@ def load_model(
     """Load the embedded model `mini`, a local folder, a GGUF file, or a hub name, in evaluation mode.
 
     `device` auto prefers cuda, then mps, then cpu; `cuda:1` selects one of several. `dtype` auto is float32 on cpu,
-    else the checkpoint's. `placement` auto spreads the weights over all devices with accelerate. `load_in` 4bit or 8bit
-    quantizes the weights with bitsandbytes or torchao. `revision` is a branch, tag or commit of a hub name, `cache_dir`
-    the folder for its files. Code that comes with a model never runs. `report` gets download progress. Raises UserError
-    for an unknown name, a damaged checkpoint or one that does not match its config, an unsupported family, or a missing
-    device or package.
+    else the checkpoint's. `placement` auto spreads the weights over all devices with accelerate. `weights` bf16 rounds
+    linear layers and keeps the cache's type; 4bit or 8bit quantizes with bitsandbytes or torchao. `revision` is a
+    branch, tag or commit of a hub name, `cache_dir` the folder for its files. Code that comes with a model never runs.
+    `report` gets download progress. Raises UserError for an unknown name, a damaged checkpoint or one that does not
+    match its config, an unsupported family, or a missing device, instruction or package.
     """
     source = _source(name_or_path, revision, cache_dir)
     place = pick_device(device)
-    if source.gguf is not None and load_in is not None:
-        raise UserError(
-            f"The weights of {source.name!r} are quantized as they are: leave the 4-bit or 8-bit option out."
-        )
+    if source.gguf is not None and weights in BITS:
+        raise UserError(f"The weights of {source.name!r} are quantized as they are: leave {weights} out.")
+    if weights == BFLOAT16:
+        check_bfloat16(place, placement)
     kind = pick_dtype(dtype, place)
     where = device_map(placement, place)
-    packed = quantization(load_in)
+    packed = quantization(weights)
     raw = checkpoint.read_config(source.config_file(), source.name)
     with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
@@ -182,13 +193,15 @@ def load_model(
         checkpoint.check_vocabulary(model, tokenizer, source.name)
         prepare(model).eval()
     known = {} if source.gguf is None else about(Path(source.where))
+    model = model if where or packed else model.to(place)
     return LoadedModel(
-        model if where or packed else model.to(place),
+        model,
         tokenizer,
         source.name,
         known.get("quantization", ""),
         known.get("checksum", ""),
         tuple(known.get("notes", ())),
+        round_weights(model, tokenizer) if weights == BFLOAT16 else None,
     )
 
 

@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 DRIVER = Path("/proc/driver/nvidia/version")  # exists if NVIDIA's driver is installed
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BITS = ("4bit", "8bit")
+BFLOAT16 = "bf16"
 
 
 def pick_device(device: str) -> torch.device:
@@ -73,28 +74,28 @@ def device_map(placement: str, device: torch.device) -> str | dict[str, Any] | N
     return {"": device} if there and device.type != "cpu" else None
 
 
-def quantization(load_in: str | None) -> Any:
-    """Settings for weights in 4 or 8 bit, with bitsandbytes or else torchao; None for unquantized weights.
+def quantization(weights: str | None) -> Any:
+    """Settings for weights in 4 or 8 bit, with bitsandbytes or else torchao; None for unquantized weights and bf16.
 
     Raises UserError if neither is installed.
     """
-    if load_in is None:
+    if weights is None or weights == BFLOAT16:
         return None
-    if load_in not in BITS:
-        raise UserError(f"Weights cannot be loaded in {load_in!r}: use {' or '.join(BITS)}, or omit it.")
+    if weights not in BITS:
+        raise UserError(f"Weights cannot be loaded in {weights!r}: use {BFLOAT16}, {' or '.join(BITS)}, or omit it.")
     if find_spec("bitsandbytes") is not None:
         from transformers import BitsAndBytesConfig
 
-        four = load_in == "4bit"
+        four = weights == "4bit"
         return BitsAndBytesConfig(load_in_4bit=four, load_in_8bit=not four, bnb_4bit_quant_type="nf4")
     if find_spec("torchao") is not None:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
         from transformers import TorchAoConfig
 
-        return TorchAoConfig(Int4WeightOnlyConfig() if load_in == "4bit" else Int8WeightOnlyConfig())
+        return TorchAoConfig(Int4WeightOnlyConfig() if weights == "4bit" else Int8WeightOnlyConfig())
     raise UserError(
-        f"Weights in {load_in.replace('bit', ' bit')} need another package: install bitsandbytes or torchao, or omit "
-        "--set load_in."
+        f"Weights in {weights.replace('bit', ' bit')} need another package: install bitsandbytes or torchao, or omit "
+        "--weights."
     )
 
 

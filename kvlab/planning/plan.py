@@ -192,7 +192,7 @@ def make_plan(
         raise UserError(f"The configuration of {model.name!r} names no layers.")
     number = model.number_bytes(request.dtype, machine.device)
     text = Text(model, tokens, request.max_new_tokens, number)
-    weights = Part(WEIGHTS, model.weight_bytes(number, request.load_in), f"{model.parameters:,} parameters")
+    weights = Part(WEIGHTS, model.weight_bytes(number, request.weights), f"{model.parameters:,} parameters")
     caches = [_cache(choice, text, holds, rows) for choice in request.choices if choice.method != FULL_NAME]
     if held == "all" or len(caches) < len(request.choices):
         caches.insert(0, _cache(MethodChoice(method=FULL_NAME, budget=1.0), text, holds, rows))

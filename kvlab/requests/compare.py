@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
 from kvlab.core.choice import FULL, MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.validation import Frozen, Seed, Strict, Text, check_text
@@ -24,6 +24,7 @@ MOST_NOTES = 20
 MOST_RUNS = 1000  # of one request: each is a folder
 
 RecordLevel = Literal["off", "light", "full"]
+Weights = Literal["bf16", "8bit", "4bit"] | None
 
 ModelName = Annotated[str, AfterValidator(partial(check_text, what="The model"))]
 Revision = Annotated[str, AfterValidator(partial(check_text, what="The revision"))]
@@ -38,7 +39,9 @@ class ModelRequest(Strict):
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
-    load_in: Literal["4bit", "8bit"] | None = Field(None, description="pack the weights; none: as they are")
+    weights: Weights = Field(
+        None, validation_alias=AliasChoices("weights", "load_in"), description="type of the weights; none: as they are"
+    )
     revision: Revision | None = Field(None, description="a branch, tag or commit of a hub name")
     cache_dir: Folder | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
     chat: Literal["auto", "no"] = Field("auto", description="auto: in the model's chat template where it has one")
@@ -51,7 +54,7 @@ class ModelRequest(Strict):
         return {name: getattr(self, name) for name in LOADING}
 
 
-LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
+LOADING = ("device", "dtype", "placement", "weights", "revision", "cache_dir")
 
 
 class ChatRequest(ModelRequest):

@@ -163,7 +163,7 @@ class RunRecord(BaseModel):
         None,
         description="system prompt, thinking switch and think tags of the chat template; None: plain text",
     )
-    loading: dict[str, JsonValue] = Field(default_factory=dict, description="requested placement, load_in, revision")
+    loading: dict[str, JsonValue] = Field(default_factory=dict, description="requested placement, weights, revision")
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count

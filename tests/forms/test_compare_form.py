@@ -209,11 +209,11 @@ def test_the_client_side_imports_no_model_code():
 
 def test_words_of_the_form_become_settings_of_the_request() -> None:
     chosen = compare_form.choices([entry for entry in choices.methods() if entry.name == "h2o"], [0.2])
-    asked = {"device": "cuda:1", "placement": "auto", "load_in": "none", "chat": "auto", "system": "Be brief."}
+    asked = {"device": "cuda:1", "placement": "auto", "weights": "none", "chat": "auto", "system": "Be brief."}
     request = compare_form.make_request("a b", "somebody/chat", chosen, thinking="no", **asked)
-    assert (request.device, request.placement, request.load_in) == ("cuda:1", "auto", None)
+    assert (request.device, request.placement, request.weights) == ("cuda:1", "auto", None)
     assert (request.chat, request.system, request.thinking) == ("auto", "Be brief.", False)
-    assert compare_form.make_request("a b", "mini", chosen, thinking="template", load_in="4bit").load_in == "4bit"
+    assert compare_form.make_request("a b", "mini", chosen, thinking="template", weights="4bit").weights == "4bit"
     with pytest.raises(UserError, match="device"):
         compare_form.make_request("a b", "mini", chosen, device="toaster")
 

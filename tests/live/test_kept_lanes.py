@@ -72,7 +72,7 @@ def action(root: Path, kind: str, request: LiveRequest, **fields: object) -> Tra
 
 def make(root: Path, request: LiveRequest, name: str, choice: MethodChoice) -> Prefix:
     """A prefix as the command makes it."""
-    loading = {"placement": "single", "load_in": None, "revision": None, "cache_dir": None}
+    loading = {"placement": "single", "weights": None, "revision": None, "cache_dir": None}
     options: dict[str, Any] = {"chat": request.chat, "system": request.system, "seed": request.seed, "loading": loading}
     options |= choice.hyper_parameters
     prefix = Prefix.make(held_model(request), request.context, choice.method, choice.budget, **options)

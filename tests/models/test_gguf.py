@@ -175,4 +175,4 @@ def test_a_folder_with_two_files_asks_for_one(tmp_path: Path) -> None:
 def test_more_bits_options_do_not_apply(tmp_path: Path) -> None:
     tiny_gguf(tmp_path / "tiny.gguf")
     with pytest.raises(UserError, match="quantized as they are"):
-        load_model(str(tmp_path / "tiny.gguf"), load_in="4bit")
+        load_model(str(tmp_path / "tiny.gguf"), weights="4bit")

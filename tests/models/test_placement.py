@@ -65,7 +65,7 @@ def test_a_gpu_that_torch_cannot_use_is_warned_of_once(
     ("options", "sentence"),
     [
         ({"placement": "everywhere"}, "no placement 'everywhere'"),
-        ({"load_in": "3bit"}, "cannot be loaded in '3bit'"),
+        ({"weights": "3bit"}, "cannot be loaded in '3bit'"),
         ({"dtype": "int8"}, "no number format 'int8'"),
     ],
 )
@@ -78,8 +78,8 @@ def test_words_that_mean_nothing(options: dict[str, Any], sentence: str) -> None
     ("options", "sentence"),
     [
         ({"placement": "auto"}, "needs accelerate"),
-        ({"load_in": "4bit"}, "4 bit need another package: install bitsandbytes or torchao"),
-        ({"load_in": "8bit"}, "8 bit need another package: install bitsandbytes or torchao"),
+        ({"weights": "4bit"}, "4 bit need another package: install bitsandbytes or torchao"),
+        ({"weights": "8bit"}, "8 bit need another package: install bitsandbytes or torchao"),
     ],
 )
 def test_a_package_that_is_not_there(options: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ Model = Annotated[str, typer.Option(help="mini, a local folder, or a hub name")]
 Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda, or a GPU such as cuda:1")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 Placement = Annotated[str, Setting("single, or auto to distribute weights over all devices (needs accelerate)")]
-LoadIn = Annotated[str | None, Setting("4bit or 8bit weights (needs bitsandbytes or torchao)")]
+Weights = Annotated[str | None, typer.Option(help="bf16, with keys and values as without; 8bit, 4bit: torchao")]
 Revision = Annotated[str | None, Setting("branch, tag or commit of a hub model")]
 CacheDir = Annotated[str | None, Setting("folder for files from the hub")]
 ChatWay = Annotated[str, Setting("auto for the model's chat template if it has one, no for plain text")]
@@ -27,7 +27,7 @@ class LoadingOptions:
     device: Device = "auto"
     dtype: Dtype = "auto"
     placement: Placement = "single"
-    load_in: LoadIn = None
+    weights: Weights = None
     revision: Revision = None
     cache_dir: CacheDir = None
 

@@ -136,4 +136,5 @@ def output_weight(module: nn.Module, heads: int) -> Tensor:
     weight = next((each for each in found if isinstance(each, Tensor)), None)
     if weight is None or weight.dim() != 2 or weight.shape[1] % heads:
         raise UserError(f"kvlab does not know the output projection of {type(module).__name__}: use another method.")
-    return weight.unflatten(1, (heads, -1)).permute(1, 2, 0)
+    plain = weight.to_dense() if weight.is_mkldnn else weight  # bfloat16 on a CPU lies in oneDNN's order
+    return plain.unflatten(1, (heads, -1)).permute(1, 2, 0)

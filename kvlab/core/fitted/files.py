@@ -58,7 +58,8 @@ def model_digest(model: nn.Module) -> str:
 def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, values) of every parameter, including those offloaded to disk or host."""
     for name, parameter in model.named_parameters():
-        yield name, _at_rest(model, name) if parameter.is_meta else parameter.detach()
+        values = _at_rest(model, name) if parameter.is_meta else parameter.detach()
+        yield name, values.to_dense() if values.is_mkldnn else values
 
 
 def _at_rest(model: nn.Module, name: str) -> torch.Tensor:

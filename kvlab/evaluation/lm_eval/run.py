@@ -153,7 +153,7 @@ def _rows(
             "model": loaded.name,
             "model_digest": model_digest(loaded.model),
             "chat": None if chat is None else canonical_json(chat.settings),
-            "device": device_name(input_device(loaded.model)),
+            "device": device_name(input_device(loaded.model), loaded.rounding_kl),
             "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
         },
     )

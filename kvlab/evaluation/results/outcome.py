@@ -28,6 +28,9 @@ class Loaded(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def rounding_kl(self) -> float | None: ...
+
 
 CacheMaker = Callable[[MethodChoice], CompressedCache]
 

@@ -127,10 +127,16 @@ class Model:
             dtype = "float32" if device == "cpu" else self.dtype
         return BYTES.get(dtype, 4)
 
-    def weight_bytes(self, number: int, load_in: str | None = None) -> int:
-        """Bytes of all weights at `number` bytes each; with `load_in` all but the tables are packed."""
+    def weight_bytes(self, number: int, weights: str | None = None) -> int:
+        """Bytes of all weights at `number` bytes each; in 8 or 4 bit all but the tables, in bf16 all but the embedding.
+
+        An output layer that shares the embedding's table has its own in bf16.
+        """
         tables = min(self.tables, self.parameters)
-        return math.ceil(tables * number + (self.parameters - tables) * PACKED_BYTES.get(load_in or "", number))
+        if weights == "bf16":
+            embedding = self.vocabulary * self.hidden
+            return embedding * number + BYTES["bfloat16"] * (self.parameters - tables + embedding)
+        return math.ceil(tables * number + (self.parameters - tables) * PACKED_BYTES.get(weights or "", number))
 
 
 def find_model(name: str, scale: int = 1) -> Model:
