@@ -19,7 +19,7 @@ from kvlab.common.intervals import mean_over_groups, rank_correlation
 from kvlab.core.assets import asset_path
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.core.method_spec import format_spec
+from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, QUIET, finish
 from kvlab.views.base.view import view
@@ -156,13 +156,14 @@ def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:
 
 def _cells(rows: pd.DataFrame, every: int) -> pd.DataFrame:
     """kvlab's side of `beside_board`; a note where a cell has not `every` task."""
-    presses = _facts()["presses"]
+    presses = [(*parse_spec(spec), press) for spec, press in _facts()["presses"].items()]
     lines = []
     by = ["model", "length", "method", "hyper_parameters", "budget", "question_aware"]
     for (model, length, method, options, budget, aware), cell in rows.groupby(by, sort=False):
-        arm = format_spec(method, json.loads(options or "{}"))
+        chosen = json.loads(options or "{}")
+        arm = format_spec(method, chosen)
         is_full = method == FULL.method
-        known = [press for spec, press in presses.items() if arm == spec or arm.startswith(f"{spec}:")]
+        known = [press for name, needed, press in presses if name == method and needed.items() <= chosen.items()]
         interval = mean_over_groups(cell["score"].tolist(), cell["task"].tolist(), kind="score")
         count = cell["task"].nunique()
         lines.append(

@@ -87,6 +87,20 @@ def test_our_rows_stand_beside_the_boards_of_the_same_tasks(prefix: str) -> None
     assert {0.0, 5 / PROMPTS} <= {shape.x0 for shape in lines}
 
 
+def test_a_composition_stands_beside_its_press_whatever_the_order_of_its_settings() -> None:
+    rows = rows_of({"compose": 12})
+    composed = rows["method"] == "compose"
+    for settings in ('{"allocate":"adakv","score":"compactor"}', '{"score":"compactor","allocate":"adakv","sinks":8}'):
+        frame = beside_board(rows.assign(hyper_parameters=np.where(composed, settings, "{}")), read_board("board"))
+        assert set(frame.loc[~frame["is_board"] & frame["arm"].str.startswith("compose"), "press"]) == {
+            "adakv_compactor"
+        }
+    frame = beside_board(
+        rows.assign(hyper_parameters=np.where(composed, '{"score":"compactor"}', "{}")), read_board("board")
+    )
+    assert "adakv_compactor" not in set(frame.loc[~frame["is_board"], "press"])
+
+
 def test_the_correlation_names_its_methods_and_its_ceiling() -> None:
     found = agreements(beside_board(rows_of(RIGHT), read_board("board")))
     found = found[found["asked"] == 0.25]
