@@ -164,7 +164,7 @@ def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, An
 
 def placement_section() -> dict[str, Any]:
     """Device and number format of the weights."""
-    with st.expander("Device and weights", **in_url("weights")):
+    with st.expander("Device and weights", **in_url("placement_open")):
         return {
             name: st.selectbox(label, list(kinds), **in_url(name), format_func=kinds.__getitem__)
             for name, (label, kinds) in compare_form.PLACEMENTS.items()
