@@ -14,7 +14,7 @@ from app.base.text import code, day_or_time, plain, shorten
 from app.navigation import context_bar as bar
 from app.session import url_state
 from app.session.open_runs import open_cached, run_to_open, runs_root
-from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
+from kvlab.common.formatting import ONE_PROMPT, prompts
 from kvlab.core.errors import UserError
 from kvlab.library import items
 from kvlab.results.sources import Sources
@@ -31,8 +31,8 @@ from kvlab.views.frames.starting_point import Prefer
 def show_run(run: Run) -> None:
     """Put prompt, model, method, budget and changed settings of one run into the bar."""
     label = parse_label(run.record)
-    model = run.record.model.name
-    bar.caption(_prompt_words(run), model_title(model), label.method, label.budget, label.changed, model=model)
+    model = run.record.model
+    bar.caption(_prompt_words(run), model.title, label.method, label.budget, label.changed, model=model.name)
     _prompt_text(run)
 
 
@@ -128,8 +128,8 @@ def current_comparison() -> list[Run]:
     if runs:
         # Put prompt, model, methods, budgets and changed settings of a comparison into the bar.
         changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
-        model = runs[0].record.model.name
-        bar.caption(_prompt_words(runs[0]), model_title(model), runs_words(runs), changed, model=model)
+        model = runs[0].record.model
+        bar.caption(_prompt_words(runs[0]), model.title, runs_words(runs), changed, model=model.name)
         _prompt_text(runs[0])
     return runs
 

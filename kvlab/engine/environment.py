@@ -82,5 +82,6 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=parameters - (table.weight.numel() if is_copied else 0),
         step_weight_bytes=step_weight_bytes(loaded.model),
+        rounding_kl=loaded.rounding_kl,
         **rotation,
     )

@@ -49,7 +49,7 @@ def subject_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequenc
     more = f" and {len(labels) - MOST_RUNS} more" if len(labels) > MOST_RUNS else ""
     prompt = f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens"
     named = ", ".join(labels[:MOST_RUNS]) + more
-    parts = (named, model_title(record.model.name), prompt, place_of(runs, address, without))
+    parts = (named, record.model.title, prompt, place_of(runs, address, without))
     return " · ".join(filter(None, parts))
 
 
@@ -316,7 +316,7 @@ def _origin(runs: Sequence[Run]) -> str:
         (
             f"comparison {record.comparison_id}",
             record.created[:16].replace("T", " "),
-            model_title(record.model.name),
+            record.model.title,
             f"{ONE_PROMPT} of {tokens}",
             record.device,
             versions,

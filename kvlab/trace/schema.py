@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from kvlab.common.formatting import model_title
 from kvlab.core.choice import Bytes, Fraction, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
@@ -102,6 +103,15 @@ class ModelShape(BaseModel):
     unrotated_layers: tuple[int, ...] = Field((), description="layers without rotation in a model with rotation")
     quantization: str = Field("", description="type of the weights in a GGUF file, such as Q4_1; they run in `dtype`")
     checksum: str = Field("", description="SHA-256 of that file")
+    rounding_kl: float | None = Field(
+        None, description="of weights in bf16: KL to float32 with the full cache on a fixed text, nats a token"
+    )
+
+    @property
+    def title(self) -> str:
+        """Its name in headings, with what rounded weights lose."""
+        lost = "" if self.rounding_kl is None else f", weights in bf16 (KL to float32: {self.rounding_kl:.2g})"
+        return model_title(self.name) + lost
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> "ModelShape":

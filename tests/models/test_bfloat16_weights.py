@@ -95,6 +95,8 @@ def test_bytes_are_the_tensors(rounded: LoadedModel) -> None:
     held = sum(weight.numel() * weight.element_size() for weight in rounded.model.parameters())
     assert find_model("mini").weight_bytes(4, "bf16") == pytest.approx(held, rel=0.01)
     assert model_shape(rounded).parameters == model_shape(exact).parameters
+    assert model_shape(exact).title == "mini"
+    assert model_shape(rounded).title == f"mini, weights in bf16 (KL to float32: {rounded.rounding_kl:.2g})"
     assert tensor_bytes(TwoTensor(torch.zeros(3, 4), torch.ones(3, 4))) == 2 * 4 * 12  # as torchao's quantized weights
     assert model_digest(rounded.model) != model_digest(exact.model)  # so rows of both are never one measurement
 

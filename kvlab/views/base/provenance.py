@@ -82,7 +82,7 @@ def of_batch(batch: str, count: int) -> Provenance:
 def of_comparison(runs: Sequence[Run]) -> Provenance:
     """Comparison, model and prompt."""
     record = runs[0].record
-    details = (model_title(record.model.name), _prompt(runs[0]))
+    details = (record.model.title, _prompt(runs[0]))
     return Provenance(f"comparison {record.comparison_id}", details, comparison_id=record.comparison_id)
 
 
