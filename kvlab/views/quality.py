@@ -20,6 +20,8 @@ MOST_WITH_SCORES = 8  # tasks; with more, cells show the rank only
 def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
     """Methods by tasks; each cell shows rank and score, `=` for shared ranks, bold if level with the best.
 
+    The colour is the rank's, darkest for the first: scores of tasks have no common scale, nor direction.
+
     From `kvlab.results.quality_tables.ranks`; a mark's customdata is (task, arm).
     """
     tasks = frame["task"].drop_duplicates().tolist()
@@ -31,23 +33,24 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     by_cell = cells.set_index(["arm", "task"])
     table = {
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
-        for name, default in (("score", np.nan), ("words", ""))
+        for name, default in (("rank", np.nan), ("words", ""))
     }
     x = [words.with_spaces(task) for task in tasks]
     y = [words.arm_text(arm) for arm in arms]
-    low = float(frame["score"].min())
-    high = float(frame["score"].max())
+    last = max(2, len(arms))
+    ticks = sorted({1, (1 + last) // 2, last})
     hover = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
-        z=np.asarray(table["score"], np.float32),
+        z=-np.asarray(table["rank"], np.float32),
         x=x,
         y=y,
         xgap=2,
         ygap=2,
-        zmin=min(0.0, low),
-        zmax=max(1.0, high),
+        zmin=-last,
+        zmax=-1,
         colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
-        colorbar=colour_bar("score", theme),
+        colorbar=colour_bar("rank", theme)
+        | {"tickvals": [-rank for rank in ticks], "ticktext": [str(rank) for rank in ticks]},
         customdata=hover,
         hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )
@@ -66,7 +69,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     figure = finish(
         go.Figure([heat, texts, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
-    return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
+    return figure.update_yaxes(range=[len(arms) - 0.5, -0.5], showgrid=False).update_xaxes(showgrid=False)
 
 
 def _cell(line: pd.Series, shared: bool, with_score: bool) -> str:

@@ -83,6 +83,17 @@ def test_shared_ranks_are_marked_and_level_ones_are_bold():
     assert quality.caption_rank_table(ranks()).endswith("as far as these prompts can tell: keepkv.")
 
 
+def test_the_first_is_darkest_where_more_is_better_and_where_less_is():
+    frame = ranks().query("task == 'needle'")
+    less = frame.assign(task="next_token_kl", score=1 - frame["score"])  # lower is better: the same order
+    heat = quality.rank_table(pd.concat([frame, less], ignore_index=True)).data[0]
+    assert (heat.z[:, 0] == heat.z[:, 1]).all()
+    by_rank = dict(zip(frame["arm"], frame["rank"], strict=True))
+    order = sorted(range(len(heat.y)), key=lambda place: -heat.z[place][0])
+    assert [by_rank[str(heat.y[place])] for place in order] == sorted(by_rank.values())
+    assert heat.zmin <= heat.z.min() and heat.z.max() <= heat.zmax == -1
+
+
 def test_of_many_tasks_a_cell_has_the_rank_alone():
     two = ranks()
     many = pd.concat([two.assign(task=two["task"] + str(number)) for number in range(5)], ignore_index=True)
