@@ -164,13 +164,15 @@ def _cells(rows: pd.DataFrame, every: int) -> pd.DataFrame:
         arm = format_spec(method, chosen)
         is_full = method == FULL.method
         known = [press for name, needed, press in presses if name == method and needed.items() <= chosen.items()]
+        # Without the settings of the board's runs it is another method than their press.
+        others = arm if any(name == method for name, *_ in presses) else method.replace("-", "_")
         interval = mean_over_groups(cell["score"].tolist(), cell["task"].tolist(), kind="score")
         count = cell["task"].nunique()
         lines.append(
             {
                 "series": f"{model_title(model)}, {length:,} tokens",
                 "is_board": False,
-                "press": NO_PRESS if is_full else (known or [method.replace("-", "_")])[0],
+                "press": NO_PRESS if is_full else (known or [others])[0],
                 "arm": arm,
                 "aware": aware,
                 "asked": 1.0 if is_full else budget,

@@ -101,6 +101,15 @@ def test_a_composition_stands_beside_its_press_whatever_the_order_of_its_setting
     assert "adakv_compactor" not in set(frame.loc[~frame["is_board"], "press"])
 
 
+def test_a_method_without_the_settings_of_the_boards_runs_is_not_its_press() -> None:
+    rows = rows_of({"expected-attention": 12})
+    ours = rows["method"] == "expected-attention"
+    settings = {'{"adaptive":true}': False, '{"adaptive":true,"epsilon":0.01}': True}
+    for text, is_press in settings.items():
+        frame = beside_board(rows.assign(hyper_parameters=np.where(ours, text, "{}")), read_board("board"))
+        assert ("expected_attention" in set(frame.loc[~frame["is_board"], "press"])) == is_press
+
+
 def test_the_correlation_names_its_methods_and_its_ceiling() -> None:
     found = agreements(beside_board(rows_of(RIGHT), read_board("board")))
     found = found[found["asked"] == 0.25]

@@ -62,7 +62,7 @@ class ExpectedAttention(DecodeCompression):
         "n_future": "the code's",
         "sinks": "the code's",
         "weight": "the code's: values need not be projected",
-        "epsilon": "the code's; kvpress uses .01 with AdaKV",
+        "epsilon": "the code's; .01, as in kvpress' published runs, finds hidden numbers that 0 loses",
         "adaptive": "the code's; heads compete in the paper's experiments",
         "floor": "AdaKV's own",
         "decode": PROMPT_ONLY,
