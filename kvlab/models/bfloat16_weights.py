@@ -48,10 +48,13 @@ def round_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     """Make every `nn.Linear` a `Bfloat16Linear`, in place.
 
     Returns the mean KL of next tokens, nats, from the weights as they were to these: full cache, `TOKENS` tokens of a
-    book; None if no weight changed its type. Layers that keep their weight in other forms are left alone.
+    book; None if no weight changed its type. Layers that keep their weight in other forms are left alone. Raises
+    UserError for float16.
     """
     layers = [module for module in model.modules() if type(module) is nn.Linear]
-    layers = [layer for layer in layers if layer.weight.dtype in (torch.float32, torch.float16)]
+    if any(layer.weight.dtype == torch.float16 for layer in layers):
+        raise UserError("Weights in bf16 are rounded from float32: add --dtype float32.")
+    layers = [layer for layer in layers if layer.weight.dtype == torch.float32]
     if not layers:
         return None
     text = asset_path(TEXT).read_text(encoding="utf-8")[:CHARACTERS]

@@ -14,6 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import model_digest
 from kvlab.engine.environment import device_name, model_shape, step_weight_bytes, tensor_bytes
 from kvlab.models import bfloat16_weights
+from kvlab.models.fitting.observations import output_projection
 from kvlab.models.info.size import find_model
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import ModelRequest
@@ -23,7 +24,7 @@ MINI = str(asset_path("mini"))
 
 @pytest.fixture
 def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is computed is the same without the instructions, only slower."""
+    """Allow bf16 weights on a processor without bf16 instructions: equal numbers, slower."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
 
 
@@ -108,6 +109,18 @@ def test_without_instructions_or_on_several_devices_it_is_refused(monkeypatch: p
         load_model("mini", "cpu", weights="bf16")
     with pytest.raises(UserError, match="need one device"):
         load_model("mini", "cpu", placement="auto", weights="bf16")
+
+
+def test_float16_is_refused(any_processor: None) -> None:
+    with pytest.raises(UserError, match="add --dtype float32"):
+        load_model("mini", "cpu", "float16", weights="bf16")
+
+
+def test_a_fit_reads_the_output_projection(rounded: LoadedModel) -> None:
+    attention = rounded.model.model.layers[0].self_attn
+    found = output_projection(attention)
+    exact = load_model("mini", "cpu").model.model.layers[0].self_attn.o_proj.weight
+    assert found is not None and torch.equal(found, exact.detach().bfloat16().float())
 
 
 def test_requests_of_before_name_it_load_in() -> None:
