@@ -131,7 +131,10 @@ def projections(loaded: LoadedModel, layers: Sequence[int]) -> Iterator[Tensor |
 def output_projection(module: nn.Module) -> Tensor | None:
     """Output projection (hidden, Hq * d) of an attention module; None if it is quantized or unknown."""
     linear = _output_linear(module)
-    return None if linear is None else linear.weight.detach().float()
+    if linear is None:
+        return None
+    weight = linear.weight.detach()
+    return (weight.to_dense() if weight.is_mkldnn else weight).float()
 
 
 def _output_linear(module: nn.Module) -> nn.Linear | None:
