@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -86,6 +87,7 @@ class Sources:
     shipped: Shipped | None = None
     named: str = ""
     _folder: Folder | None = field(default=None, repr=False, compare=False)  # shared by instances
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def viewer(self) -> str:
@@ -185,10 +187,6 @@ class Sources:
         return self._made[name]
 
     @cached_property
-    def _made(self) -> dict[str, Any]:
-        return {}
-
-    @cached_property
     def benchmarks(self) -> pd.DataFrame:
         """Rows of all benchmark files (`kvlab.bench.rows.SCHEMA` plus `name`, the file's)."""
         return _benchmarks(self.results, _stamps(_files(self.results, BENCH_FOLDER)))
@@ -246,15 +244,20 @@ def _stamps(files: Sequence[Path]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=KEPT_RESULTS)
 def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
-    found = [frame.assign(name=folder.name) for folder in _folders(root) if len(frame := _parts(folder))]
+    found = []
+    for folder in _folders(root):
+        tables = []
+        for path in sorted(folder.rglob("*.parquet")):
+            with suppress(FileNotFoundError):  # an evaluation that starts joins small files
+                tables.append(_table(path, path.stat().st_mtime_ns))
+        # Columns missing in some parts are empty there.
+        frame = pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+        found += [frame.assign(name=folder.name)] if len(frame) else []
     if not found:
         return pd.DataFrame()
     rows = pd.concat(found, ignore_index=True)
-    return _completed(newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows])))
-
-
-def _completed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with empty columns in place of those that shipped and older rows lack."""
+    rows = newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
+    # Empty columns in place of those that shipped and older rows lack.
     lacking = [column for column in ROWS if column.name not in rows]
     return rows.assign(**{column.name: pa.nulls(len(rows), column.type).to_pandas().to_numpy() for column in lacking})
 
@@ -269,20 +272,6 @@ def _folders(root: Path) -> list[Path]:
     """The evaluation folders the current user may see."""
     found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
     return sorted(path for path in found if may_view(root, path.name, "evaluation"))
-
-
-def _parts(folder: Path) -> pd.DataFrame:
-    """All parts of an evaluation as one frame; columns missing in some parts are empty there."""
-    tables = [table for path in sorted(folder.rglob("*.parquet")) for table in _tables(path)]
-    return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
-
-
-def _tables(path: Path) -> list[pa.Table]:
-    """A file's contents; none if it is gone: an evaluation that starts joins small files."""
-    try:
-        return [_table(path, path.stat().st_mtime_ns)]
-    except FileNotFoundError:
-        return []
 
 
 @lru_cache(maxsize=8192)

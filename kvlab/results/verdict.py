@@ -197,7 +197,13 @@ def what_would_change(claim: Claim) -> str:
     if isinstance(claim.settle, Benchmark):
         return "The same benchmark at the paper's own size."
     if found is not None and held is not None:
-        return _more_prompts(found, held) if claim.verdict == OPEN else _moved_mean(found, held)
+        if claim.verdict == OPEN:
+            return _more_prompts(found, held)
+        # How far the mean and its interval are from the nearest bound of the threshold.
+        nearest = min(filter(math.isfinite, held.bounds), key=lambda bound: abs(found.mean - bound))
+        mean, low, high = in_range(found.mean, found.low, found.high)
+        side, end = ("below", low) if found.mean > nearest else ("above", high)
+        return f"Prompts that move the mean from {mean} to {side} {short(nearest)}; the interval now ends at {end}."
     if claim.units and held is not None and claim.verdict != OPEN:
         return f"Values that are {'not ' if claim.verdict == HOLDS else ''}{held.range_words}."
     if _is_universal(claim):
@@ -220,15 +226,13 @@ def prompts_needed(found: Interval, threshold: Threshold) -> float:
 
     The interval shrinks with the root of the number of prompts. Infinite if the mean is on the threshold.
     """
-    ratio = max(_share_of_way(found, bound) for bound in threshold.bounds if math.isfinite(bound))
+    # Length of the interval's half towards each bound, relative to the mean's distance from it.
+    ratio = 0.0
+    for bound in filter(math.isfinite, threshold.bounds):
+        half = found.mean - found.low if found.mean > bound else found.high - found.mean
+        distance = abs(found.mean - bound)
+        ratio = max(ratio, half / distance if distance > 0 and math.isfinite(half) else math.inf)
     return max(LEAST_PROMPTS, math.ceil(found.n * ratio**2)) if math.isfinite(ratio) else math.inf
-
-
-def _share_of_way(found: Interval, bound: float) -> float:
-    """Length of the interval's half towards the bound, relative to the mean's distance from it."""
-    half = found.mean - found.low if found.mean > bound else found.high - found.mean
-    distance = abs(found.mean - bound)
-    return half / distance if distance > 0 and math.isfinite(half) else math.inf
 
 
 def _more_prompts(found: Interval, held: Threshold) -> str:
@@ -242,14 +246,6 @@ def _more_prompts(found: Interval, held: Threshold) -> str:
     more = prompts(max(1, int(needed) - found.n)).replace("prompt", "more prompt")
     becomes = HOLDS if held.bounds[0] < found.mean < held.bounds[1] else FAILS
     return f"About {more}, if the mean stays at {short(found.mean)}: then it {becomes}."
-
-
-def _moved_mean(found: Interval, held: Threshold) -> str:
-    """How far the mean and its interval are from the nearest bound of the threshold."""
-    nearest = min(filter(math.isfinite, held.bounds), key=lambda bound: abs(found.mean - bound))
-    mean, low, high = in_range(found.mean, found.low, found.high)
-    side, end = ("below", low) if found.mean > nearest else ("above", high)
-    return f"Prompts that move the mean from {mean} to {side} {short(nearest)}; the interval now ends at {end}."
 
 
 def judge_universal(broken: int, basis: Basis) -> Verdict:

@@ -28,10 +28,7 @@ MASSES = (
 HARDLY = 1e-4  # a share of attention that is told as hardly any
 
 
-@keep_by_run(8)
-def fates_of_span(run: Run, span: tuple[int, int], step: int | None = None) -> pd.DataFrame:
-    """`frames.autopsy.autopsy`."""
-    return frames.autopsy(run, span, step)
+fates_of_span = keep_by_run(8)(frames.autopsy)
 
 
 @keep_by_run(4)

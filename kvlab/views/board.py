@@ -112,7 +112,9 @@ def lay_out(
     across = list(range(len(columns)))
     figure.update_xaxes(side="top", tickvals=across, ticktext=columns, range=[-0.5, len(columns) - 0.5], **look)
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), **look)
-    figure.update_yaxes(ticktext=row_names(cells, rows))
+    without_budget = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
+    names = [f"{row} ({OWN_BUDGET})" if row in without_budget else row for row in rows]
+    figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in names])
     figure.layout.meta = {**(figure.layout.meta or {}), KEEPS_HEIGHT: True}
 
 
@@ -123,23 +125,13 @@ def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
     """
     without_budget = cells["column"] == OWN_BUDGET
     rows = pd.concat([cells.loc[~without_budget, "row"], cells.loc[without_budget, "row"]]).drop_duplicates().tolist()
-    columns = budgets_in_order(cells[~without_budget]) or [OWN_BUDGET]
+    # Budgets by the median live bytes of their runs.
+    sizes = cells["live_ratio"].astype(float).fillna(np.inf)[~without_budget].groupby(cells["column"], sort=False)
+    columns = sizes.median().sort_values().index.tolist() or [OWN_BUDGET]
     spans = np.where(without_budget, len(columns), 1)
     middle = (len(columns) - 1) / 2
     x = [middle if alone else columns.index(name) for name, alone in zip(cells["column"], without_budget, strict=True)]
     return cells.assign(x=x, y=[rows.index(name) for name in cells["row"]], span=spans), rows, columns
-
-
-def row_names(cells: pd.DataFrame, rows: list[str]) -> list[str]:
-    """Row labels; methods without a budget are marked as such."""
-    without_budget = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
-    return ["<br>".join(textwrap.wrap(f"{row} ({OWN_BUDGET})" if row in without_budget else row, 16)) for row in rows]
-
-
-def budgets_in_order(cells: pd.DataFrame) -> list[str]:
-    """The columns sorted by the median live bytes of their runs."""
-    size = cells["live_ratio"].astype(float).fillna(np.inf)
-    return cells.assign(size=size).groupby("column", sort=False)["size"].median().sort_values().index.tolist()
 
 
 @answers_of_runs.caption
@@ -188,21 +180,6 @@ def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | Non
     )
 
 
-def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
-    """What is left of the fact in the head that reads it, or in all heads."""
-    if reader is not None:
-        here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
-        if len(here):
-            share = words.part(1 - float(here["dropped"].iloc[0]))
-            return f"The head that reads the needed text most still holds {share} of it."
-    held = f"over all heads, {words.part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
-    if reader is None:
-        return words.sentence(
-            f"{held}; to know which head reads it, the full cache must answer, recorded at level full"
-        )
-    return words.sentence(held)
-
-
 @view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")
 def fact_of_run(run: Run) -> pd.DataFrame:
     """The fate of the fact in every head when the answer was written: `with_reader`.
@@ -237,8 +214,19 @@ def draw_fact(frame: pd.DataFrame, theme: Theme, run: Run, fate: str = "kept") -
 
 @fact_of_run.caption
 def describe_fact(frame: pd.DataFrame) -> str:
+    """What is left of the fact in the head that reads it, or in all heads."""
     reader = frame.attrs["reader"]
-    return caption_fact_by_head(frame, None if reader is None else pd.Series(reader), frame.attrs["moment"])
+    if reader is not None:
+        here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
+        if len(here):
+            share = words.part(1 - float(here["dropped"].iloc[0]))
+            return f"The head that reads the needed text most still holds {share} of it."
+    held = f"over all heads, {words.part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
+    if reader is None:
+        return words.sentence(
+            f"{held}; to know which head reads it, the full cache must answer, recorded at level full"
+        )
+    return words.sentence(held)
 
 
 def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:

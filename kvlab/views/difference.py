@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.lines import Line, add_lines
-from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
+from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_look, pick
 from kvlab.views.base.template import along_text, finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import near, part, visible
@@ -136,7 +136,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
 
     Grey marks tokens in neither. Two runs of one method differ in hue here.
     """
-    a, b = (method_hue(method) for method in (method_a, method_b))
+    a, b = (method_look(method)[0] for method in (method_a, method_b))
     if a == "grey":
         a = _far_from("grey", b)
     if b == "grey" or _family(a) == _family(b):
@@ -147,7 +147,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
 def changed_hues(method_a: str, method_b: str) -> str:
     """One sentence if a run has another colour here than in other figures; "" if none has."""
     shown = zip("AB", (method_a, method_b), hues_of(method_a, method_b), strict=True)
-    changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_hue(method)]
+    changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_look(method)[0]]
     if not changed:
         return ""
     verb = "has" if len(changed) == 1 else "have"

@@ -1,7 +1,6 @@
 """Merges into one slot: the river of its tokens, and how much of each is left in it after further merges."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -80,16 +79,19 @@ def merge_sankey(
     texts = {slot: slot_text, **dict(zip(shown["target"], shown["target_text"], strict=True))}
     texts |= dict(zip(shown["source"], shown["source_text"], strict=True))
     labels = [token_label(position, texts[position], 16) for position in positions]
-    links = shown[["source", "target"]].assign(
-        width=_sizes(shown, width), words=[_merge(row) for row in shown.to_dict("records")]
-    )
+    words = [
+        f"{row['kind']} at step {row['step']}, carrying {plural(row['votes'], 'token')}<br>"
+        f"key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
+        for row in shown.to_dict("records")
+    ]
+    links = shown[["source", "target"]].assign(width=_sizes(shown, width), words=words)
     if len(others):
         labels.append(plural(len(others), "other"))
         positions.append(REST)
         # Skip what flows through another of the others: it is already counted there.
         outer = others[~others["target"].isin(others["source"])]
-        words = f"{plural(len(others), 'token')} with narrower ribbons"
-        links.loc[len(links)] = [REST, slot, float(_sizes(outer, width).sum()), words]
+        rest = f"{plural(len(others), 'token')} with narrower ribbons"
+        links.loc[len(links)] = [REST, slot, float(_sizes(outer, width).sum()), rest]
     place = {position: index for index, position in enumerate(positions)}
     pivot = pick(STATE_COLOURS["pivot"], theme)
     absorbed = pick(STATE_COLOURS["absorbed"], theme)
@@ -146,18 +148,20 @@ def describe_river(frame: pd.DataFrame) -> str:
     return f"This slot stands for {len(frame) + 1:,} tokens: its own and {len(frame):,} merged into it.{drawn}"
 
 
-def _merge(row: dict[str, Any]) -> str:
-    carried = f"{row['kind']} at step {row['step']}, carrying {plural(row['votes'], 'token')}"
-    return f"{carried}<br>key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
-
-
 @view("half_life", title="What is left of a token in its slot", needs="full", page="cache")
 def decay(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """`decay_by_merges` of one head; raises UserError if no slot was merged twice."""
-    frame = decay_by_merges(*influence_of(run, layer, head))
-    if len(frame) < 2:
+    """Share of a token left in its slot: columns merges, low (quartile), share (median), high, tokens.
+
+    Covers every (step, token) of one head still alive. Raises UserError if no slot was merged twice.
+    """
+    share, merges = influence_of(run, layer, head)
+    merged = (np.nan_to_num(share) > 0) & (merges > 0)
+    groups = pd.Series(share[merged]).groupby(merges[merged])
+    quarters = groups.quantile([0.25, 0.5, 0.75]).unstack()
+    if len(quarters) < 2:
         raise UserError("No slot of this head was merged more than once, so nothing fades step by step here.")
-    return frame
+    quarters.columns = ["low", "share", "high"]
+    return quarters.assign(tokens=groups.size()).rename_axis("merges").reset_index()
 
 
 @decay.figure
@@ -311,51 +315,29 @@ def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.nd
     by_step = {int(step): group for step, group in events.groupby("step")}
     for row, step in enumerate(lineage.steps.tolist()):
         if (group := by_step.get(step)) is not None:
-            share, passed, owner = _apply(group, share, passed, owner)
+            # As in the lineage, of several targets follow the one with the largest weight.
+            main = group.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
+            source = main["source"].to_numpy(np.int64)
+            target = main["target"].to_numpy(np.int64)
+            # What the sources leave of each target, and what of each source goes over to its target.
+            joined = group[group["target"] >= 0]
+            factor = np.ones(tokens)
+            np.subtract.at(factor, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
+            factor = factor.clip(0, 1)
+            factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
+            moved = np.zeros(tokens, bool)
+            moved[joined["target"].to_numpy(np.int64)] = True
+            moved[source] = target >= 0
+            goes = np.arange(tokens)
+            goes[source] = target
+            held = owner >= 0
+            at = owner.clip(0)
+            share = np.where(held, share * factor[at], 0.0)
+            passed = passed + (held & moved[at])
+            owner = np.where(held, goes[at], -1)
         shares[row] = np.where(lineage.birth <= step, share, np.nan)
         merges[row] = passed
     return shares, merges
-
-
-def _apply(
-    group: pd.DataFrame, share: np.ndarray, passed: np.ndarray, owner: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    tokens = len(share)
-    # As in the lineage, of several targets follow the one with the largest weight.
-    main = group.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
-    joined = group[group["target"] >= 0]
-    remaining = np.ones(tokens)
-    np.subtract.at(remaining, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
-    takes = np.zeros(tokens, bool)
-    takes[joined["target"].to_numpy(np.int64)] = True
-    source = main["source"].to_numpy(np.int64)
-    target = main["target"].to_numpy(np.int64)
-    factor = remaining.clip(0, 1)
-    goes = np.arange(tokens)
-    factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
-    goes[source] = target
-    moved = takes.copy()
-    moved[source] = target >= 0
-    held = owner >= 0
-    at = owner.clip(0)
-    share = np.where(held, share * factor[at], 0.0)
-    passed = passed + (held & moved[at])
-    return share, passed, np.where(held, goes[at], -1)
-
-
-def decay_by_merges(share: np.ndarray, merges: np.ndarray) -> pd.DataFrame:
-    """Share of a token left in its slot: columns merges, low (quartile), share (median), high, tokens.
-
-    Covers every (step, token) still alive; arguments come from `influence`.
-    """
-    alive = np.nan_to_num(share) > 0
-    table = pd.DataFrame({"merges": merges[alive], "share": share[alive]})
-    groups = table[table["merges"] > 0].groupby("merges")["share"]
-    quarters = groups.quantile([0.25, 0.5, 0.75]).unstack()
-    if quarters.empty:
-        return pd.DataFrame(columns=["merges", "low", "share", "high", "tokens"])
-    quarters.columns = ["low", "share", "high"]
-    return quarters.assign(tokens=groups.size()).reset_index()
 
 
 def half_life(decay: pd.DataFrame) -> float:

@@ -62,20 +62,6 @@ def _slack(memory: pd.DataFrame) -> dict[str, pd.Series]:
     return {"slack": slack, "block": block, "room": room, "padding": slack - room}
 
 
-def layer_bytes_frame(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFrame:
-    """Bytes of every layer after `step`: columns layer, live, full (computed) and those of the slack.
-
-    For a layer with quantised slots also codes, scales and native (everything else allocated); else NaN.
-    """
-    here = memory[memory["step"] == step]
-    full = here["logical_tokens"] * full_bytes_per_token(record)
-    table = {"layer": here["layer"], "live": here["live_bytes"], **_slack(here), "full": full}
-    if "codes_bytes" in here:
-        codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
-        table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}
-    return pd.DataFrame(table).reset_index(drop=True)
-
-
 @view("recording_cost", title="Decode rate, recording off and on", page="cost")
 def instrument_cost_frame(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run, not rounded: label, level, and decode rates without and with recording.
@@ -101,12 +87,24 @@ memory_by_use = view("memory", title="Bytes by use", needs="light", page="cost",
 memory_by_step = view("memory_lines", title="Bytes of the cache", needs="light", page="cost", by_step=True)(
     lambda run: over_steps(run.memory, run.record)
 )
-memory_by_layer = view("layer_bytes", title="Bytes of each layer", needs="light", page="cost")(
-    lambda run, step=0: layer_bytes_frame(run.memory, run.record, step)
-)
 slots_of_heads = view("slots_by_head", title="Slots of each head", needs="light", page="attention")(
     lambda run, step=None: budgets_by_layer(run.steps, step)
 )
+
+
+@view("layer_bytes", title="Bytes of each layer", needs="light", page="cost")
+def memory_by_layer(run: Run, step: int = 0) -> pd.DataFrame:
+    """Bytes of every layer after `step`: columns layer, live, full (computed) and those of the slack.
+
+    For a layer with quantised slots also codes, scales and native (everything else allocated); else NaN.
+    """
+    here = run.memory[run.memory["step"] == step]
+    full = here["logical_tokens"] * full_bytes_per_token(run.record)
+    table = {"layer": here["layer"], "live": here["live_bytes"], **_slack(here), "full": full}
+    if "codes_bytes" in here:
+        codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
+        table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}
+    return pd.DataFrame(table).reset_index(drop=True)
 
 
 @memory_by_step.figure

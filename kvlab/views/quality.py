@@ -28,18 +28,23 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     arms = frame["arm"].drop_duplicates().tolist()
     shared = frame.groupby(["task", "rank"])["arm"].transform("size") > 1
     few = len(tasks) <= MOST_WITH_SCORES
-    lines = zip(frame.iterrows(), shared, strict=True)
-    cells = frame.assign(words=[_cell(line, same, few) for (_, line), same in lines])
-    by_cell = cells.set_index(["arm", "task"])
+    written = []
+    hover = []
+    for (_, line), same in zip(frame.iterrows(), shared, strict=True):
+        rank = f"{int(line['rank'])}{'=' if same else ''}"
+        text = f"{rank} · {words.number(line['score'])}" if few else rank
+        written.append(f"<b>{text}</b>" if line["level"] else text)
+        stands = LEVEL if line["level"] else f"behind the best by {line_text(line, 'behind')}"
+        hover.append(f"rank {int(line['rank'])}, score {line_text(line)}, {stands}")
+    by_cell = frame.assign(words=written, hover=hover).set_index(["arm", "task"])
     table = {
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
-        for name, default in (("rank", np.nan), ("words", ""))
+        for name, default in (("rank", np.nan), ("words", ""), ("hover", "not evaluated"))
     }
     x = [words.with_spaces(task) for task in tasks]
     y = [words.arm_text(arm) for arm in arms]
     last = max(2, len(arms))
     ticks = sorted({1, (1 + last) // 2, last})
-    hover = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
         z=-np.asarray(table["rank"], np.float32),
         x=x,
@@ -51,16 +56,16 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
         colorbar=colour_bar("rank", theme)
         | {"tickvals": [-rank for rank in ticks], "ticktext": [str(rank) for rank in ticks]},
-        customdata=hover,
+        customdata=table["hover"],
         hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )
     texts = cell_text(heat, table["words"])
     marks = go.Scatter(
-        x=[words.with_spaces(task) for task in cells["task"]],
-        y=[words.arm_text(arm) for arm in cells["arm"]],
+        x=[words.with_spaces(task) for task in frame["task"]],
+        y=[words.arm_text(arm) for arm in frame["arm"]],
         mode="markers",
         marker={"size": 26, "opacity": 0.0},
-        customdata=cells[["task", "arm"]].to_numpy().tolist(),
+        customdata=frame[["task", "arm"]].to_numpy().tolist(),
         hoverinfo="none",
         showlegend=False,
     )
@@ -70,20 +75,6 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         go.Figure([heat, texts, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
     return figure.update_yaxes(range=[len(arms) - 0.5, -0.5], showgrid=False).update_xaxes(showgrid=False)
-
-
-def _cell(line: pd.Series, shared: bool, with_score: bool) -> str:
-    rank = f"{int(line['rank'])}{'=' if shared else ''}"
-    text = f"{rank} · {words.number(line['score'])}" if with_score else rank
-    return f"<b>{text}</b>" if line["level"] else text
-
-
-def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
-    if (arm, task) not in cells.index:
-        return "not evaluated"
-    line = cells.loc[(arm, task)]
-    stands = LEVEL if line["level"] else f"behind the best by {line_text(line, 'behind')}"
-    return f"rank {int(line['rank'])}, score {line_text(line)}, {stands}"
 
 
 def caption_rank_table(frame: pd.DataFrame) -> str:
@@ -196,7 +187,9 @@ def ours_beside_theirs(
     figure = go.Figure()
     for arm in arms:
         group = frame[frame["method"] == arm]
-        across = [_words(line) for line in group.to_dict("records")]
+        metric = group["metric"].where(group["metric"] != "its own", "")
+        columns = zip(group["dataset"], metric, group["budget"], strict=True)
+        across = [" ".join(filter(None, names)) for names in columns]
         look = {"color": styles[arm].colour, "size": 9}
         figure.add_scatter(
             x=across,
@@ -221,11 +214,6 @@ def ours_beside_theirs(
             )
     x = f"dataset and budget (filled: ours; open: the paper's {theirs[0]})" if theirs else "dataset and budget"
     return finish(figure, title=title, x=x, y="score", theme=theme, height=460)
-
-
-def _words(line: dict[str, object]) -> str:
-    metric = "" if line["metric"] == "its own" else f" {line['metric']}"
-    return f"{line['dataset']}{metric} {line['budget']}".strip()
 
 
 def caption_ours_beside_theirs(frame: pd.DataFrame) -> str:

@@ -235,38 +235,33 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
-    """Right of n, and if there is room the live bytes and the two KLs."""
-    words: list[dict[str, Any]] = []
+    """Right of n, and if there is room the interval, the live bytes and the two KLs."""
+    words = []
     for row in cells.itertuples():
-        main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
-        half = row.span / 2 - 0.06
-        left = row.x - half
-        right = row.x + half
-        words.append(_text(left, row.y - 0.33, "left", main, INK[theme], 13))
+        main = f"<b>{row.right} of {row.n}</b> right" if row.n else "not finished"
+        left = row.x - row.span / 2 + 0.06
+        right = row.x + row.span / 2 - 0.06
+        if row.n > 1 and columns <= ROOMY:
+            main += f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
+        words.append((left, row.y - 0.33, "left", main, 13))
         if columns <= ROOMY:
             size = bytes_text(row, SIZE_LIMIT if columns > row.span else 1000)
-            words.append(_text(right, row.y - 0.33, "right", size, INK[theme], 12))
-            words.append(_text(left, row.y - 0.11, "left", _closeness(row), INK[theme], 12))
-    return [word for word in words if word["text"]]
-
-
-def _interval(row: Any, columns: int) -> str:
-    """The interval after the count, if there is room and more than one prompt."""
-    if row.n < 2 or columns > ROOMY:
-        return ""
-    return f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
-
-
-def _text(x: float, y: float, anchor: str, text: str, colour: str, size: int) -> dict[str, Any]:
-    font = {"size": size, "color": colour}
-    return {"x": x, "y": y, "text": text, "xanchor": anchor, "showarrow": False, "font": font}
-
-
-def _closeness(row: Any) -> str:
-    if pd.isna(row.mean_kl):
-        return ""
-    here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
-    return f"KL {here}{number(row.mean_kl, 2)} all"
+            here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
+            distances = "" if pd.isna(row.mean_kl) else f"KL {here}{number(row.mean_kl, 2)} all"
+            words.append((right, row.y - 0.33, "right", size, 12))
+            words.append((left, row.y - 0.11, "left", distances, 12))
+    return [
+        {
+            "x": x,
+            "y": y,
+            "text": text,
+            "xanchor": anchor,
+            "showarrow": False,
+            "font": {"size": size, "color": INK[theme]},
+        }
+        for x, y, anchor, text, size in words
+        if text
+    ]
 
 
 def _told(row: Any) -> str:

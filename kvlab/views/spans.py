@@ -85,10 +85,19 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     customdata of every cell begins with run id and first token of the span.
     """
     cells, columns, rows = _in_grid(frame)
-    figure = go.Figure([_grounds(cells, theme), *_strips(cells, theme)])
+    # Each card has the colour of the share kept whole.
+    look = {"color": _colours(cells, theme), "line": {"width": 0}}
+    hovers = [[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()]
+    figure = go.Figure([_cards(cells, look, hovers), *_strips(cells, theme)])
     answers = _answer_rows(cells, len(rows))
     if len(answers):
-        figure.add_trace(_answer_grounds(answers, theme))
+        colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
+        look = {
+            "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
+            "line": {"color": colours, "width": 1.5},
+        }
+        hovers = [[line.name, f"{line.name}: {line.words}"] for line in answers.itertuples(index=False)]
+        figure.add_trace(_cards(answers, look, hovers))
     if cells["first_dead"].any():
         look = {
             "symbol": "square-open",
@@ -185,17 +194,17 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
     return names
 
 
-def _grounds(cells: pd.DataFrame, theme: palette.Theme) -> go.Bar:
-    """A clickable card behind each cell, in the colour of the share kept whole."""
+def _cards(cells: pd.DataFrame, look: dict[str, Any], hovers: list[list[Any]]) -> go.Bar:
+    """A clickable card behind each cell; the last of its `hovers` is its text, all are its customdata."""
     return go.Bar(
         x=cells["x"],
         y=[HEIGHT] * len(cells),
         base=cells["y"] - HEIGHT / 2,
         width=WIDTH,
         showlegend=False,
-        marker={"color": _colours(cells, theme), "line": {"width": 0}},
-        customdata=[[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>",
+        marker=look,
+        customdata=hovers,
+        hovertemplate=f"%{{customdata[{len(hovers[0]) - 1}]}}<extra></extra>",
         **no_fading(),
     )
 
@@ -245,24 +254,6 @@ def _answer_rows(cells: pd.DataFrame, below: int) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["name", "x", "y", "kind", "words"])
 
 
-def _answer_grounds(answers: pd.DataFrame, theme: palette.Theme) -> go.Bar:
-    colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
-    return go.Bar(
-        x=answers["x"],
-        y=[HEIGHT] * len(answers),
-        base=answers["y"] - HEIGHT / 2,
-        width=WIDTH,
-        showlegend=False,
-        marker={
-            "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
-            "line": {"color": colours, "width": 1.5},
-        },
-        customdata=answers[["name", "words"]].to_numpy(),
-        hovertemplate="%{customdata[0]}: %{customdata[1]}<extra></extra>",
-        **no_fading(),
-    )
-
-
 def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: palette.Theme) -> list[dict[str, Any]]:
     """The share kept whole in each cell with the mark of its rule, and the words of the answers, where they fit."""
     pixels = PAGE_PIXELS / columns
@@ -272,7 +263,10 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: pa
     written = []
     for cell, colour in zip(cells.itertuples(), _colours(cells, theme), strict=True):
         mark = "" if pd.isna(cell.obeyed) else " ✓" if cell.obeyed else " ✗"
-        text = f"{_short(cell.kept)}{unit if pixels >= 1.5 * ROOMY or not mark else ''}{mark}"
+        # With a decimal under 10, so that one sees which cells are under 5.
+        digits = 0 if cell.kept == 0 or cell.kept >= 0.0995 else 1
+        share = "<0.1" if 0 < cell.kept < 0.0005 else f"{100 * cell.kept:.{digits}f}"
+        text = f"{share}{unit if pixels >= 1.5 * ROOMY or not mark else ''}{mark}"
         ground = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
         written.append((cell.x, cell.y - 0.13, text, ink_on(ground)))
     for line in answers.itertuples():
@@ -283,13 +277,6 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: pa
         {"x": x, "y": y, "text": text, "showarrow": False, "font": {"size": 12, "color": colour}}
         for x, y, text, colour in written
     ]
-
-
-def _short(share: float) -> str:
-    """A percentage without its unit; with a decimal under 10, so that one sees which cells are under 5."""
-    if 0 < share < 0.0005:
-        return "<0.1"
-    return f"{100 * share:.0f}" if share == 0 or share >= 0.0995 else f"{100 * share:.1f}"
 
 
 def _outlines(cells: pd.DataFrame, theme: palette.Theme) -> list[dict[str, Any]]:

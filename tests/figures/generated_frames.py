@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.papers.kvmerger.merging_sets import Walkthrough
+from kvlab.views.board import with_reader
 from kvlab.views.frames.repeats import Batch
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
@@ -181,7 +182,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view compare.memory_over_steps": _frame("label:l live_bytes:v", step=3, full_bytes=2.0, method="some"),
     "view compare.slots_by_layer": _frame("label:g live_slots:n"),
     "view board.board": lambda values: (_board(values),),
-    "view board.fact_by_head": lambda values: (*_heads("dropped:s")(values), None),
+    "view board.describe_fact": lambda values: (with_reader(*_heads("dropped:s")(values), pd.DataFrame(), ""),),
     "view repeats.board": _batch,
     "view trade_off.quality_against_bytes": _points,
     "view lost_heads.lost_heads": _lost_heads,
@@ -213,7 +214,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view similarity.similarity_band": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
     "view similarity.similarity_wall": _frame("near:s far:s"),
     "view similarity.describe_similarity_of_heads": _frame("layer:p mean:s near:s far:s"),
-    "view similarity.describe_similarity_of_head": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
     "view similarity.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
     "view heads.heads_plane": _frame("group:p"),
     "view heads.groups_by_head": _frame("layer:p group:n"),

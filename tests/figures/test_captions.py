@@ -35,7 +35,7 @@ for _file in PAPERS.rglob("*.py"):
         MODULES[" ".join(("papers", *_parts))] = import_module(".".join(("kvlab.papers", *_parts)))
 # Sentences that join another caption, or stand below a table.
 # Of several prompts: with their frames in `tests/views`.
-OF_BATCHES = {"describe_answers", "describe_fact"}
+OF_BATCHES = {"describe_answers"}
 REMARKS = {"caption_beyond_budget", "caption_unequal_bytes", "caption_references", "caption_significance"}
 PRIVATE = re.compile(
     r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"

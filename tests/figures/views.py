@@ -46,17 +46,17 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
 def _of_bound(run: Run) -> Iterator[Drawn]:
     table = bound.bound_by_head_frame(run, (0, 1))
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
-    for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
+    for name, frame in (("bound head", one), ("bound medians", bound.bound_medians(run, (0, 1)))):
         caption = bound.caption_sag_against_bound(frame)
         yield name, lambda theme, frame=frame: bound.sag_against_bound(frame, theme), caption, frame
-    summary = bound.heads_summary(table)
+    summary = bound.bound_of_heads(run, (0, 1))
     for measure in bound.MEASURES:
         caption = bound.caption_bound_by_head(summary, measure)
         yield measure, lambda theme, m=measure: bound.bound_by_head(summary, theme, m), caption, summary
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:
-    picture, table = regret.regret_map_frame(run.steps), regret.regret_over_steps_frame(run.steps, run.tokens)
+    picture, table = regret.regret_by_layer(run), regret.regret_over_steps_frame(run.steps, run.tokens)
     yield (
         "regret map",
         lambda theme: regret.regret_map(picture, theme, 9),
@@ -79,7 +79,7 @@ def _of_attention(a: Run) -> Iterator[Drawn]:
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
     caption = wall_figures.caption_attention_along_text(masses)
-    yield "attention", lambda theme: wall_figures.attention_along_text(masses, theme), caption, masses
+    yield "attention", lambda theme: wall_figures.attention_along_text(masses, theme, 0, 1), caption, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:
@@ -100,11 +100,12 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
     yield "board", lambda theme: boards.board(frame, theme), boards.caption_board(frame), frame
     heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
-    for at in (None, readers.iloc[0]):
-        place = None if at is None else (int(at["layer"]), int(at["head"]))
+    for at in (readers.iloc[:0], readers):
+        place = (int(at["layer"].iloc[0]), int(at["head"].iloc[0])) if len(at) else None
+        caption = boards.describe_fact(boards.with_reader(heads_of.copy(), at, ""))
         for fate in facts.FATES:
             draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
-            yield f"fact {fate}", draw, boards.caption_fact_by_head(heads_of, at), heads_of
+            yield f"fact {fate}", draw, caption, heads_of
 
 
 def _of_restored(run: Run) -> Iterator[Drawn]:
@@ -156,7 +157,7 @@ def _of_heads(run: Run) -> Iterator[Drawn]:
 def _of_cost(run: Run) -> Iterator[Drawn]:
     stack = memory.memory_stack_frame(run.memory, run.record)
     yield "stack", lambda theme: memory.memory_stack(stack, theme), memory.caption_memory_stack(stack), stack
-    layers = memory.layer_bytes_frame(run.memory, run.record, 7)
+    layers = memory.memory_by_layer(run, 7)
     yield "layers", lambda theme: memory.layer_bytes(layers, theme), memory.caption_layer_bytes(layers), layers
     timed = Run(run.path, run.record.model_copy(update={"recorded_tokens_per_second": 20.0}))
     table = memory.instrument_cost_frame([timed, run])

@@ -141,8 +141,28 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
     A hyper-parameter is compared only among runs of the same method. The full cache is ignored.
     """
     runs = [record for record in records if record.method != FULL.method]
-    known = [_settings_of(record) for record in runs]
-    rows = {name: [one[name] for one in known] for name in (known[0] if known else {})}
+    # The settings every run has.
+    known = [
+        {
+            "method": record.method,
+            "budget": Budget(record.budget).description,
+            "preset": record.preset,
+            "tokens kept by force": _value_text(list(record.force_keep)),
+            "restored": _value_text(record.returned.model_dump() if record.returned else None),
+            "decides every": f"{record.compress_every} steps",
+            "new tokens": str(record.max_new_tokens),
+            "seed": str(record.seed),
+            "recorded": record.level,
+            "model": record.model.name,
+            "type": record.model.dtype,
+            "chat template": _value_text(record.chat),
+            "loading": _value_text(record.loading),
+            "device": record.device,
+            **{f"version of {name}": version for name, version in record.versions.items()},
+        }
+        for record in runs
+    ]
+    rows: dict[str, list[str]] = {name: [one[name] for one in known] for name in (known[0] if known else {})}
     for method in dict.fromkeys(record.method for record in runs):
         names = dict.fromkeys(name for record in runs if record.method == method for name in record.hyper_parameters)
         rows |= {
@@ -156,27 +176,6 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
         changed["model"] = [*map(model_title, models)]
     table = pd.DataFrame(list(changed.values()), columns=distinct_names(runs), index=list(changed))
     return table.rename_axis("setting")
-
-
-def _settings_of(record: RunRecord) -> dict[str, str]:
-    """The settings every run has."""
-    return {
-        "method": record.method,
-        "budget": Budget(record.budget).description,
-        "preset": record.preset,
-        "tokens kept by force": _value_text(list(record.force_keep)),
-        "restored": _value_text(record.returned.model_dump() if record.returned else None),
-        "decides every": f"{record.compress_every} steps",
-        "new tokens": str(record.max_new_tokens),
-        "seed": str(record.seed),
-        "recorded": record.level,
-        "model": record.model.name,
-        "type": record.model.dtype,
-        "chat template": _value_text(record.chat),
-        "loading": _value_text(record.loading),
-        "device": record.device,
-        **{f"version of {name}": version for name, version in record.versions.items()},
-    }
 
 
 def _value_text(value: object) -> str:

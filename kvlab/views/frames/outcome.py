@@ -61,7 +61,8 @@ STATES = {"running": "writing", "complete": "ended", "cancelled": "cancelled", "
 
 def own_texts(runs: Sequence[Run]) -> LiveTexts:
     """The texts of a comparison's runs, as they were shown while they were written."""
-    reference = next((ids for run in runs if (ids := _ids(run, "forced"))), [])
+    forced = (run.tokens[run.tokens["phase"] == "forced"].sort_values("position") for run in runs)
+    reference = next((tokens["id"].tolist() for tokens in forced if len(tokens)), [])
     return LiveTexts(texts=tuple(_text(run, reference) for run in runs))
 
 
@@ -88,8 +89,3 @@ def _text(run: Run, reference: Sequence[int]) -> LiveText:
         left_token=0 if first is None else first + 1,
         held=held,
     )
-
-
-def _ids(run: Run, phase: str) -> list[int]:
-    tokens = run.tokens[run.tokens["phase"] == phase].sort_values("position")
-    return tokens["id"].tolist()

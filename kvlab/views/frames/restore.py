@@ -131,24 +131,17 @@ def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
     words = quote_tokens(run, tokens)
     try:
-        fates = fates_of(run, tokens, layer, head)
+        # At the prompt's end, and later.
+        fates = [fact_fates(run, np.array(sorted(tokens)), at) for at in (0, run.record.max_new_tokens)]
     except UserError:
         return f"layer {layer} head {head} lost {words}"
-    for step, when in ((0, "when the prompt was compressed"), (1, "while decoding")):
+    for table, when in zip(fates, ("when the prompt was compressed", "while decoding"), strict=True):
+        here = table[(table["layer"] == layer) & (table["head"] == head)]
         for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
-            gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
+            gone = tuple(here.loc[here["fate"] == fate, "token"])
             if gone:
                 return f"layer {layer} head {head} {did} {quote_tokens(run, gone)} {when}"
     return f"{words} left all but a few heads"
-
-
-def fates_of(run: Run, tokens: tuple[int, ...], layer: int, head: int) -> pd.DataFrame:
-    """Columns token, fate, step (0 at the prompt's end, 1 later) of one head. Raises UserError without events."""
-    parts = []
-    for step, at in ((0, 0), (1, run.record.max_new_tokens)):
-        fates = fact_fates(run, np.array(sorted(tokens)), at)
-        parts.append(fates[(fates["layer"] == layer) & (fates["head"] == head)].assign(step=step))
-    return pd.concat(parts, ignore_index=True)[["token", "fate", "step"]]
 
 
 def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:

@@ -30,11 +30,6 @@ class Speed:
         return statistics.median(self.readings) if self.readings else None
 
     @property
-    def scattered(self) -> bool:
-        """Whether the readings vary so much that the machine must have been busy."""
-        return _scatter(self.readings) > SCATTERED
-
-    @property
     def doubt(self) -> str:
         """Why the rate is unreliable; "" if it is not."""
         return _doubt(self.readings)
@@ -74,7 +69,7 @@ class Speed:
         count = len(self.readings)
         middle, *bounds = in_range(statistics.median(self.readings), low, high, self._show)
         span = f"{count} in turns, {' to '.join(bounds)}" if count > 1 else f"one, {middle}"
-        busy = f", {self.doubt}" if self.scattered else ""
+        busy = f", {self.doubt}" if count > 1 and self.doubt else ""
         return {
             "way": self.way,
             "reading_count": count,
@@ -93,7 +88,7 @@ class Speed:
             return f"{NOTHING} ({self.doubt}: {self._show(self.rate)}, {self.way})"
         low = min(self.readings)
         high = max(self.readings)
-        if self.scattered:
+        if self.doubt:
             _, least, most = in_range(self.rate, low, high, self._show)
             return f"{NOTHING} ({self.doubt}: {least} to {most}, {self.way})"
         return range_words(self.rate, low, high, self._show, self.way)
@@ -145,9 +140,6 @@ def limit_text(limit: float | None) -> str:
 
 def _doubt(readings: tuple[float, ...]) -> str:
     if len(readings) > 1:
-        return "busy machine" if _scatter(readings) > SCATTERED else ""
+        scatter = (max(readings) - min(readings)) / statistics.median(readings)
+        return "busy machine" if scatter > SCATTERED else ""
     return "one reading" if readings else "no reading"
-
-
-def _scatter(readings: tuple[float, ...]) -> float:
-    return (max(readings) - min(readings)) / statistics.median(readings) if len(readings) > 1 else 0.0

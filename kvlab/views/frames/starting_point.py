@@ -144,26 +144,23 @@ def _contents(run: Run) -> Contents:
     steps = run.select("steps", columns=names, ordered=False)
     slots = steps.loc[steps["step"] == steps["step"].max(), "live_slots"]
     uneven = float(slots.std(ddof=0) / slots.mean()) if len(slots) and slots.mean() else 0.0
+    # Whether the first and the last head lost different tokens in the prefill: one read of two heads.
+    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
+    differs = False
+    if run.record.level == "full" and layers:
+        places = ((layers[0], 0), (layers[-1], run.record.model.num_key_value_heads - 1))
+        lost = [run.select("events", *place, columns=["step", "source"], ordered=False) for place in places]
+        first, last = (set(events.loc[events["step"] == 0, "source"]) for events in lost)
+        differs = first != last
     return Contents(
         is_full=run.record.level == "full",
         merged=int(steps["merged"].fillna(0).sum()),
         evicted=int(steps["evicted"].fillna(0).sum()),
         uneven=uneven if uneven > LEAST_SPREAD else 0.0,
-        differs=_differs(run),
+        differs=differs,
         regret=float(steps["regret"].fillna(0).mean()) if len(steps) else 0.0,
         bounded=float((steps["score_error"] < 1).mean()) if len(steps) else 0.0,
     )
-
-
-def _differs(run: Run) -> bool:
-    """Whether the first and the last head lost different tokens in the prefill: one read of two heads."""
-    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    if run.record.level != "full" or not layers:
-        return False
-    places = ((layers[0], 0), (layers[-1], run.record.model.num_key_value_heads - 1))
-    lost = [run.select("events", *place, columns=["step", "source"], ordered=False) for place in places]
-    first, last = (set(events.loc[events["step"] == 0, "source"]) for events in lost)
-    return first != last
 
 
 def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswer | None) -> SuggestedRuns | None:
