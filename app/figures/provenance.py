@@ -44,11 +44,6 @@ def telling_items() -> list[Item]:
     return [item for item in items if item.has_picture] or items
 
 
-def clear_items() -> None:
-    """Call where a page begins."""
-    st.session_state[ITEMS] = {}
-
-
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"
 PLACE = "place"

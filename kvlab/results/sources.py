@@ -245,7 +245,9 @@ def _stamps(files: Sequence[Path]) -> tuple[str, ...]:
 @lru_cache(maxsize=KEPT_RESULTS)
 def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
     found = []
-    for folder in _folders(root):
+    for folder in sorted(path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir()):
+        if not may_view(root, folder.name, "evaluation"):
+            continue
         tables = []
         for path in sorted(folder.rglob("*.parquet")):
             with suppress(FileNotFoundError):  # an evaluation that starts joins small files
@@ -266,12 +268,6 @@ def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
 def _benchmarks(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
     frames = [pd.read_parquet(file).assign(name=file.stem) for file in _files(root, BENCH_FOLDER)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-def _folders(root: Path) -> list[Path]:
-    """The evaluation folders the current user may see."""
-    found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
-    return sorted(path for path in found if may_view(root, path.name, "evaluation"))
 
 
 @lru_cache(maxsize=8192)

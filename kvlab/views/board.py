@@ -21,7 +21,7 @@ from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish,
 from kvlab.views.base.view import view
 from kvlab.views.frames import board as frames
 from kvlab.views.frames.board import OWN_BUDGET
-from kvlab.views.frames.facts import fact_fates, head_shares
+from kvlab.views.frames.facts import fact_fates, fate_shares
 from kvlab.views.frames.verdict import MOST_CHARACTERS
 
 WIDTH = 0.94  # of a cell, as a share of the column
@@ -161,7 +161,7 @@ def caption_board(frame: pd.DataFrame) -> str:
 
 
 def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
-    """Share of the fact's tokens with this fate by layer and KV head (`facts.head_shares`).
+    """Share of the fact's tokens with this fate by layer and KV head (`facts.fate_shares`).
 
     `reader`, the (layer, head) that reads the fact, is outlined.
     """
@@ -194,12 +194,12 @@ def fact_of_run(run: Run) -> pd.DataFrame:
         raise UserError(
             f"{run.record.comparison_id} does not say where its prompt has the answer: mark it on the page Result."
         )
-    shares = head_shares(fact_fates(run, check.positions, check.step))
+    shares = fate_shares(fact_fates(run, check.positions, check.step), "layer", "head")
     return with_reader(shares, frames.readers(runs, check), check.moment)
 
 
 def with_reader(shares: pd.DataFrame, readers: pd.DataFrame, moment: str) -> pd.DataFrame:
-    """`facts.head_shares`; its `attrs` have the head that reads the fact (of `readers`, None if unknown), and when."""
+    """`facts.fate_shares`; its `attrs` have the head that reads the fact (of `readers`, None if unknown), and when."""
     reader = readers.iloc[0].to_dict() if len(readers) else None
     shares.attrs |= {"reader": reader, "moment": moment}
     return shares

@@ -114,7 +114,8 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str 
     for label, run, look in _each_run(frame, theme):
         hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
-        ends += _end(label, run["step"], run[measure] / factor, look)
+        last = run.iloc[-1]
+        ends.append(End(label, float(last["step"]), float(last[measure] / factor), look["line"]["color"]))
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
     height = labelled_height(len(ends), HEIGHT)
@@ -233,16 +234,12 @@ def _along_text(
                 **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             )
-            ends += _end(label, run["token"], values, look)
+            ends.append(End(label, float(run["token"].iloc[-1]), float(values.iloc[-1]), look["line"]["color"]))
     figure.update_layout(hovermode="closest")
     height = labelled_height(len(ends), height)
     finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height, legend=False)
     figure.update_yaxes(**axis)
     return label_ends(figure, ends, span, theme)
-
-
-def _end(label: str, x: pd.Series, y: pd.Series, look: dict[str, Any]) -> list[End]:
-    return [End(label, float(x.iloc[-1]), float(y.iloc[-1]), look["line"]["color"])] if len(x) else []
 
 
 def _margins(values: pd.Series, least: float) -> tuple[float, float]:

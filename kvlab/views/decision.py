@@ -110,18 +110,12 @@ def cutoff(table: pd.DataFrame) -> Cutoff:
     kept = table["kept"].to_numpy()
     lost = table.loc[~table["kept"], "score"]
     placed = table["placed"].to_numpy()
-    edge = _edges(kept)
-    odd = int((placed & ~edge).sum())
-    return Cutoff(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
-
-
-def _edges(kept: np.ndarray) -> np.ndarray:
-    """Kept tokens in the contiguous runs at the beginning and the end."""
     gaps = np.flatnonzero(~kept)
     edge = kept.copy()
     if len(gaps):
         edge[gaps[0] : gaps[-1] + 1] = False
-    return edge
+    odd = int((placed & ~edge).sum())
+    return Cutoff(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
 
 
 def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
@@ -183,7 +177,12 @@ def draw_decision(frame: pd.DataFrame, theme: Theme, run: Run, token: int | None
     """Tokens by position and rank of their score; the chosen ones are outlined and labelled."""
     chosen = chosen_tokens(run, token)
     line = cutoff(frame)
-    shown = thin_rows(frame, chosen)
+    shown = frame
+    if len(frame) > MOST_POINTS:
+        away = (frame["rank"] - frame.loc[~frame["kept"], "rank"].min()).abs()
+        near = away <= np.partition(away, MOST_POINTS // 2 - 1)[MOST_POINTS // 2 - 1]
+        even = np.arange(len(frame)) % -(-2 * len(frame) // MOST_POINTS) == 0
+        shown = frame[near | even | frame["token"].isin(chosen)]
     figure = go.Figure()
     for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
         part = shown[shown["fate"] == fate]
@@ -226,17 +225,6 @@ def draw_decision(frame: pd.DataFrame, theme: Theme, run: Run, token: int | None
     y = "rank of the score (1 is the highest)"
     finish(figure, title=title, x="token of the prompt", y=y, theme=theme, height=480)
     return figure.update_yaxes(autorange="reversed")
-
-
-def thin_rows(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS) -> pd.DataFrame:
-    """The rows that are drawn."""
-    if len(frame) <= most:
-        return frame
-    best_lost = frame.loc[~frame["kept"], "rank"].min()
-    away = (frame["rank"] - best_lost).abs()
-    near = away <= np.partition(away, most // 2 - 1)[most // 2 - 1]
-    even = np.arange(len(frame)) % -(-2 * len(frame) // most) == 0
-    return frame[near | even | frame["token"].isin(chosen)]
 
 
 @decision.caption

@@ -30,7 +30,11 @@ OF_SLOTS = ("step", "layer", "head", "source", "target", "votes_after")
 def events_over_steps_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
     """Events of a head, or of all, per step and kind: columns step, kind, count."""
     if run.record.level != "full":
-        return departures_from_steps(run.select("steps", layer, head))
+        # Without events, from the counts in `steps`; pools count as merges.
+        sums = run.select("steps", layer, head).groupby("step")[["evicted", "merged"]].sum()
+        kinds = sums.rename(columns={"evicted": "evict", "merged": "merge"}).rename_axis(columns="kind")
+        counts = kinds.stack().rename("count").reset_index()
+        return counts[counts["count"] > 0].reset_index(drop=True)
     events = run.select("events", layer, head, ("step", "kind"), ordered=False)
     return events.groupby(["step", "kind"], observed=True).size().rename("count").reset_index()
 
@@ -108,13 +112,6 @@ def mass_balance_frame(run: Run, layer: int | None = None, head: int | None = No
     order = table["sag"].abs().sort_values(ascending=False, kind="stable").index
     shown = ["step", "layer", "head", "target", "sources", "mass_before", "mass_after", "sag", "votes"]
     return table.loc[order, shown].rename(columns={"target": "slot"}).reset_index(drop=True)
-
-
-def departures_from_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """As `events_over_steps_frame`, from the counts in `steps`, for runs without events. Pools count as merges."""
-    counts = steps.groupby("step")[["evicted", "merged"]].sum().rename(columns={"evicted": "evict", "merged": "merge"})
-    table = counts.rename_axis(columns="kind").stack().rename("count").reset_index()
-    return table[table["count"] > 0].reset_index(drop=True)
 
 
 def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str, pd.DataFrame]]:

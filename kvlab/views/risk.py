@@ -1,11 +1,10 @@
 """Risk of a change against the budget, with upper bounds and the tolerance."""
 
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.palette import HUES, Style, Theme, pick, run_styles
+from kvlab.views.base.palette import HUES, Theme, pick, run_styles
 from kvlab.views.base.template import QUIET, finish
 
 TOLERANCES = 4  # the axis has room for as many at least
@@ -24,7 +23,37 @@ def risk_against_budget(
     order = table.sort_values("budget").drop_duplicates("asked")["asked"].tolist()
     styles = run_styles(table[["arm", "method"]].itertuples(index=False, name=None), theme)
     for arm, arm_rows in table.groupby("arm", sort=False):
-        _add_method(figure, arm_rows.sort_values("budget"), styles[str(arm)])
+        rows = arm_rows.sort_values("budget")
+        style = styles[str(arm)]
+        hover = []
+        for line in rows.itertuples():
+            tested = "not certified" if line.tested else "not tested: a larger budget is not certified"
+            state = "certified" if line.certified else tested
+            hover.append([f"{line.changed:.3g} of {line.prompts:,}", _share(line.risk), _share(line.upper), state])
+        figure.add_scatter(
+            x=rows["asked"],
+            y=rows["risk"],
+            name=str(arm),
+            customdata=hover,
+            mode="lines+markers",
+            line={"color": style.colour, "dash": style.dash, "width": 1.5},
+            marker={
+                "symbol": [style.marker if certified else f"{style.marker}-open" for certified in rows["certified"]],
+                "color": style.colour,
+                "size": 11,
+            },
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": rows["upper"] - rows["risk"],
+                "thickness": 1.5,
+                "width": 6,
+                "arrayminus": [0.0] * len(rows),
+                "color": style.colour,
+            },
+            hovertemplate=f"{arm} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound %{{customdata[2]}}"
+            "<br>%{customdata[3]}<extra></extra>",
+        )
     figure.add_hline(y=tolerance, line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.5})
     figure.add_annotation(
         x=0,
@@ -41,40 +70,6 @@ def risk_against_budget(
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
     top = float(max(min(1.0, TOLERANCES * tolerance), table["risk"].max(), table["upper"].max()) * ABOVE)
     return figure.update_yaxes(tickformat=".3~p", range=[-0.03 * top, top])
-
-
-def _add_method(figure: go.Figure, rows: pd.DataFrame, style: Style) -> None:
-    symbols = [style.marker if certified else f"{style.marker}-open" for certified in rows["certified"]]
-    hover = [
-        [f"{line.changed:.3g} of {line.prompts:,}", _share(line.risk), _share(line.upper), _state(line)]
-        for line in rows.itertuples()
-    ]
-    figure.add_scatter(
-        x=rows["asked"],
-        y=rows["risk"],
-        name=str(rows["arm"].iloc[0]),
-        customdata=hover,
-        mode="lines+markers",
-        line={"color": style.colour, "dash": style.dash, "width": 1.5},
-        marker={"symbol": symbols, "color": style.colour, "size": 11},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": rows["upper"] - rows["risk"],
-            "thickness": 1.5,
-            "width": 6,
-            "arrayminus": [0.0] * len(rows),
-            "color": style.colour,
-        },
-        hovertemplate=f"{rows['arm'].iloc[0]} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound "
-        "%{customdata[2]}<br>%{customdata[3]}<extra></extra>",
-    )
-
-
-def _state(line: Any) -> str:
-    if line.certified:
-        return "certified"
-    return "not certified" if line.tested else "not tested: a larger budget is not certified"
 
 
 def _share(value: float) -> str:

@@ -50,7 +50,6 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
                 hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>",
                 **cell,
             )
-    _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
     finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows + legend_room(figure))
     figure.update_xaxes(tickformat=".3~p", rangemode="tozero")
@@ -102,7 +101,6 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
                     f"{words.with_spaces(task)}, {words.with_spaces(option)} %{{customdata}}: %{{text}}<extra></extra>"
                 )
                 figure.add_scatter(**line, **cell)
-    _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
     height = 130 + 240 * rows + legend_room(figure)
     finish(figure, title=title or f"Score by {words.with_spaces(option)}", x="", y="", theme=theme, height=height)
@@ -241,16 +239,13 @@ def _panels(titles: list[str], columns: int) -> go.Figure:
 
 
 def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """The axis of scores, and each name once in the legend."""
+    names = [trace.name for trace in figure.data]
+    for place, trace in enumerate(figure.data):
+        trace.showlegend = trace.name not in names[:place]
     figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({sample_note(frame)})", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
-
-
-def _show_each_name_once(figure: go.Figure) -> None:
-    named: set[str] = set()
-    for trace in figure.data:
-        trace.showlegend = trace.name not in named
-        named.add(trace.name)
 
 
 def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:

@@ -99,7 +99,7 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     asked = board.check_answer(runs, board.ExpectedAnswer(answer, ((200, 260),), False))
     frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
     yield "board", lambda theme: boards.board(frame, theme), boards.caption_board(frame), frame
-    heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
+    heads_of = facts.fate_shares(facts.fact_fates(runs[2], asked.positions, asked.step), "layer", "head")
     for at in (readers.iloc[:0], readers):
         place = (int(at["layer"].iloc[0]), int(at["head"].iloc[0])) if len(at) else None
         caption = boards.describe_fact(boards.with_reader(heads_of.copy(), at, ""))

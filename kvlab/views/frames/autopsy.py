@@ -224,7 +224,14 @@ def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run 
     head_rows = table[(table["layer"] == layer) & (table["head"] == head)]
     positions = head_rows["token"].to_numpy(np.int64)
     rows = min(len(steps), len(true_mass))
-    received = [_received(slot_mass[row], head_rows, int(steps[row])) for row in range(rows)]
+    received = []
+    for step, mass in zip(steps[:rows].tolist(), slot_mass, strict=False):
+        left = (head_rows["left"] <= step).fillna(False)
+        held = head_rows["lost"].isna() | (head_rows["lost"] > step).fillna(False)
+        inside = head_rows[left & held]
+        alone = head_rows.loc[~left, "token"]
+        slots = np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64)
+        received.append(float(mass[np.unique(slots)].astype(np.float32).sum()))
     true = true_mass[:rows, positions].astype(np.float32).sum(1)
     table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
     return table.assign(full=table["step"].map(_full_mass(run, full, positions, layer, head)))
@@ -240,15 +247,6 @@ def _full_mass(run: Run, full: Run | None, positions: np.ndarray, layer: int, he
     except UserError:
         return pd.Series(dtype=float)
     return pd.Series(mass[:, positions].astype(np.float32).sum(1), np.arange(len(mass)) * full.attention_every)
-
-
-def _received(slot_mass: np.ndarray, rows: pd.DataFrame, step: int) -> float:
-    alone = rows.loc[rows["left"].isna() | (rows["left"] > step).fillna(False), "token"]
-    inside = rows.loc[
-        (rows["left"] <= step).fillna(False) & (rows["lost"].isna() | (rows["lost"] > step).fillna(False))
-    ]
-    slots = np.unique(np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64))
-    return float(slot_mass[slots].astype(np.float32).sum())
 
 
 def step_of_most(frame: pd.DataFrame, column: str) -> pd.Series:

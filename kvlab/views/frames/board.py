@@ -12,7 +12,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 from kvlab.views.frames.compare import at_same_bytes, headline, rivals_at_same_bytes
-from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
+from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, fate_shares, reading_heads
 from kvlab.views.frames.labels import differing_parts, parse_label
 from kvlab.views.frames.verdict import KINDS, Verdict, answer_tokens, judge
 
@@ -199,7 +199,7 @@ def fact_strip(run: Run, check: AnswerCheck) -> pd.DataFrame:
     nothing = pd.DataFrame({"position": pd.array([None], "Int64"), "text": [""], **{fate: [np.nan] for fate in FATES}})
     if run.record.level != "full" or not len(check.positions) or run.record.status == "running":
         return nothing
-    shares = token_shares(fact_fates(run, check.positions, check.step)).rename(columns={"token": "position"})
+    shares = fate_shares(fact_fates(run, check.positions, check.step), "token").rename(columns={"token": "position"})
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"]
     texts = read.reindex(shares["position"]).fillna("").tolist()
     return shares.assign(position=shares["position"].astype("Int64"), text=texts)[["position", "text", *FATES]]

@@ -101,14 +101,10 @@ def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd
     return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": links.fates(layer, head, token)})
 
 
-def token_shares(fates: pd.DataFrame) -> pd.DataFrame:
-    """One row per token of `fact_fates`: share of all heads in each of `FATES`."""
-    return _shares(fates, ["token"])
-
-
-def head_shares(fates: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer and head of `fact_fates`: share of the fact's tokens in each of `FATES`."""
-    return _shares(fates, ["layer", "head"])
+def fate_shares(fates: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Share of the rows of `fact_fates` in each of `FATES`, one row per token, or per layer and head."""
+    shares = fates.groupby(list(by))["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
+    return shares.reindex(columns=list(FATES), fill_value=0.0).reset_index()
 
 
 def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.DataFrame:
@@ -128,8 +124,3 @@ def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.
                 found.append((layer, head, float(mass.astype(np.float32).sum(1).mean())))
     table = pd.DataFrame(found, columns=["layer", "head", "mass"])
     return table.sort_values("mass", ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _shares(fates: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    shares = fates.groupby(by)["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
-    return shares.reindex(columns=list(FATES), fill_value=0.0).reset_index()

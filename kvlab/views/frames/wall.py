@@ -88,8 +88,22 @@ def wall_of(run: Run) -> Wall:
     tokens = int(tokens_seen.max())
     birth = np.searchsorted(tokens_seen, np.arange(tokens), side="right").astype(np.int32)
     events = run.select("events", columns=COLUMNS, ordered=False)
-    ends = _ends(events, layers, heads, tokens)
-    return _changes(layers, heads, steps, birth, *ends)
+    absorb, leave, death = _ends(events, layers, heads, tokens)
+    # First fates, and later ones in order of their steps.
+    born = steps[birth]
+    first = np.zeros(len(leave), np.uint8)
+    shape = len(layers) * heads, tokens
+    changed: list[tuple[np.ndarray, np.ndarray, int]] = []
+    for fate, since in ((Fate.HOLDS, absorb), (Fate.ABSORBED, leave), (Fate.DROPPED, death)):
+        at_first = since.reshape(shape) <= born
+        first[at_first.reshape(-1)] = fate
+        later = np.flatnonzero((since != NEVER) & ~at_first.reshape(-1))
+        changed.append((since[later], later.astype(np.uint32), int(fate)))
+    when, cell = (np.concatenate([part[place] for part in changed]) for place in (0, 1))
+    fates = np.repeat(np.array([part[2] for part in changed], np.uint8), [len(part[0]) for part in changed])
+    order = np.argsort(when, kind="stable")  # within a step a later fate overwrites an earlier one
+    index = np.searchsorted(steps, when[order]).astype(np.int32)
+    return Wall(layers, heads, steps, birth, first.reshape(shape), index, cell[order], fates[order])
 
 
 def _ends(
@@ -117,33 +131,6 @@ def _ends(
     parent = np.arange(len(leave))
     parent[source_cells] = target_cells
     return absorb, leave, leave[resolve_roots(parent)]
-
-
-def _changes(
-    layers: tuple[int, ...],
-    heads: int,
-    steps: np.ndarray,
-    birth: np.ndarray,
-    absorb: np.ndarray,
-    leave: np.ndarray,
-    death: np.ndarray,
-) -> Wall:
-    """First fates, and later ones in order of their steps."""
-    tokens = len(birth)
-    born = steps[birth]
-    first = np.zeros(len(leave), np.uint8)
-    shape = len(layers) * heads, tokens
-    changed: list[tuple[np.ndarray, np.ndarray, int]] = []
-    for fate, since in ((Fate.HOLDS, absorb), (Fate.ABSORBED, leave), (Fate.DROPPED, death)):
-        at_first = since.reshape(shape) <= born
-        first[at_first.reshape(-1)] = fate
-        later = np.flatnonzero((since != NEVER) & ~at_first.reshape(-1))
-        changed.append((since[later], later.astype(np.uint32), int(fate)))
-    when, cell = (np.concatenate([part[place] for part in changed]) for place in (0, 1))
-    fates = np.repeat(np.array([part[2] for part in changed], np.uint8), [len(part[0]) for part in changed])
-    order = np.argsort(when, kind="stable")  # within a step a later fate overwrites an earlier one
-    index = np.searchsorted(steps, when[order]).astype(np.int32)
-    return Wall(layers, heads, steps, birth, first.reshape(shape), index, cell[order], fates[order])
 
 
 def shares_by_head(wall: Wall, step: int) -> pd.DataFrame:
