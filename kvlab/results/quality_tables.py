@@ -100,55 +100,52 @@ def ranks(rows: pd.DataFrame, budget: str) -> pd.DataFrame:
     better = table[table["higher"]]
     if better["task"].nunique() > 1:
         groups.append((ALL_TASKS, better))
-    return pd.DataFrame([line for task, group in groups for line in _ranked(task, group)])
-
-
-def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
-    sign = 1.0 if group["higher"].all() else -1.0
-    tasks = group["task"].nunique()
-    found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
-    arms = found.index.tolist()
-    # Scores by prompt and arm, and of every pair of arms how much better the first is: (prompts, pairs).
-    number = group.groupby(PAIR, dropna=False, sort=False).ngroup()
-    scores_of = (sign * group["score"]).groupby([number, group["arm"]]).mean().unstack()[arms].to_numpy(float)
-    first, second = np.triu_indices(len(arms), 1)
-    difference = pd.DataFrame(scores_of[:, first] - scores_of[:, second])
-    # A prompt with the question in sight and out of sight counts once, with its mean.
-    rows = group.assign(pair=number).drop_duplicates("pair").sort_values("pair")
-    prompt = rows.groupby(PROMPT, dropna=False, sort=False).ngroup().to_numpy()
-    paired = difference.groupby(prompt).mean().to_numpy()
-    labels = rows["task"].to_numpy()[np.unique(prompt, return_index=True)[1]].tolist()
-    kind: Kind = "difference" if sign > 0 else "any"
-    intervals = mean_intervals(paired, labels, kinds=[kind] * len(first))
-    # gaps[i, j]: how much better arm i is than arm j, on the prompts that both have.
-    gaps: dict[tuple[int, int], Interval] = {}
-    for one, other, interval in zip(first.tolist(), second.tolist(), intervals, strict=True):
-        if interval is not None:
-            gaps[one, other] = interval
-            gaps[other, one] = replace(interval, mean=-interval.mean, low=-interval.high, high=-interval.low)
-    best = int(np.argmax(sign * found["score"].to_numpy(float)))
     lines = []
-    for at, (arm, mean) in enumerate(found.iterrows()):
-        better = [gaps[other, at] for other in range(len(arms)) if (other, at) in gaps]
-        rank = 1 + sum(gap.n > tasks and gap.low > 0 for gap in better)
-        behind = gaps.get((best, at)) or Interval(0.0, 0.0, 0.0, int(mean["prompts"]))
-        lines.append(
-            {
-                "task": task,
-                "arm": arm,
-                "method": mean["method"],
-                "rank": rank,
-                "level": rank == 1,
-                "prompts": int(mean["prompts"]),
-                "score": mean["score"],
-                "score_low": mean["score_low"],
-                "score_high": mean["score_high"],
-                "behind": behind.mean,
-                "behind_low": behind.low,
-                "behind_high": behind.high,
-            }
-        )
-    return lines
+    for task, group in groups:
+        sign = 1.0 if group["higher"].all() else -1.0
+        tasks = group["task"].nunique()
+        found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
+        arms = found.index.tolist()
+        # Scores by prompt and arm, and of every pair of arms how much better the first is: (prompts, pairs).
+        number = group.groupby(PAIR, dropna=False, sort=False).ngroup()
+        scores_of = (sign * group["score"]).groupby([number, group["arm"]]).mean().unstack()[arms].to_numpy(float)
+        first, second = np.triu_indices(len(arms), 1)
+        difference = pd.DataFrame(scores_of[:, first] - scores_of[:, second])
+        # A prompt with the question in sight and out of sight counts once, with its mean.
+        once = group.assign(pair=number).drop_duplicates("pair").sort_values("pair")
+        prompt = once.groupby(PROMPT, dropna=False, sort=False).ngroup().to_numpy()
+        paired = difference.groupby(prompt).mean().to_numpy()
+        labels = once["task"].to_numpy()[np.unique(prompt, return_index=True)[1]].tolist()
+        kind: Kind = "difference" if sign > 0 else "any"
+        intervals = mean_intervals(paired, labels, kinds=[kind] * len(first))
+        # gaps[i, j]: how much better arm i is than arm j, on the prompts that both have.
+        gaps: dict[tuple[int, int], Interval] = {}
+        for one, other, interval in zip(first.tolist(), second.tolist(), intervals, strict=True):
+            if interval is not None:
+                gaps[one, other] = interval
+                gaps[other, one] = replace(interval, mean=-interval.mean, low=-interval.high, high=-interval.low)
+        best = int(np.argmax(sign * found["score"].to_numpy(float)))
+        for at, (arm, mean) in enumerate(found.iterrows()):
+            of_others = [gaps[other, at] for other in range(len(arms)) if (other, at) in gaps]
+            rank = 1 + sum(gap.n > tasks and gap.low > 0 for gap in of_others)
+            behind = gaps.get((best, at)) or Interval(0.0, 0.0, 0.0, int(mean["prompts"]))
+            lines.append(
+                {
+                    "task": task,
+                    "arm": arm,
+                    "method": mean["method"],
+                    "rank": rank,
+                    "level": rank == 1,
+                    "prompts": int(mean["prompts"]),
+                    "score": mean["score"],
+                    "score_low": mean["score_low"],
+                    "score_high": mean["score_high"],
+                    "behind": behind.mean,
+                    "behind_low": behind.low,
+                    "behind_high": behind.high,
+                }
+            )
+    return pd.DataFrame(lines)
 
 
 def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:

@@ -83,7 +83,27 @@ def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> g
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, area, theme)])
     lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * row_height, 168, theme)
     figure.update_layout(annotations=annotate(written, len(columns), theme))
-    return _token_axis(figure, frame, len(columns), area, theme)
+    # The fact's tokens under each column, if there is room; an axis needs a trace to be drawn.
+    known = _thinned(frame[frame["position"].notna()], area)
+    first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
+    if not len(first) or len(first) * len(columns) > MOST_LABELS or len(first) == MOST_TOKENS:
+        return figure
+    figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
+    texts = [words.visible(text.strip() or text, 12) for text in first["text"]]
+    return figure.update_layout(
+        xaxis2={
+            "range": [-0.5, len(columns) - 0.5],
+            **NO_GRID,
+            "overlaying": "x",
+            "side": "bottom",
+            "tickangle": -90,
+            "tickfont": {"color": QUIET[theme], "size": 11},
+            "tickvals": [column + offset for column in range(len(columns)) for offset in first["offset"]],
+            "ticktext": texts * len(columns),
+            "automargin": True,
+            "showline": False,
+        }
+    )
 
 
 def lay_out(
@@ -237,6 +257,26 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         if here.empty:
             continue
         colour = pick(HUES[hue], theme)
+        hovers = []
+        for line in here.itertuples():
+            share = "" if pd.isna(line.live_ratio) else f", {words.percent(line.live_ratio)} of the full cache's"
+            known = pd.notna(getattr(line, "over_budget", None))
+            above = f", {excess_text(line.over_budget)} over the budget" if known else ""
+            kls = [
+                "not measured" if pd.isna(kl) else f"{words.number(kl)} nats per token"
+                for kl in (line.kl_answer, line.mean_kl)
+            ]
+            size = "not recorded" if pd.isna(line.live_bytes) else words.byte_size(line.live_bytes)
+            back = getattr(line, "restored", "")
+            wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
+            parts = [
+                f"<b>{words.visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
+                html.escape(wrote, quote=False),
+                f"live bytes {size}{share}{above}",
+                f"KL on the answer {kls[0]}, on all {kls[1]}",
+                *([back] if back else []),
+            ]
+            hovers.append([line.run_id, "<br>".join(parts).replace("·", " ")])
         traces.append(
             go.Bar(
                 x=here["x"],
@@ -245,7 +285,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 width=here["span"] - 1 + WIDTH,
                 showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
-                customdata=here[["run_id"]].assign(hover=[hover_text(line) for line in here.itertuples()]).to_numpy(),
+                customdata=hovers,
                 hovertemplate="%{customdata[1]}<extra></extra>",
                 **no_fading(),
             )
@@ -379,35 +419,6 @@ def _texts(
     ]
 
 
-def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: StripArea, theme: Theme) -> go.Figure:
-    """The fact's tokens under each column, if there is room; an axis needs a trace to be drawn."""
-    known = _thinned(frame[frame["position"].notna()], area)
-    first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
-    if not len(first) or len(first) * columns > MOST_LABELS or len(first) == MOST_TOKENS:
-        return figure
-    figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
-    ticks = [
-        (column + line.offset, words.visible(line.text.strip() or line.text, 12))
-        for column in range(columns)
-        for line in first.itertuples()
-    ]
-    places, texts = zip(*ticks, strict=True)
-    return figure.update_layout(
-        xaxis2={
-            "range": [-0.5, columns - 0.5],
-            **NO_GRID,
-            "overlaying": "x",
-            "side": "bottom",
-            "tickangle": -90,
-            "tickfont": {"color": QUIET[theme], "size": 11},
-            "tickvals": places,
-            "ticktext": texts,
-            "automargin": True,
-            "showline": False,
-        }
-    )
-
-
 # with more columns than these, cells shorten the KLs, and show one KL only
 ROOMY = 2
 CROWDED = 4
@@ -463,26 +474,6 @@ def closeness_text(line: Any, columns: int) -> str:
     if columns > CROWDED:
         return f"KL {here}"
     return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
-
-
-def hover_text(line: Any) -> str:
-    """Hover text of a cell."""
-    share = "" if pd.isna(line.live_ratio) else f", {words.percent(line.live_ratio)} of the full cache's"
-    known = pd.notna(getattr(line, "over_budget", None))
-    above = f", {excess_text(line.over_budget)} over the budget" if known else ""
-    here = "not measured" if pd.isna(line.kl_answer) else f"{words.number(line.kl_answer)} nats per token"
-    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{words.number(line.mean_kl)} nats per token"
-    size = "not recorded" if pd.isna(line.live_bytes) else words.byte_size(line.live_bytes)
-    back = getattr(line, "restored", "")
-    wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
-    parts = [
-        f"<b>{words.visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
-        html.escape(wrote, quote=False),
-        f"live bytes {size}{share}{above}",
-        f"KL on the answer {here}, on all {everywhere}",
-        *([back] if back else []),
-    ]
-    return "<br>".join(parts).replace("·", " ")
 
 
 def _said(text: str, limit: int) -> str:

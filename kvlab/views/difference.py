@@ -28,6 +28,7 @@ Hues = tuple[str, str]  # of A and of B
 HUES_OF_TWO: Hues = ("blue", "orange")
 # Hues of one family look alike; a colour of another family is far from both.
 FAMILIES = (("ink", "grey"), ("blue", "sky"), ("orange", "red", "gold"), ("purple", "wine"), ("green",))
+FAMILY = {hue: place for place, family in enumerate(FAMILIES) for hue in family}
 REPLACEMENTS = ("blue", "orange", "green", "purple")
 
 
@@ -139,7 +140,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
     a, b = (method_look(method)[0] for method in (method_a, method_b))
     if a == "grey":
         a = _far_from("grey", b)
-    if b == "grey" or _family(a) == _family(b):
+    if b == "grey" or FAMILY[a] == FAMILY[b]:
         b = _far_from("grey", a)
     return a, b
 
@@ -173,13 +174,9 @@ def wall_looks(hues: Hues, a: str, b: str, theme: Theme) -> tuple[list[str], lis
     return colours, ["in both", f"only in {a}", f"only in {b}", "in neither", NAMES[4]], [*meanings, NAMES[4]]
 
 
-def _family(hue: str) -> int:
-    return next(place for place, family in enumerate(FAMILIES) if hue in family)
-
-
 def _far_from(*hues: str) -> str:
-    taken = {_family(hue) for hue in hues}
-    return next(hue for hue in REPLACEMENTS if _family(hue) not in taken)
+    taken = {FAMILY[hue] for hue in hues}
+    return next(hue for hue in REPLACEMENTS if FAMILY[hue] not in taken)
 
 
 class Kept(NamedTuple):

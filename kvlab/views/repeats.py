@@ -64,7 +64,24 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Methods by budgets from `views.frames.repeats.cells`; customdata of a mark begins with row and column."""
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
-    figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
+    # A card behind each cell, tinted by the share of right answers.
+    tint = pick(HUES["blue"], theme)
+    shares = placed["share"].astype(float).fillna(0.0)
+    cards = go.Bar(
+        x=placed["x"],
+        y=[WIDTH] * len(placed),
+        base=placed["y"] - WIDTH / 2,
+        width=placed["span"] - 1 + WIDTH,
+        showlegend=False,
+        marker={
+            "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
+            "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
+        },
+        customdata=[[row.row, row.column, _told(row)] for row in placed.itertuples()],
+        hovertemplate="%{customdata[2]}<extra></extra>",
+        **no_fading(),
+    )
+    figure = go.Figure([cards, *_bars(placed, theme), *fates])
     title = "How often is the answer still right?"
     height = 96 * len(rows)
     lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
@@ -144,26 +161,6 @@ def share_text(line: Any) -> str:
     bounds = 100 * get("share"), 100 * get("share_low"), 100 * get("share_high")
     share, low, high = in_range(*bounds, "{:.0f}".format)
     return f"{get('right')} of {get('n')} ({share} %, {low} to {high} %)"
-
-
-def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
-    """A card behind each cell, tinted by the share of right answers."""
-    tint = pick(HUES["blue"], theme)
-    shares = cells["share"].astype(float).fillna(0.0)
-    return go.Bar(
-        x=cells["x"],
-        y=[WIDTH] * len(cells),
-        base=cells["y"] - WIDTH / 2,
-        width=cells["span"] - 1 + WIDTH,
-        showlegend=False,
-        marker={
-            "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
-            "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
-        },
-        customdata=[[row.row, row.column, _told(row)] for row in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>",
-        **no_fading(),
-    )
 
 
 def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:

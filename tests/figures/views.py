@@ -32,7 +32,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_board(runs)
     yield from _of_cost(merging)
     yield from _of_restored(runs[1])
-    yield from _of_unread()
+    yield from _of_unread(merging)
     yield from _of_serving(runs[1:3])
     table = health.over_steps(runs)
     yield (
@@ -127,13 +127,12 @@ def _of_restored(run: Run) -> Iterator[Drawn]:
     )
 
 
-def _of_unread() -> Iterator[Drawn]:
+def _of_unread(run: Run) -> Iterator[Drawn]:
     draw, first, step = np.random.default_rng(0), np.arange(0, 1500, 12), np.arange(1, 61)
     table = pd.DataFrame([(one, at, at + 11, 12, read, mass, mass * (read < 12)) for one in step for at, read, mass in
                           zip(first, draw.integers(0, 13, len(first)), draw.random(len(first)) / 60, strict=True)],
                          columns=["step", "first", "last", "held", "read", "true", "missed"])  # fmt: skip
-    texts = [f"word {number}" for number in range(1512)]
-    draw_map = lambda theme: unread.reading_map(table, texts, theme, 5)  # noqa: E731
+    draw_map = lambda theme: unread.reading_map(table, theme, run, 0, 1)  # noqa: E731
     yield "reading map", draw_map, unread.caption_reading_map(table), table
 
 

@@ -136,12 +136,6 @@ def ladder(paired: pd.DataFrame, arm: str) -> list[str]:
     return budgets.sort_values("budget", ascending=False)[ASKED].tolist()
 
 
-def loss_table(paired: pd.DataFrame, arm: str, budgets: Sequence[str]) -> np.ndarray:
-    """The losses of a method as (prompts, budgets)."""
-    losses = paired[paired[ARM] == arm].drop_duplicates(["prompt", ASKED])
-    return losses.pivot(index="prompt", columns=ASKED, values="loss")[list(budgets)].to_numpy(float)
-
-
 COLUMNS = [ARM, "method", ASKED, "prompts", "worse", "better", "share_worse", "share_better"]
 PAIRS = [ASKED, "one", "other", "worse_one", "worse_other", "common", "shared"]
 

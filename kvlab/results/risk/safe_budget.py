@@ -11,7 +11,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.results.rows import read_results
 from kvlab.results.risk import bounds
 from kvlab.results.risk.bounds import Simulation, certify_ladder, drops, simulate
-from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, loss_table, losses
+from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, losses
 
 ALL = "all prompts"
 TABLE = [
@@ -125,7 +125,10 @@ def find_safe_budgets(
     tables: dict[tuple[str, str], np.ndarray] = {}
     for group, group_rows in by_group.items():
         for arm in arms if show_too_few or group not in too_few else ():
-            tables[group, arm] = loss_table(group_rows, arm, ladder(group_rows, arm))
+            # The losses of the method, (prompts, budgets).
+            of_arm = group_rows[group_rows[ARM] == arm].drop_duplicates(["prompt", ASKED])
+            by_budget = of_arm.pivot(index="prompt", columns=ASKED, values="loss")
+            tables[group, arm] = by_budget[ladder(group_rows, arm)].to_numpy(float)
             table, answer = _certified(group_rows, arm, criterion, alpha, tables[group, arm])
             lines.append(table.assign(group=group))
             answers.append({"group": group, **answer})

@@ -133,10 +133,18 @@ def verdicts(runs: Sequence[Run], check: AnswerCheck) -> pd.DataFrame:
     """`headline` with verdict columns, one row per run.
 
     Columns: row and column (position on the board), verdict, at, wrote, wrong, expected (as in `Verdict`), late (right,
-    but later than in the full cache's text) and kl_answer (`kl_on_answer`).
+    but later than in the full cache's text) and kl_answer (mean KL from the full cache over the tokens that spell the
+    answer, nats per token; none without an answer).
     """
     texts = reference_texts(runs)
     judged = [judge_any(answer_texts(run, "free"), check.expected.answers, texts) for run in runs]
+    kl_answer: list[float | None] = []
+    for run in runs:
+        forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")["kl"].to_numpy(np.float64)
+        first, last = check.answer or (0, -1)
+        here = forced[first : last + 1]
+        is_known = len(here) == last + 1 - first > 0 and np.isfinite(here).all()
+        kl_answer.append(float(here.mean()) if is_known else None)
     rows, columns = zip(*places(runs), strict=True)
     return headline(runs).assign(
         row=rows,
@@ -147,18 +155,8 @@ def verdicts(runs: Sequence[Run], check: AnswerCheck) -> pd.DataFrame:
         wrote=[one.wrote for one in judged],
         wrong=[one.wrong for one in judged],
         expected=[one.expected for one in judged],
-        kl_answer=[kl_on_answer(run, check.answer) for run in runs],
+        kl_answer=kl_answer,
     )
-
-
-def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
-    """Mean KL from the full cache over the tokens that spell the answer, nats per token; None without an answer."""
-    if answer is None:
-        return None
-    tokens = run.tokens
-    forced = tokens[tokens["phase"] == "forced"].sort_values("position")["kl"].to_numpy(np.float64)
-    here = forced[answer[0] : answer[1] + 1]
-    return float(here.mean()) if len(here) == answer[1] + 1 - answer[0] and np.isfinite(here).all() else None
 
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import pandas as pd
@@ -64,7 +65,13 @@ def parse_label(run: HasLabel) -> LabelParts:
     head = next((head for head in heads if run.label == head or run.label.startswith((f"{head} ", f"{head},"))), None)
     if head is None:
         return LabelParts(run.method, "", rest=run.label)
-    inside, rest = _closed(run.label.removeprefix(head).strip())
+    inside = ""
+    rest = run.label.removeprefix(head).strip()
+    if rest.startswith("("):
+        # The content of the leading parentheses, and what follows them.
+        depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in rest)
+        end = next((place for place, depth in enumerate(depths) if not depth), len(rest))
+        inside, rest = rest[1:end], rest[end + 1 :]
     pieces = SETTING.split(f", {inside}") if inside else []
     preset = next((piece.removeprefix(", ") for piece in pieces[:1] if piece), PLAIN)
     pairs = [piece.partition("=") for piece in pieces[1:]]
@@ -118,18 +125,6 @@ def _settings(one: LabelParts, siblings: Sequence[LabelParts]) -> list[str]:
         words.append(one.rest)
     plain = not words and len({(other.settings, other.rest) for other in siblings}) > 1
     return [PLAIN] if plain else words
-
-
-def _closed(text: str) -> tuple[str, str]:
-    """The content of the text's leading parentheses, and what follows them."""
-    if not text.startswith("("):
-        return "", text
-    depth = 0
-    for place, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if not depth:
-            return text[1:place], text[place + 1 :]
-    return text[1:], ""
 
 
 ABSENT = "–"

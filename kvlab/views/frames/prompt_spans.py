@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,7 +205,14 @@ def _body(text: str, start: int, stop: int, *, asks: bool) -> list[Part]:
     last = text[cut:stop]
     is_question = asks or cut == start or "?" in last or _ASKS.match(last) is not None
     end = Part(QUESTION if is_question else "end of the prompt", cut, stop)
-    rules = _leading_rules(text, start, cut)
+    # Two to `MOST_BLOCKS` bulleted lines at the beginning, after at most one line that ends with a colon.
+    lines = _pieces(text, start, cut, "line")
+    heading = []
+    if lines and text[slice(*lines[0])].rstrip().endswith(":"):
+        heading = [Part("heading of the rules", *lines.pop(0))]
+    bullets = list(takewhile(lambda line: _BULLET.match(text[slice(*line)]), lines))
+    rules = [*heading, *(Part(f"rule {number}", *line) for number, line in enumerate(bullets, 1))]
+    rules = rules if 2 <= len(bullets) <= MOST_BLOCKS else []
     after = rules[-1].stop if rules else start
     # Blocks before the question that begin with its mark, such as `Q:`; none if it has no mark, or too many do.
     begins = []
@@ -226,21 +233,6 @@ def _question_start(text: str, start: int, stop: int) -> int:
         if len(pieces := _pieces(text, start, stop, unit)) > 1:
             return pieces[-1][0]
     return start
-
-
-def _leading_rules(text: str, start: int, stop: int) -> list[Part]:
-    """Two to `MOST_BLOCKS` bulleted lines at the beginning, after at most one line that ends with a colon."""
-    lines = _pieces(text, start, stop, "line")
-    parts = []
-    if lines and text[slice(*lines[0])].rstrip().endswith(":"):
-        parts = [Part("heading of the rules", *lines.pop(0))]
-    rules = 0
-    for begin, end in lines:
-        if not _BULLET.match(text[begin:end]):
-            break
-        rules += 1
-        parts.append(Part(f"rule {rules}", begin, end))
-    return parts if 2 <= rules <= MOST_BLOCKS else []
 
 
 def _blocks(text: str, start: int, stop: int) -> list[Part]:

@@ -29,12 +29,15 @@ SEARCHES = {
 
 def restoring(result: RestoreResult) -> list[SearchResult]:
     """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
-
-    def rank(found: SearchResult) -> tuple[int, bool, bool, str]:
-        back = found.returned
-        return found.slots, back.kind == "read" and not back.tokens, back.heads is None, found.search
-
-    return sorted((found for found in result.found if found.restores), key=rank)
+    return sorted(
+        (found for found in result.found if found.restores),
+        key=lambda found: (
+            found.slots,
+            found.returned.kind == "read" and not found.returned.tokens,
+            found.returned.heads is None,
+            found.search,
+        ),
+    )
 
 
 def cheapest(result: RestoreResult) -> SearchResult | None:
