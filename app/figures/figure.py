@@ -135,15 +135,21 @@ def heading(
             label = unseen(f"of {title}")
             # In one row, so that the menu of a figure at the bottom of the window is not cut.
             with st.container(horizontal=True, gap="small", width="content"):
-                _button(f"PNG {label}", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
-                _button(f"SVG {label}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
-                _button(f"CSV {label}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
-                _button(
-                    f"HTML {label}",
-                    lambda: export.page(draw(), caption, str(source), theme),
-                    f"{name}.html",
-                    f"{key}-html",
-                )
+                files: dict[str, Callable[[], bytes]] = {
+                    "png": lambda: image("png"),
+                    "svg": lambda: image("svg"),
+                    "csv": lambda: export.csv(frame),
+                    "html": lambda: export.page(draw(), caption, str(source), theme),
+                }
+                for kind, build in files.items():
+                    st.download_button(
+                        f"{kind.upper()} {label}",
+                        build,
+                        f"{name}.{kind}",
+                        key=f"{key}-{kind}",
+                        on_click="ignore",
+                        disabled=missing and kind in ("png", "svg"),
+                    )
             if st.button(f"Add to story {unseen(f'({title})')}", key=f"{key}-slide", **STORY_BUTTON):
                 figure = draw()
                 add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)
@@ -152,10 +158,6 @@ def heading(
 def note(caption: str, title: str = "") -> None:
     """The caption of a figure, escaped, as it quotes token text; terms are explained on hover."""
     st.caption(plain(caption), help=terms_in(f"{title} {caption}"))
-
-
-def _button(label: str, build: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:
-    st.download_button(label, build, file_name, key=key, on_click="ignore", disabled=disabled)
 
 
 def slug(text: str) -> str:

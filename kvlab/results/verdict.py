@@ -198,7 +198,17 @@ def what_would_change(claim: Claim) -> str:
         return "The same benchmark at the paper's own size."
     if found is not None and held is not None:
         if claim.verdict == OPEN:
-            return _more_prompts(found, held)
+            if found.n < 2:
+                return f"At least {LEAST_PROMPTS - found.n} more prompts."
+            if found.n >= LEAST_PROMPTS and held.side(found) != OPEN:  # another part of the claim is open
+                return "Data on the part of the claim that was not measured."
+            needed = prompts_needed(found, held)
+            mean = short(found.mean)
+            if needed > MOST_PROMPTS_NEEDED:
+                return f"More than {MOST_PROMPTS_NEEDED:,} prompts: the mean, {mean}, is close to the threshold."
+            more = prompts(max(1, int(needed) - found.n)).replace("prompt", "more prompt")
+            becomes = HOLDS if held.bounds[0] < found.mean < held.bounds[1] else FAILS
+            return f"About {more}, if the mean stays at {mean}: then it {becomes}."
         # How far the mean and its interval are from the nearest bound of the threshold.
         nearest = min(filter(math.isfinite, held.bounds), key=lambda bound: abs(found.mean - bound))
         mean, low, high = in_range(found.mean, found.low, found.high)
@@ -233,19 +243,6 @@ def prompts_needed(found: Interval, threshold: Threshold) -> float:
         distance = abs(found.mean - bound)
         ratio = max(ratio, half / distance if distance > 0 and math.isfinite(half) else math.inf)
     return max(LEAST_PROMPTS, math.ceil(found.n * ratio**2)) if math.isfinite(ratio) else math.inf
-
-
-def _more_prompts(found: Interval, held: Threshold) -> str:
-    if found.n < 2:
-        return f"At least {LEAST_PROMPTS - found.n} more prompts."
-    if found.n >= LEAST_PROMPTS and held.side(found) != OPEN:  # another part of the claim is open
-        return "Data on the part of the claim that was not measured."
-    needed = prompts_needed(found, held)
-    if needed > MOST_PROMPTS_NEEDED:
-        return f"More than {MOST_PROMPTS_NEEDED:,} prompts: the mean, {short(found.mean)}, is close to the threshold."
-    more = prompts(max(1, int(needed) - found.n)).replace("prompt", "more prompt")
-    becomes = HOLDS if held.bounds[0] < found.mean < held.bounds[1] else FAILS
-    return f"About {more}, if the mean stays at {short(found.mean)}: then it {becomes}."
 
 
 def judge_universal(broken: int, basis: Basis) -> Verdict:

@@ -157,7 +157,16 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live slots of each layer at the end, mean over KV heads; runs with equal lines are drawn as one."""
     figure = go.Figure()
     looks = {label: (run, look) for label, run, look in _each_run(frame, theme)}
-    for labels in same_slots(frame):
+    # Runs with about the same slots (within 1 %) in every layer are one line.
+    table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
+    groups: list[list[str]] = []
+    for label, row in table.iterrows():
+        alike = (group for group in groups if np.allclose(row, table.loc[group[0]], rtol=0.01, atol=0))
+        if (group := next(alike, None)) is not None:
+            group.append(str(label))
+        else:
+            groups.append([str(label)])
+    for labels in groups:
         (run, look), name = looks[labels[0]], labels[0]
         if len(labels) > 1:
             look = look | {"line": look["line"] | {"color": QUIET[theme], "dash": "solid"}, "mode": "lines"}
@@ -171,19 +180,6 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
     figure.update_yaxes(**layer_axis(layers, height - 140))
     return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)
-
-
-def same_slots(frame: pd.DataFrame) -> list[list[str]]:
-    """The labels of runs, those with about the same slots (within 1 %) in every layer together."""
-    table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
-    groups: list[list[str]] = []
-    for label, slots in table.iterrows():
-        alike = (group for group in groups if np.allclose(slots, table.loc[group[0]], rtol=0.01, atol=0))
-        if (group := next(alike, None)) is not None:
-            group.append(str(label))
-        else:
-            groups.append([str(label)])
-    return groups
 
 
 @slots.caption

@@ -1,6 +1,6 @@
 """The prompt's compression decision in one head: every token's score, which stayed, and the budget a token needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,15 +132,6 @@ def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
     return int(table["kept"].sum()) + (0 if np.isnan(lowest) else int((lost["rank"] <= lowest).sum()))
 
 
-def budgets_by_head(tables: Mapping[tuple[int, int], pd.DataFrame], tokens: Sequence[int]) -> pd.DataFrame:
-    """One row per layer and head of `tables` (`decision`): its `slots`, and those `needed` to keep all of `tokens`."""
-    rows = [
-        {"layer": layer, "head": head, "slots": int(table["kept"].sum()), "needed": budget_for(table, tokens)}
-        for (layer, head), table in tables.items()
-    ]
-    return pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
-
-
 def replay(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Lineage:
     """Animate the decision as a lineage of `frames` steps: tokens leave in equal portions, the lowest score first.
 
@@ -243,7 +234,7 @@ def describe_decision(frame: pd.DataFrame) -> str:
 
 @view("decision_budgets", title="Slots needed for the chosen tokens", needs="full", page="cache")
 def decision_budgets(run: Run, token: int | None = None) -> pd.DataFrame:
-    """`budgets_by_head` of every recorded head, for the token, else for the facts.
+    """One row per recorded layer and head: its `slots`, and those `needed` to keep the token, else the facts.
 
     Raises:
         UserError: there is neither, or the scores alone explain no head's decision.
@@ -251,7 +242,11 @@ def decision_budgets(run: Run, token: int | None = None) -> pd.DataFrame:
     chosen = chosen_tokens(run, token)
     if not chosen:
         raise UserError("Choose a word of the text, or mark a fact, to see the slots that keeping it would have taken.")
-    frame = budgets_by_head(decisions(run), chosen)
+    rows = [
+        {"layer": layer, "head": head, "slots": int(table["kept"].sum()), "needed": budget_for(table, chosen)}
+        for (layer, head), table in decisions(run).items()
+    ]
+    frame = pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
     if not frame["needed"].notna().any():
         raise UserError("In no head do the scores alone explain which tokens stayed, so no budget can be named.")
     return frame

@@ -15,7 +15,7 @@ from kvlab.views.base.template import along_text, finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import near, part, visible
 from kvlab.views.frames.compare import first_divergence
-from kvlab.views.frames.wall import Wall, difference_by_head, difference_codes
+from kvlab.views.frames.wall import Wall, difference_codes
 from kvlab.views.wall import open_wall, wall_picture
 
 BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
@@ -34,13 +34,22 @@ REPLACEMENTS = ("blue", "orange", "green", "purple")
 
 @view("difference", title="Difference of two runs: every layer and head", needs="full", page="cache")
 def difference(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
-    """`difference_by_head` of A and B at the step, else at the last one.
+    """One row per layer and head: share of the tokens read by the step (default: the last) that have a slot of their
+    own in A and B, in only one, or in neither; and the Jaccard index (1 if neither has any).
 
     Raises:
         UserError: they have not read the same tokens in the same steps.
     """
     a, b = walls_of(runs)
-    return difference_by_head(a, b, int(a.steps[-1]) if step is None else step)
+    step = int(a.steps[-1]) if step is None else step
+    codes = difference_codes(a.fates(step), b.fates(step))
+    layer = np.repeat(a.layers, a.heads)
+    head = np.tile(np.arange(a.heads), len(a.layers))
+    counts = {name: (codes == code).sum(1) for code, name in enumerate(("both", "only_a", "only_b", "neither"))}
+    either = codes.shape[1] - counts["neither"]
+    jaccard = np.where(either > 0, counts["both"] / np.maximum(either, 1), 1.0)
+    shares = {name: count / codes.shape[1] for name, count in counts.items()}
+    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares, "jaccard": jaccard})
 
 
 @difference.figure

@@ -21,7 +21,7 @@ from kvlab.views.base.view import view
 from kvlab.views.base.words import part, sentence, visible
 from kvlab.views.frames.facts import facts_in
 from kvlab.views.frames.lineage import head_history, keep_by_run, token_texts
-from kvlab.views.frames.wall import Wall, shares_by_head, wall_of
+from kvlab.views.frames.wall import Fate, Wall, wall_of
 from kvlab.views.timeline import masses_at
 
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
@@ -40,8 +40,14 @@ LABEL_HEIGHT = 14
 
 @view("wall", title="The cache: every layer and head", needs="full", page="cache")
 def wall(run: Run, step: int | None = None) -> pd.DataFrame:
-    """`shares_by_head` at the step, else at the last one."""
-    return shares_by_head(open_wall(run), _step_of(run, step))
+    """One row per layer and head: share of the tokens read by the step (default: the last) in each fate, 1 in all."""
+    held = open_wall(run)
+    step = _step_of(run, step)
+    fates = held.fates(step)
+    layer = np.repeat(held.layers, held.heads)
+    head = np.tile(np.arange(held.heads), len(held.layers))
+    shares = {fate.name.lower(): (fates == fate).mean(1) for fate in Fate}
+    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares})
 
 
 @wall.figure
@@ -210,7 +216,18 @@ def _tiles(codes: np.ndarray, colours: list[str], height: int, width: int, theme
     cells = np.full((heads, lines * per_line), empty, np.uint8)
     cells[:, :tokens] = codes
     cells = cells.reshape(heads, lines, per_line)
-    counts = np.stack([_resized(cells == code, height, width) for code in range(empty)], -1)  # (heads, h, w, codes)
+    # The cells of each code under every pixel, at least one cell a pixel: (heads, height, width, codes).
+    of_codes = []
+    for code in range(empty):
+        mask = cells == code
+        for axis, size in ((1, height), (2, width)):
+            starts = np.arange(size) * mask.shape[axis] // size
+            if size >= mask.shape[axis]:
+                mask = np.take(mask, starts, axis)
+            else:
+                mask = np.add.reduceat(mask, starts, axis, dtype=np.int32)
+        of_codes.append(mask.astype(np.float32))
+    counts = np.stack(of_codes, -1)
     every = counts.sum(-1)
     held = counts[..., :HELD].sum(-1)
     strength = np.sqrt(held / np.maximum(every, 1))
@@ -219,17 +236,6 @@ def _tiles(codes: np.ndarray, colours: list[str], height: int, width: int, theme
     of_rest = counts[..., HELD:] @ palette[HELD:] / np.maximum(every - held, 1)[..., None]
     image = strength[..., None] * of_held + (1 - strength)[..., None] * of_rest
     return np.where(every[..., None] > 0, image, channels(SURFACES[theme])).round().astype(np.uint8)
-
-
-def _resized(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Count true cells (heads, lines, per line) under each pixel (heads, height, width), at least one cell a pixel."""
-    for axis, size in ((1, height), (2, width)):
-        count = mask.shape[axis]
-        if size >= count:
-            mask = np.take(mask, np.arange(size) * count // size, axis)
-        else:
-            mask = np.add.reduceat(mask, np.arange(size) * count // size, axis, dtype=np.int32)
-    return mask.astype(np.float32)
 
 
 @keep_by_run(64)

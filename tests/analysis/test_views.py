@@ -21,7 +21,6 @@ from kvlab.views import memory as costs
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.facts import FATES, fact_fates
 from kvlab.views.frames.lineage import State, states_at, step_labels, steps_with_events
-from kvlab.views.frames.wall import difference_by_head, wall_of
 from kvlab.views.memory import instrument_cost_frame, memory_stack_frame
 from kvlab.views.similarity import consecutive_sets, set_count
 from tests.analysis.conftest import METHODS, head
@@ -41,9 +40,9 @@ def test_kept_tokens_are_the_slots_of_the_fold(runs: dict[str, Run]):
 
 def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
     a, b = (difference.kept_at(runs[method], 6) for method in ("h2o", "keepkv"))
-    first, second = (wall_of(runs[method]) for method in ("h2o", "keepkv"))
+    first, second = (runs[method] for method in ("h2o", "keepkv"))
     pairs = ((first, second), (second, first), (first, first))
-    there, back, own = (difference_by_head(*pair, 6) for pair in pairs)
+    there, back, own = (difference.difference(pair, 6) for pair in pairs)
     assert (there["jaccard"] == back["jaccard"]).all() and (there["only_a"] == back["only_b"]).all()
     assert (own["jaccard"] == 1).all()
     assert there["jaccard"].between(0, 1).all()

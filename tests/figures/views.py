@@ -16,7 +16,7 @@ from kvlab.views import board as boards
 from kvlab.views import bound, heads, health, memory, regret, serving, unread
 from kvlab.views import restore as restored
 from kvlab.views import wall as wall_figures
-from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
+from kvlab.views.frames import autopsy, board, facts, run_pages, wall
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
@@ -116,12 +116,12 @@ def _of_restored(run: Run) -> Iterator[Drawn]:
         fact=(3,), reference=("x", "y"), reader=(0, 1), slots=9, text_before="", kl_before=(1.0, 2.0), tokens=(3, 9),
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
     )  # fmt: skip
-    kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
+    kl, looks = (view(run, result=known) for view in (restored.restored_kl, restored.restored_attention))
     yield "restored kl", lambda theme: restored.kl_before_after(kl, theme), restored.caption_kl_before_after(kl), kl
     caption = restored.caption_attention_before_after(looks)
     yield (
         "restored looks",
-        lambda theme: restored.attention_before_after(looks.assign(layer=0, head=1), theme),
+        lambda theme: restored.attention_before_after(looks, theme),
         caption,
         looks,
     )

@@ -40,7 +40,10 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
         (source, SOURCE_SIZE, QUIET[theme]),
     )
     for text, size, ink in texts:
-        lines = wrap_text(text, size, width - 2 * EDGE)
+        # East Asian text gets fewer characters per line.
+        square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
+        in_a_line = max(1, int((width - 2 * EDGE) / (size * (WIDE if square else NARROW))))
+        lines = textwrap.wrap(" ".join(text.split()), in_a_line)
         if not lines:
             continue
         figure.add_annotation(
@@ -64,12 +67,6 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
     nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
     ground = {"paper_bgcolor": SURFACES[theme], "plot_bgcolor": SURFACES[theme]}
     return figure.update_layout(template="none", width=width, height=round(down) + 10, margin=nothing, **ground)
-
-
-def wrap_text(text: str, size: float, width: float) -> list[str]:
-    """Wrap the text to `width` pixels at this font size; East Asian text gets fewer characters per line."""
-    square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return textwrap.wrap(" ".join(text.split()), max(1, int(width / (size * (WIDE if square else NARROW)))))
 
 
 def svg_size(picture: bytes) -> tuple[float, float]:

@@ -101,7 +101,28 @@ def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
 
 def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme) -> list[str]:
     if trace.type == "heatmap":
-        return [_heat(trace, panel, theme)] if trace.z is not None else []
+        values = np.zeros((0, 0)) if trace.z is None else np.asarray(trace.z, float)
+        for axis in (0, 1) if values.size else ():
+            # Maximum per block, so that thin bright lines stay visible.
+            edges = block_edges(0, values.shape[axis], MOST_CELLS)[:-1]
+            values = np.fmax.reduceat(values, edges, axis=axis)
+        if not panel.y.reverse:
+            values = values[::-1]
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            return []
+        low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
+        high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
+        shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
+        # (rows, columns, 4) uint8 RGBA of shares between 0 and 1.
+        stops = [(float(place), str(stop)) for place, stop in trace.colorscale or ()]
+        if not stops or not all(stop.startswith("#") for _, stop in stops):
+            scale = SEQUENTIAL[theme]
+            stops = [(place / (len(scale) - 1), stop) for place, stop in enumerate(scale)]
+        result = np.zeros((*shares.shape, 4), np.uint8)
+        result[..., :3] = colours_at(stops, shares)
+        result[..., 3] = np.where(np.isfinite(shares), 255, 0)
+        return [_image(Image.fromarray(result, "RGBA"), panel)]
     if trace.type == "image":
         return [_image(Image.open(io.BytesIO(base64.b64decode(trace.source.partition(",")[2]))), panel)]
     count = min(len(x), len(y))
@@ -150,32 +171,6 @@ def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, visible: np.nd
         place = (start, across, length, f"{size:.1f}") if lying else (across, start, f"{size:.1f}", length)
         drawn.append('<rect x="{}" y="{}" width="{}" height="{}" '.format(*place) + f'fill="{fill}"/>')
     return drawn
-
-
-def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
-    values = np.asarray(trace.z, float)
-    for axis in (0, 1):
-        # Maximum per block, so that thin bright lines stay visible.
-        edges = block_edges(0, values.shape[axis], MOST_CELLS)[:-1]
-        values = np.fmax.reduceat(values, edges, axis=axis)
-    if not panel.y.reverse:
-        values = values[::-1]
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return ""
-    low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
-    high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
-    shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
-    # (rows, columns, 4) uint8 RGBA of shares between 0 and 1.
-    stops = [(float(place), str(colour)) for place, colour in trace.colorscale or ()]
-    if not stops or not all(colour.startswith("#") for _, colour in stops):
-        colours = SEQUENTIAL[theme]
-        stops = [(place / (len(colours) - 1), colour) for place, colour in enumerate(colours)]
-    known = np.isfinite(shares)
-    result = np.zeros((*shares.shape, 4), np.uint8)
-    result[..., :3] = colours_at(stops, shares)
-    result[..., 3] = np.where(known, 255, 0)
-    return _image(Image.fromarray(result, "RGBA"), panel)
 
 
 def _image(picture: Image.Image, panel: Panel) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pandas as pd
 
@@ -234,19 +236,14 @@ def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run 
         received.append(float(mass[np.unique(slots)].astype(np.float32).sum()))
     true = true_mass[:rows, positions].astype(np.float32).sum(1)
     table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
-    return table.assign(full=table["step"].map(_full_mass(run, full, positions, layer, head)))
-
-
-def _full_mass(run: Run, full: Run | None, positions: np.ndarray, layer: int, head: int) -> pd.Series:
-    """Attention of the full cache's run on the tokens, by step; empty if it read another text or was not recorded."""
-    texts = [one.tokens.loc[one.tokens["phase"] != "free", "id"].tolist() for one in (run, full) if one is not None]
-    if full is None or texts[0] != texts[1]:
-        return pd.Series(dtype=float)
-    try:
-        mass = full.attention(layer, head, thinned=True)[0]
-    except UserError:
-        return pd.Series(dtype=float)
-    return pd.Series(mass[:, positions].astype(np.float32).sum(1), np.arange(len(mass)) * full.attention_every)
+    # Of the full cache's run by step, if it read the same text and recorded its attention.
+    whole = pd.Series(dtype=float)
+    texts = [one.tokens.loc[one.tokens["phase"] != "free", "id"].tolist() for one in (run, full or run)]
+    if full is not None and texts[0] == texts[1]:
+        with suppress(UserError):
+            mass = full.attention(layer, head, thinned=True)[0][:, positions].astype(np.float32).sum(1)
+            whole = pd.Series(mass, np.arange(len(mass)) * full.attention_every)
+    return table.assign(full=table["step"].map(whole))
 
 
 def step_of_most(frame: pd.DataFrame, column: str) -> pd.Series:

@@ -225,23 +225,23 @@ def rank_runs(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]]
         groups = rivals_at_same_bytes(table)
         ranking = [("", groups)] if groups else []
     inside = {label for _, groups in ranking for group in groups for label in group["label"]}
-    left = [(line["label"], _why_left_out(line)) for _, line in table.iterrows() if line["label"] not in inside]
+    left = []
+    for _, line in table[~table["label"].isin(inside)].iterrows():
+        unfinished = line["verdict"] == "unfinished" if "verdict" in line else pd.isna(line["mean_kl"])
+        if line["method"] == "full":
+            why = "what the others are compared with"
+        elif line["status"] != "complete" and unfinished:
+            why = "not finished" if line["status"] == "running" else str(line["status"])
+        elif pd.isna(line["live_bytes"]):
+            why = "its bytes were not recorded"
+        elif "verdict" in line:
+            why = "its own text was not recorded"
+        elif pd.isna(line["mean_kl"]):
+            why = "its KL was not recorded"
+        else:
+            why = "no other run has about as many bytes"
+        left.append((line["label"], why))
     return ranking, left
-
-
-def _why_left_out(line: pd.Series) -> str:
-    if line["method"] == "full":
-        return "what the others are compared with"
-    unfinished = line["verdict"] == "unfinished" if "verdict" in line else pd.isna(line["mean_kl"])
-    if line["status"] != "complete" and unfinished:
-        return "not finished" if line["status"] == "running" else str(line["status"])
-    if pd.isna(line["live_bytes"]):
-        return "its bytes were not recorded"
-    if "verdict" in line:
-        return "its own text was not recorded"
-    if pd.isna(line["mean_kl"]):
-        return "its KL was not recorded"
-    return "no other run has about as many bytes"
 
 
 def most_interesting_run(cells: pd.DataFrame) -> str:

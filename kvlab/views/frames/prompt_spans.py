@@ -201,7 +201,13 @@ def parts_of_system(text: str, start: int, stop: int) -> list[Part]:
 
 def _body(text: str, start: int, stop: int, *, asks: bool) -> list[Part]:
     """The parts of a prompt that is one turn; `asks`: it is a user's, whose end is a request even without a mark."""
-    cut = _question_start(text, start, stop)
+    # The question begins at the last line with a mark, else with the last paragraph, line or sentence.
+    marks = [match.start() for match in _ASKS.finditer(text, start, stop)]
+    end_of_text = start + len(text[start:stop].rstrip())
+    units = (_pieces(text, start, end_of_text, unit) for unit in _BREAKS)
+    cut = next((pieces[-1][0] for pieces in units if len(pieces) > 1), start)
+    if marks and marks[-1] > start:
+        cut = marks[-1]
     last = text[cut:stop]
     is_question = asks or cut == start or "?" in last or _ASKS.match(last) is not None
     end = Part(QUESTION if is_question else "end of the prompt", cut, stop)
@@ -222,17 +228,6 @@ def _body(text: str, start: int, stop: int, *, asks: bool) -> list[Part]:
     places = pairwise([*begins, cut] if len(begins) <= MOST_SHOTS else [cut])
     shots = [Part(f"shot {number}", *span) for number, span in enumerate(places, 1)]
     return [*rules, *_blocks(text, after, shots[0].start if shots else cut), *shots, end]
-
-
-def _question_start(text: str, start: int, stop: int) -> int:
-    asks = [match.start() for match in _ASKS.finditer(text, start, stop)]
-    if asks and asks[-1] > start:
-        return asks[-1]
-    stop = start + len(text[start:stop].rstrip())
-    for unit in _BREAKS:
-        if len(pieces := _pieces(text, start, stop, unit)) > 1:
-            return pieces[-1][0]
-    return start
 
 
 def _blocks(text: str, start: int, stop: int) -> list[Part]:

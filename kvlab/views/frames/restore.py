@@ -156,36 +156,6 @@ def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
     return join_words([*(f"“{word}”" for word in words[:3]), *more])
 
 
-def kl_by_series(result: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
-    """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
-    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.description: found.kl})
-    parts = [
-        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
-        for name, kl in series.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
-def attention_by_series(result: RestoreResult, found: SearchResult | None, run: Run) -> pd.DataFrame:
-    """Columns series, token, text, mass: the reading head's attention from the answer's queries.
-
-    Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
-    """
-    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
-    series = {"full cache": result.attention_full, "as it ran": result.attention_before}
-    series |= {} if found is None else {found.returned.description: found.attention}
-    texts = [read.get(token, "") for token in result.tokens]
-    parts = [
-        pd.DataFrame({"series": name, "token": result.tokens, "text": texts, "mass": mass})
-        for name, mass in series.items()
-        if mass
-    ]
-    if not parts:
-        return pd.DataFrame(columns=["series", "token", "text", "mass"])
-    table = pd.concat(parts, ignore_index=True)
-    return table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
-
-
 def estimate_seconds(run: Run, most_reruns: int) -> float | None:
     """Upper estimate of a search's duration from the run's own timings; None if it was not timed.
 

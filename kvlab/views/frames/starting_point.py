@@ -85,8 +85,18 @@ def suggest_run(runs: Sequence[Run], wanted: ExpectedAnswer | None, prefer: Pref
     full cache only if it is the only run.
     """
     compressed = [run for run in runs if run.record.method != "full"] or list(runs)
-    if prefer == "wrong" and (found := _wrong(runs, compressed, wanted)):
-        return found
+    if prefer == "wrong" and wanted is not None:
+        texts = reference_texts(runs)
+        judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in compressed}
+        for kind, result in (("nearly", "nearly right"), ("wrong", "wrong answer")):
+            if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
+                return SuggestedRuns((found[0],), f"{result}: it wrote {judged[found[0]].wrote}")
+    elif prefer == "wrong":
+        known = headline(compressed).dropna(subset="mean_kl")
+        if len(known):
+            furthest = known.loc[known["mean_kl"].astype(float).idxmax()]
+            distance = f"mean KL {furthest['mean_kl']:.3g}"
+            return SuggestedRuns((furthest["run_id"],), f"furthest from the full cache: {distance}")
     contents = {run.record.run_id: _contents(run) for run in compressed}
     most = max(contents, key=lambda name: contents[name].rank(prefer))
     words = contents[most].words(prefer)
@@ -161,20 +171,3 @@ def _contents(run: Run) -> Contents:
         regret=float(steps["regret"].fillna(0).mean()) if len(steps) else 0.0,
         bounded=float((steps["score_error"] < 1).mean()) if len(steps) else 0.0,
     )
-
-
-def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswer | None) -> SuggestedRuns | None:
-    if wanted is not None:
-        texts = reference_texts(runs)
-        judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in compressed}
-        for kind in ("nearly", "wrong"):
-            if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
-                wrote = judged[found[0]].wrote
-                result = "nearly right" if kind == "nearly" else "wrong answer"
-                return SuggestedRuns((found[0],), f"{result}: it wrote {wrote}")
-        return None
-    known = headline(compressed).dropna(subset="mean_kl")
-    if known.empty:
-        return None
-    furthest = known.loc[known["mean_kl"].astype(float).idxmax()]
-    return SuggestedRuns((furthest["run_id"],), f"furthest from the full cache: mean KL {furthest['mean_kl']:.3g}")

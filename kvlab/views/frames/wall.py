@@ -133,30 +133,6 @@ def _ends(
     return absorb, leave, leave[resolve_roots(parent)]
 
 
-def shares_by_head(wall: Wall, step: int) -> pd.DataFrame:
-    """One row per layer and head: share of the tokens read by `step` in each fate; the four add up to 1."""
-    fates = wall.fates(step)
-    layer = np.repeat(wall.layers, wall.heads)
-    head = np.tile(np.arange(wall.heads), len(wall.layers))
-    shares = {fate.name.lower(): (fates == fate).mean(1) for fate in Fate}
-    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares})
-
-
 def difference_codes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """uint8 codes of two runs' fates: a slot of its own in both (0), only in `a` (1), only in `b` (2), in neither."""
     return ((a > Fate.HOLDS) * 2 + (b > Fate.HOLDS)).astype(np.uint8)
-
-
-def difference_by_head(a: Wall, b: Wall, step: int) -> pd.DataFrame:
-    """One row per layer and head: share of the tokens read by `step` that have a slot of their own in both runs, in
-    only one, or in neither; and the Jaccard index (1 if neither run has any).
-    """
-    codes = difference_codes(a.fates(step), b.fates(step))
-    layer = np.repeat(a.layers, a.heads)
-    head = np.tile(np.arange(a.heads), len(a.layers))
-    names = ("both", "only_a", "only_b", "neither")
-    counts = {name: (codes == code).sum(1) for code, name in enumerate(names)}
-    either = codes.shape[1] - counts["neither"]
-    jaccard = np.where(either > 0, counts["both"] / np.maximum(either, 1), 1.0)
-    shares = {name: count / codes.shape[1] for name, count in counts.items()}
-    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares, "jaccard": jaccard})
