@@ -70,36 +70,33 @@ def part_table(rows: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFram
     table = pd.DataFrame(lines)
     full = table.loc[table["method"] == FULL.method, [*keys, "score"]].rename(columns={"score": "full"})
     table = table.merge(full, on=keys, how="left")
-    known = _unasked(rows) if "kind" in by else {}
+    # By task, difficulty and kind of rule: how often the full cache's answers obey rules that they were not given.
+    of_full = rows["method"] == FULL.method
+    obeyed: dict[tuple[str, str, str], list[float]] = {}
+    if "kind" in by:
+        # Every answer is checked against the other prompts' rules of a kind that its own prompt lacks; rows may be
+        # shipped without their texts.
+        full = rows[of_full & (rows["metric"] == RULES) & rows[["parts", "prediction"]].notna().all(axis=1)]
+        for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
+            given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
+            for answer, rules, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
+                others = [pair for one in given if one is not rules for pair in one.items() if pair[0] not in rules]
+                for kind, spec in others:
+                    obeys = score(RULES, answer, [spec], tags=tags)
+                    obeyed.setdefault((str(task), str(difficulty), kind), []).append(obeys)
+        # A secret kept unasked is one that the task `secret` does not tell: prompts of `leakage` without the rule.
+        untold = 1 - rows.loc[of_full & (rows["task"] == SECRET), "score"]
+        if len(untold):
+            obeyed[KEPT[0], "", KEPT[1]] = untold.tolist()
     found = []
     for line in table.to_dict("records"):
         task_and_kind = (str(line["task"]), str(line.get("kind", "")))
         # Of the kept secret all difficulties count together.
         difficulty = "" if task_and_kind == KEPT else str(line["difficulty"])
-        found.append(known.get((task_and_kind[0], difficulty, task_and_kind[1]), np.nan))
+        answers = obeyed.get((task_and_kind[0], difficulty, task_and_kind[1]))
+        found.append(float(np.mean(answers)) if answers else np.nan)
     unasked = pd.Series(found, dtype=float)
     return table.assign(unasked=unasked, informative=(table["full"] >= LEAST_SCORE) & ~(unasked > LEAST_SCORE))
-
-
-def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """By task, difficulty and kind of rule: how often the full cache's answers obey rules that they were not given.
-
-    Every answer is checked against the other prompts' rules of a kind that its own prompt lacks. A secret that is kept
-    unasked is one that the task `secret` does not tell, which has the prompts of `leakage` without the rule.
-    """
-    known = rows[["parts", "prediction"]].notna().all(axis=1)  # rows may be shipped without their texts
-    full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & known]
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
-        given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
-        for answer, rules, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
-            others = [pair for one in given if one is not rules for pair in one.items() if pair[0] not in rules]
-            for kind, spec in others:
-                found.setdefault((str(task), str(difficulty), kind), []).append(score(RULES, answer, [spec], tags=tags))
-    untold = 1 - rows.loc[(rows["method"] == FULL.method) & (rows["task"] == SECRET), "score"]
-    if len(untold):
-        found[KEPT[0], "", KEPT[1]] = untold.tolist()
-    return {pair: float(np.mean(values)) for pair, values in found.items()}
 
 
 def deaths(table: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFrame:

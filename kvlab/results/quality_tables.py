@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval, Kind, mean_intervals
@@ -20,7 +19,6 @@ from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative
 from kvlab.results.score_tables import NAMES, PROMPT, score_table, shared_by_all_arms, with_names
-from kvlab.views.base.palette import Theme
 from kvlab.views.base.view import view
 from kvlab.views.frames.trade_off import HELD
 from kvlab.views.needle_map import caption_needle_map, needle_map
@@ -242,11 +240,7 @@ def ranks_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
     return table
 
 
-@ranks_at.figure
-def draw_ranks(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    return rank_table(frame, theme, f"Ranks at {frame.attrs['budget']}")
-
-
+ranks_at.figure(rank_table)
 ranks_at.caption(caption_rank_table)
 
 

@@ -52,28 +52,25 @@ def _slot_in_view(lineage: Lineage, slot: int | None, step: int | None) -> tuple
 @river.figure
 def draw_river(
     frame: pd.DataFrame,
-    theme: Theme,
-    run: Run,
-    layer: int,
-    head: int,
+    theme: Theme = "light",
+    run: Run | None = None,
+    layer: int = 0,
+    head: int = 0,
     step: int | None = None,
     slot: int | None = None,
     width: str = "votes",
 ) -> go.Figure:
-    """The river into the slot in view."""
-    lineage, _, texts = head_history(run, layer, head)
-    slot = _slot_in_view(lineage, slot, step)[0]
-    return merge_sankey(frame, slot, texts[slot], theme, width)
-
-
-def merge_sankey(
-    frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme = "light", width: str = "votes"
-) -> go.Figure:
-    """Tokens merged into a slot, from `river`.
+    """Tokens merged into the slot in view, from `river`.
 
     Width is the number of tokens carried over, or with `width="flow"` value weight x attention.
     The `MOST_RIBBONS` widest and those they flow through have ribbons; the rest share one.
     """
+    slot_text = ""
+    if run is not None:
+        lineage, _, token_texts = head_history(run, layer, head)
+        slot = _slot_in_view(lineage, slot, step)[0]
+        slot_text = token_texts[slot]
+    assert slot is not None
     shown, others = _widest(frame, width)
     positions = list(dict.fromkeys([slot, *shown["target"], *shown["source"]]))
     texts = {slot: slot_text, **dict(zip(shown["target"], shown["target_text"], strict=True))}
@@ -154,7 +151,7 @@ def decay(run: Run, layer: int, head: int) -> pd.DataFrame:
 
     Covers every (step, token) of one head still alive. Raises UserError if no slot was merged twice.
     """
-    share, merges = influence_of(run, layer, head)
+    share, merges = influence(run, layer, head)
     merged = (np.nan_to_num(share) > 0) & (merges > 0)
     groups = pd.Series(share[merged]).groupby(merges[merged])
     quarters = groups.quantile([0.25, 0.5, 0.75]).unstack()
@@ -211,7 +208,7 @@ def describe_decay(frame: pd.DataFrame) -> str:
 def members_of_slot(run: Run, layer: int, head: int, step: int | None = None, slot: int | None = None) -> pd.DataFrame:
     """Share of each token that the slot holds after the step, per step, largest first: token, text, step, share."""
     lineage, _, texts = head_history(run, layer, head)
-    share = influence_of(run, layer, head)[0]
+    share = influence(run, layer, head)[0]
     slot, step = _slot_in_view(lineage, slot, step)
     inside = members(lineage, slot, step)
     row = int(np.searchsorted(lineage.steps, step))
@@ -292,19 +289,14 @@ def describe_members(frame: pd.DataFrame) -> str:
 
 
 @keep_by_run(4)  # 18 MB each at 128k tokens and 17 steps
-def influence_of(run: Run, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """`influence` in one layer and KV head."""
-    lineage, events, _ = head_history(run, layer, head)
-    return influence(lineage, events)
-
-
-def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """(share, merges): both (steps, tokens), float32 and int32, after each recorded step.
+def influence(run: Run, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """(share, merges) of one layer and KV head: both (steps, tokens), float32 and int32, after each recorded step.
 
     `share` is the weight of each token's value in the value of its slot: 1 on its own, multiplied by the value weight
     of every merge its slot goes through as source, and by one minus the sources' weights as target; 0 once evicted, NaN
     before it was read. `merges` counts the merges of the slot it was in.
     """
+    lineage, events, _ = head_history(run, layer, head)
     count = len(lineage.steps)
     tokens = lineage.tokens
     shares = np.ones((count, tokens), np.float32)

@@ -17,12 +17,12 @@ LEVEL = "level with the best"
 MOST_WITH_SCORES = 8  # tasks; with more, cells show the rank only
 
 
-def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
+def rank_table(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Methods by tasks; each cell shows rank and score, `=` for shared ranks, bold if level with the best.
 
     The colour is the rank's, darkest for the first: scores of tasks have no common scale, nor direction.
 
-    From `kvlab.results.quality_tables.ranks`; a mark's customdata is (task, arm).
+    From `kvlab.results.quality_tables.ranks`; its `attrs` may have the `budget`. A mark's customdata is (task, arm).
     """
     tasks = frame["task"].drop_duplicates().tolist()
     arms = frame["arm"].drop_duplicates().tolist()
@@ -69,6 +69,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         hoverinfo="none",
         showlegend=False,
     )
+    title = f"Ranks at {frame.attrs['budget']}" if "budget" in frame.attrs else "Ranks"
     height = 150 + 46 * len(arms)
     across = f"task (rank{', score' if few else ''}, {sample_note(frame)}; bold: {LEVEL})"
     figure = finish(
@@ -169,11 +170,6 @@ def caption_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
 
 
-def paper_models(frame: pd.DataFrame) -> list[str]:
-    """The columns of the paper's models."""
-    return [str(name) for name in frame if name not in OURS]
-
-
 def ours_beside_theirs(
     frame: pd.DataFrame, theme: Theme = "light", title: str = "Measured and published scores"
 ) -> go.Figure:
@@ -181,7 +177,7 @@ def ours_beside_theirs(
 
     `frame` has the columns `OURS` and one per model of the paper, from `kvlab.papers.paper_tables.compare_scores`.
     """
-    theirs = paper_models(frame)[:1]
+    theirs = [str(name) for name in frame if name not in OURS][:1]
     arms = frame["method"].drop_duplicates().tolist()
     styles = run_styles([(arm, arm.split(":")[0]) for arm in arms], theme)
     figure = go.Figure()
@@ -218,7 +214,7 @@ def ours_beside_theirs(
 
 def caption_ours_beside_theirs(frame: pd.DataFrame) -> str:
     """In how many of the measured cells the paper's value is within our interval."""
-    theirs = paper_models(frame)
+    theirs = [str(name) for name in frame if name not in OURS]
     if not theirs:
         return "The paper prints no numbers to compare with."
     run = frame[frame["ours"].notna()]

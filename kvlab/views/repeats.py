@@ -49,20 +49,16 @@ def answers_of_batch(runs: Sequence[Run]) -> pd.DataFrame:
     return table
 
 
-@answers_of_batch.figure
-def draw_answers(frame: pd.DataFrame, theme: Theme, budget: str = "") -> go.Figure:
-    return board(at_budget(frames.cells(frame), budget), theme)
-
-
 @answers_of_batch.caption
 def describe_answers(frame: pd.DataFrame, budget: str = "") -> str:
     batch = frames.build_batch([frame])
     return caption_board(replace(batch, cells=at_budget(batch.cells, budget)))
 
 
-def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods by budgets from `views.frames.repeats.cells`; customdata of a mark begins with row and column."""
-    placed, rows, columns = in_grid(cells)
+@answers_of_batch.figure
+def board(frame: pd.DataFrame, theme: Theme = "light", budget: str = "") -> go.Figure:
+    """Methods by budgets (`views.frames.repeats.cells`); customdata of a mark begins with row and column."""
+    placed, rows, columns = in_grid(at_budget(frames.cells(frame), budget))
     fates = _fates(placed, theme)
     # A card behind each cell, tinted by the share of right answers.
     tint = pick(HUES["blue"], theme)

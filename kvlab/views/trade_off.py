@@ -220,37 +220,35 @@ def _label_points(
 
 @quality.caption
 def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = trade_off.HELD) -> str:
-    """The best run for its bytes, and which methods hold more bytes than others of their budget."""
-    unequal = caption_unequal_bytes(points, budget) if axis == trade_off.HELD else ""
-    return f"{_best_for_bytes(points, budget, axis)} {unequal}".strip()
+    """The right runs with the fewest bytes, or without verdicts the run of the best quality.
 
-
-def _best_for_bytes(points: pd.DataFrame, budget: str, axis: str) -> str:
-    """The right runs with the fewest bytes; without verdicts, the run of the best quality."""
+    Then which methods hold more bytes than others of their budget.
+    """
     shown = trade_off.at_budget(trade_off.with_axis(points, axis), budget)
     compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
+    unequal = caption_unequal_bytes(points, budget) if axis == trade_off.HELD else ""
     if compressed.empty:
-        return "No compressed run recorded both its memory and its quality."
+        return f"No compressed run recorded both its memory and its quality. {unequal}".strip()
     is_kl = trade_off.measures_kl(points)
     size = compressed["live_bytes"]
     name = "row" if budget else "label"
     right = compressed["verdict"] == "right"
+    good = -compressed["quality"] if is_kl else compressed["quality"]
+    best = compressed[[near(float(value), float(good.max())) for value in good]]
     if right.any():
         few = compressed[right & (size <= (1 + trade_off.UNEQUAL) * size[right].min())]
         few = few.sort_values(["live_bytes", "quality"], ascending=[True, is_kl], kind="stable")
-        return f"Right at the fewest bytes: {_sized_names(few, name)}."
-    if not is_kl and compressed["quality"].max() <= 0:
-        return "No run has a right answer."
-    good = -compressed["quality"] if is_kl else compressed["quality"]
-    best = compressed[[near(float(value), float(good.max())) for value in good]]
-    if len(best) == len(compressed) > 1:
-        return f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
-    best = best.sort_values("live_bytes", kind="stable")
-    judged = (
-        "No run has a right answer; closest" if compressed["verdict"].isin(["nearly", "wrong"]).any() else "Closest"
-    )
-    what = f"{judged} to the full cache" if is_kl else "Most often right"
-    return f"{what}: {_sized_names(best, name)}."
+        text = f"Right at the fewest bytes: {_sized_names(few, name)}."
+    elif not is_kl and compressed["quality"].max() <= 0:
+        text = "No run has a right answer."
+    elif len(best) == len(compressed) > 1:
+        text = f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
+    else:
+        judged = compressed["verdict"].isin(["nearly", "wrong"]).any()
+        closest = f"{'No run has a right answer; closest' if judged else 'Closest'} to the full cache"
+        what = closest if is_kl else "Most often right"
+        text = f"{what}: {_sized_names(best.sort_values('live_bytes', kind='stable'), name)}."
+    return f"{text} {unequal}".strip()
 
 
 def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:

@@ -18,7 +18,6 @@ from kvlab.views.base.head_map import (
     WHOLE,
     caption_focus,
     cell_size,
-    fits_text,
     head_map,
     takes_whole_width,
 )
@@ -156,8 +155,10 @@ def test_digits_of_the_groups_are_on_cells_with_room_and_else_on_the_colour_bar(
 
 
 def test_text_needs_room():
-    assert not fits_text(13, 1) and fits_text(14, 1)
-    assert not fits_text(30, 4) and fits_text(44, 4)
+    for layers, word, fits in ((67, "1", False), (62, "1", True), (12, "1234", False), (8, "1234", True)):
+        words = np.full((layers, 1), word, object)
+        drawn = head_map(pd.DataFrame(np.zeros((layers, 1))), "", "light", bar="", hover="", words=words)
+        assert (len(drawn.data) == 2) == fits, (cell_size(layers, 1), word)
 
 
 def test_cells_and_their_hover_text_stay_together_and_layers_without_a_recording_leave_no_gap():

@@ -34,7 +34,7 @@ def tree(count: int, depth: int = 1) -> pd.DataFrame:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, depth: int):
     frame = tree(210, depth)
-    figure = lineage.merge_sankey(frame, 0, "slot", width=width)
+    figure = lineage.draw_river(frame, slot=0, width=width)
     link, labels = figure.data[0].link, figure.data[0].node.label
     assert len(link.value) == 61 and labels[link.source[-1]] == "150 others" and link.target[-1] == 0
     if width == "flow":
@@ -54,7 +54,7 @@ def test_the_words_are_of_all_tokens_of_the_slot():
 
 
 def test_few_tokens_have_a_ribbon_each():
-    link = lineage.merge_sankey(tree(60), 0, "slot").data[0].link
+    link = lineage.draw_river(tree(60), slot=0).data[0].link
     assert len(link.value) == 60
 
 

@@ -251,7 +251,12 @@ def label_ends(
     heights = [math.log10(end.y) if is_log else end.y for end in ends]
     wanted = [pixels * (span[1] - height) / (span[1] - span[0]) for height in heights]
     placed = spread(wanted, GAP, 0.0, pixels)
-    texts = [shorten_name(end.name) for end in ends]
+    # Long names are cut in the middle: names of runs differ at their ends.
+    start = (LONGEST - 1) // 2
+    texts = [
+        end.name if len(end.name) <= LONGEST else f"{end.name[:start]}…{end.name[start + 1 - LONGEST :]}"
+        for end in ends
+    ]
     for end, text, y, start, stop in zip(ends, texts, heights, wanted, placed, strict=True):
         figure.add_annotation(
             xref=f"x{axis}",
@@ -282,14 +287,6 @@ def label_ends(
     # By these names the page fades the other lines while the pointer is on one.
     meta = {**(figure.layout.meta or {}), "lines": [end.name for end in ends]}
     return figure.update_layout(showlegend=False, margin_r=max(20, math.ceil(width)), meta=meta)
-
-
-def shorten_name(name: str, limit: int = LONGEST) -> str:
-    """The name, cut in the middle if it is long: names of runs differ at their ends."""
-    if len(name) <= limit:
-        return name
-    start = (limit - 1) // 2
-    return f"{name[:start]}…{name[start + 1 - limit :]}"
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

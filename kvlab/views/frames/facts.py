@@ -1,5 +1,6 @@
 """Locate the tokens of a prompt's facts, their fate in every head, and the heads that read them."""
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate, product
 
@@ -67,27 +68,18 @@ def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]
     found = []
     end = 0
     for start, stop in turn_spans(prompt):  # the turns of a conversation
-        place = _place(read, prompt[start:stop], end, begins, finishes)
+        # A short turn may also occur within text of the template, even at the beginning of a token: the place where a
+        # token ends with it too is preferred.
+        turn = re.escape(prompt[start:stop])
+        places = [match.start() for match in re.finditer(f"(?={turn})", read[end:])]
+        places = [end + place for place in places if end + place in begins]
+        whole = [place for place in places if place + stop - start in finishes]
+        place = next(iter(whole or places), -1)
         if place < 0:
             raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are unknown.")
         end = place + stop - start
         found.append((start, stop, place - start))
     return found
-
-
-def _place(read: str, turn: str, end: int, begins: set[int], finishes: set[int]) -> int:
-    """Index of a turn in the tokens' text, searched from `end` on; -1 if it is not there.
-
-    A short turn may also occur within text of the template, even at the beginning of a token.
-    """
-    places = list[int]()
-    place = read.find(turn, end)
-    while place >= 0:
-        if place in begins and place + len(turn) in finishes:
-            return place
-        places += [place] if place in begins else []
-        place = read.find(turn, place + 1)
-    return places[0] if places else -1
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
