@@ -217,30 +217,26 @@ def reasoning_table(rows: pd.DataFrame) -> pd.DataFrame:
         loops=pd.to_numeric(written["loop_tokens"]) > 0,
         most_slots=most_slots,
     )
-    lines = [
-        dict(zip([*TASK, *NAMES], names, strict=True)) | _line(group)
-        for names, group in written.groupby([*TASK, *NAMES], dropna=False, sort=False)
-    ]
+    lines = []
+    for names, group in written.groupby([*TASK, *NAMES], dropna=False, sort=False):
+        (found,) = mean_intervals(group[["score"]].to_numpy(float), kinds=["score"])
+        bounds = (found.mean, found.low, found.high) if found else (None, None, None)
+        right = group[group["right"]]
+        wrong = group[~group["right"]]
+        measured = {
+            "most_slots": group["most_slots"].iloc[0],
+            "samples": len(group),
+            **dict(zip(("score", "score_low", "score_high"), bounds, strict=True)),
+            "tokens": group["tokens"].mean(),
+            "longer": group["longer"].mean(),
+            "loops": group["loops"].mean(),
+            "right": len(right),
+            "tokens_right": right["tokens"].mean(),
+            "tokens_wrong": wrong["tokens"].mean(),
+            "loops_wrong": wrong["loops"].mean(),
+        }
+        lines.append(dict(zip([*TASK, *NAMES], names, strict=True)) | measured)
     table = pd.DataFrame(lines)
     able = table.loc[table["method"] == FULL.method].set_index(TASK)["score"] >= LEAST_SCORE
     keys = pd.MultiIndex.from_frame(table[TASK])
     return table.assign(informative=able.reindex(keys).fillna(False).to_numpy(bool))[COLUMNS]
-
-
-def _line(group: pd.DataFrame) -> dict[str, float | int | None]:
-    (found,) = mean_intervals(group[["score"]].to_numpy(float), kinds=["score"])
-    bounds = (found.mean, found.low, found.high) if found else (None, None, None)
-    right = group[group["right"]]
-    wrong = group[~group["right"]]
-    return {
-        "most_slots": group["most_slots"].iloc[0],
-        "samples": len(group),
-        **dict(zip(("score", "score_low", "score_high"), bounds, strict=True)),
-        "tokens": group["tokens"].mean(),
-        "longer": group["longer"].mean(),
-        "loops": group["loops"].mean(),
-        "right": len(right),
-        "tokens_right": right["tokens"].mean(),
-        "tokens_wrong": wrong["tokens"].mean(),
-        "loops_wrong": wrong["loops"].mean(),
-    }

@@ -16,7 +16,7 @@ from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
 from kvlab.views.base.words import EXACT, are_known, comparison_words, near, part, percent, sentence
 from kvlab.views.frames import autopsy as frames
-from kvlab.views.frames.autopsy import step_of_most
+from kvlab.views.frames.autopsy import TIED
 from kvlab.views.frames.lineage import keep_by_run
 from kvlab.views.unread import Unread, unread_tokens, with_unread
 
@@ -145,9 +145,11 @@ def caption_needle_mass(frame: pd.DataFrame) -> str:
     """Whether the chosen tokens get the attention they would get."""
     column = "full" if frame["full"].notna().any() else "true"
     whose = "the full cache looks" if column == "full" else "this run, with nothing dropped, would look"
-    top = step_of_most(frame, column) if frame[column].notna().any() else None
-    if top is None or top[column] < HARDLY:
+    most = frame[column].max()
+    if not most >= HARDLY:
         return "This head hardly looks at the chosen text."
+    # Of steps with about as much attention, that where the run gives least.
+    top = frame[frame[column] >= (1 - TIED) * most].sort_values("received", kind="stable").iloc[0]
     received = float(top["received"])
     if not np.isfinite(received):
         return f"When {whose} at the chosen text most, this run's attention was not recorded."

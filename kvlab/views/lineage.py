@@ -71,7 +71,9 @@ def draw_river(
         slot = _slot_in_view(lineage, slot, step)[0]
         slot_text = token_texts[slot]
     assert slot is not None
-    shown, others = _widest(frame, width)
+    # A ribbon is as wide as its tokens, or as value weight times attention.
+    frame = frame.assign(size=frame[width].astype(float).fillna(0.0))
+    shown, others = _widest(frame)
     positions = list(dict.fromkeys([slot, *shown["target"], *shown["source"]]))
     texts = {slot: slot_text, **dict(zip(shown["target"], shown["target_text"], strict=True))}
     texts |= dict(zip(shown["source"], shown["source_text"], strict=True))
@@ -81,14 +83,14 @@ def draw_river(
         f"key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
         for row in shown.to_dict("records")
     ]
-    links = shown[["source", "target"]].assign(width=_sizes(shown, width), words=words)
+    links = shown[["source", "target"]].assign(width=shown["size"], words=words)
     if len(others):
         labels.append(plural(len(others), "other"))
         positions.append(REST)
         # Skip what flows through another of the others: it is already counted there.
         outer = others[~others["target"].isin(others["source"])]
         rest = f"{plural(len(others), 'token')} with narrower ribbons"
-        links.loc[len(links)] = [REST, slot, float(_sizes(outer, width).sum()), rest]
+        links.loc[len(links)] = [REST, slot, float(outer["size"].sum()), rest]
     place = {position: index for index, position in enumerate(positions)}
     pivot = pick(STATE_COLOURS["pivot"], theme)
     absorbed = pick(STATE_COLOURS["absorbed"], theme)
@@ -119,15 +121,11 @@ def draw_river(
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
 
 
-def _sizes(frame: pd.DataFrame, width: str) -> pd.Series:
-    return (frame["votes"] if width == "votes" else frame["flow"]).astype(float).fillna(0.0)
-
-
-def _widest(frame: pd.DataFrame, width: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _widest(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows with their own ribbon, and the others; a row comes with all rows it flows through."""
     if len(frame) <= MOST_RIBBONS:
         return frame, frame.iloc[:0]
-    sizes = dict(zip(frame["source"], _sizes(frame, width), strict=True))
+    sizes = dict(zip(frame["source"], frame["size"], strict=True))
     # From the leaves inward, so that each source counts for the widest ribbon through it.
     for row in frame.sort_values("depth", ascending=False, kind="stable").itertuples():
         if row.target in sizes:

@@ -13,7 +13,7 @@ from kvlab.views.base import words
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.template import INK, axis_height, finish, layer_axis, mark_size
+from kvlab.views.base.template import INK, MARK, axis_height, finish, layer_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, byte_unit, near, number, part, percent, sentence, some_of
 from kvlab.views.frames.compare import unique_labels
@@ -197,7 +197,10 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}",
         marker_symbol="line-ns-open",
         marker_line_width=2,
-        size=mark_size(layers) / 1.4,  # plotly draws this symbol 1.4 times as long as its size
+        size=MARK
+        * axis_height(layers)
+        / (max(layers) - min(layers) + 1)
+        / 1.4,  # plotly draws this symbol 1.4 times as long as its size
     )
     height = axis_height(layers) + 136
     finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme, height=height)

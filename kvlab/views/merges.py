@@ -1,7 +1,6 @@
 """Merges: what left the cache, how similar merged keys were, votes, and attention before and after each merge."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -114,22 +113,18 @@ def mass_balance_frame(run: Run, layer: int | None = None, head: int | None = No
     return table.loc[order, shown].rename(columns={"target": "slot"}).reset_index(drop=True)
 
 
-def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-    """(kind, name, colour, rows) of every kind of event in the frame."""
-    for kind, group in frame.groupby("kind", sort=False):
-        yield str(kind), KIND_NAMES[str(kind)], pick(KIND_COLOURS[str(kind)], theme), group
-
-
 @events_over_steps_frame.figure
 def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Departures in each step by kind; on a log axis from 1 if the prefill dominates."""
     figure = go.Figure()
-    for kind, name, colour, group in _by_kind(frame, theme):
+    for kind, group in frame.groupby("kind", sort=False):
+        name = KIND_NAMES[str(kind)]
+        colour = pick(KIND_COLOURS[str(kind)], theme)
         figure.add_bar(
             x=group["step"],
             y=group["count"],
             name=name,
-            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[kind], "size": 4}},
+            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[str(kind)], "size": 4}},
             hovertemplate=f"step %{{x}}: %{{y:,}} slots {name}<extra></extra>",
         )
     counts = frame.loc[frame["count"] > 0, "count"]
@@ -199,7 +194,9 @@ def caption_events_by_head(frame: pd.DataFrame) -> str:
 def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Distribution of the cosine of the two keys of each merge."""
     figure = go.Figure()
-    for kind, name, colour, group in _by_kind(frame, theme):
+    for kind, group in frame.groupby("kind", sort=False):
+        name = KIND_NAMES[str(kind)]
+        colour = pick(KIND_COLOURS[str(kind)], theme)
         figure.add_scatter(
             x=group["similarity"],
             y=group["count"],

@@ -3,7 +3,6 @@
 import json
 import tomllib
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from kvlab.views.base.words import number, percent, plural
 from kvlab.views.scores import sample_note
 
 SHIPPED = "board"
+FACTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NEEDED = ("model", "press_name", "query_aware", "configured_ratio", "achieved_ratio")
 NO_TASKS = (*NEEDED, "pretty_name", "score_macro13", "press_init_command", "n")
 NO_PRESS = "no_press"
@@ -49,14 +49,13 @@ class Board:
 def read_board(name: str) -> Board:
     """The shipped board, or a FILE.csv of its form with a column n; raises UserError for another file."""
     if name == SHIPPED:
-        facts = _facts()
-        table = pd.read_csv(asset_path("board/kvpress.csv")).assign(n=facts["prompts"])
-        board = _board(table, SHIPPED, facts["source"])
+        table = pd.read_csv(asset_path("board/kvpress.csv")).assign(n=FACTS["prompts"])
+        board = _board(table, SHIPPED, FACTS["source"])
         # kvpress' PyramidKV gives each layer the same budget, as SnapKV does, if the last layer would get fewer slots
         # than the window: kept tokens / beta < window (`get_layer_budget` of its pyramidkv_press.py).
         settings = table["press_init_command"].astype(str).str.extract(r"window_size=(\d+).*beta=(\d+)").astype(float)
         least = settings[0] * settings[1]
-        kept = facts["tokens"] * (1 - table["configured_ratio"])
+        kept = FACTS["tokens"] * (1 - table["configured_ratio"])
         falls_back = (table["press_name"] == "pyramidkv") & (kept < least)
         notes = pd.Series([f"ran SnapKV: fewer than {slots:,.0f} tokens kept" for slots in least])
         return replace(board, rows=board.rows.assign(note=board.rows["note"].mask(falls_back, notes)))
@@ -68,11 +67,6 @@ def read_board(name: str) -> Board:
     except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
         raise UserError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}.") from error
     return _board(table, str(path), path.name)
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def _board(table: pd.DataFrame, name: str, source: str) -> Board:
@@ -150,7 +144,7 @@ def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:
 
 def _cells(rows: pd.DataFrame, every: int) -> pd.DataFrame:
     """kvlab's side of `beside_board`; a note where a cell has not `every` task."""
-    presses = [(*parse_spec(spec), press) for spec, press in _facts()["presses"].items()]
+    presses = [(*parse_spec(spec), press) for spec, press in FACTS["presses"].items()]
     lines = []
     by = ["model", "length", "method", "hyper_parameters", "budget", "question_aware"]
     for (model, length, method, options, budget, aware), cell in rows.groupby(by, sort=False):

@@ -81,7 +81,35 @@ def board(frame: pd.DataFrame, theme: Theme = "light", budget: str = "") -> go.F
     title = "How often is the answer still right?"
     height = 96 * len(rows)
     lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
-    return figure.update_layout(annotations=_words(placed, len(columns), theme))
+    # Right of n, and if there is room the interval, the live bytes and the two KLs.
+    notes = []
+    for row in placed.itertuples():
+        main = f"<b>{row.right} of {row.n}</b> right" if row.n else "not finished"
+        left = row.x - row.span / 2 + 0.06
+        right = row.x + row.span / 2 - 0.06
+        if row.n > 1 and len(columns) <= ROOMY:
+            main += f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
+        notes.append((left, row.y - 0.33, "left", main, 13))
+        if len(columns) <= ROOMY:
+            size = bytes_text(row, SIZE_LIMIT if len(columns) > row.span else 1000)
+            here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
+            distances = "" if pd.isna(row.mean_kl) else f"KL {here}{number(row.mean_kl, 2)} all"
+            notes.append((right, row.y - 0.33, "right", size, 12))
+            notes.append((left, row.y - 0.11, "left", distances, 12))
+    return figure.update_layout(
+        annotations=[
+            {
+                "x": x,
+                "y": y,
+                "text": text,
+                "xanchor": anchor,
+                "showarrow": False,
+                "font": {"size": size, "color": INK[theme]},
+            }
+            for x, y, anchor, text, size in notes
+            if text
+        ]
+    )
 
 
 def caption_board(batch: Batch) -> str:
@@ -225,36 +253,6 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         )
         before = before + wide
     return traces
-
-
-def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
-    """Right of n, and if there is room the interval, the live bytes and the two KLs."""
-    words = []
-    for row in cells.itertuples():
-        main = f"<b>{row.right} of {row.n}</b> right" if row.n else "not finished"
-        left = row.x - row.span / 2 + 0.06
-        right = row.x + row.span / 2 - 0.06
-        if row.n > 1 and columns <= ROOMY:
-            main += f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
-        words.append((left, row.y - 0.33, "left", main, 13))
-        if columns <= ROOMY:
-            size = bytes_text(row, SIZE_LIMIT if columns > row.span else 1000)
-            here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
-            distances = "" if pd.isna(row.mean_kl) else f"KL {here}{number(row.mean_kl, 2)} all"
-            words.append((right, row.y - 0.33, "right", size, 12))
-            words.append((left, row.y - 0.11, "left", distances, 12))
-    return [
-        {
-            "x": x,
-            "y": y,
-            "text": text,
-            "xanchor": anchor,
-            "showarrow": False,
-            "font": {"size": size, "color": INK[theme]},
-        }
-        for x, y, anchor, text, size in words
-        if text
-    ]
 
 
 def _told(row: Any) -> str:

@@ -455,10 +455,8 @@ def why_unknown(run: Run, first: Run) -> str:
         return f"was recorded at level {record.level}, without events"
     if any(problem.startswith(("events", "tokens", "steps")) for problem in run.problems):
         return "lost a part of what it recorded"
-    if run is not first and not np.array_equal(_prompt_ids(run), _prompt_ids(first)):
-        return "has read other tokens"
+    if run is not first:
+        ids = (one.tokens.loc[one.tokens["phase"] == "prompt", "id"].to_numpy() for one in (run, first))
+        if not np.array_equal(*ids):
+            return "has read other tokens"
     return ""
-
-
-def _prompt_ids(run: Run) -> np.ndarray:
-    return run.tokens.loc[run.tokens["phase"] == "prompt", "id"].to_numpy()

@@ -21,7 +21,7 @@ from kvlab.views.base.head_map import (
     head_map,
     takes_whole_width,
 )
-from kvlab.views.base.template import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size, same_cells
+from kvlab.views.base.template import LABEL, MARK, TALLEST_AXIS, axis_height, layer_axis, same_cells
 
 SHAPES = ((6, 2), (30, 3), (80, 8), (32, 32))
 DEPTHS = (1, 6, 30, 32, 80, 126)
@@ -66,7 +66,7 @@ def test_marks_of_the_uncompressed_bytes_stay_apart(depth: int):
     figure = memory.layer_bytes(bytes_of(depth))
     marks = next(trace for trace in figure.data if trace.name == "uncompressed")
     row = axis_height(range(depth)) / depth
-    assert 1.4 * marks.marker.size == pytest.approx(mark_size(range(depth)))
+    assert 1.4 * marks.marker.size == pytest.approx(MARK * row)
     assert 1.4 * marks.marker.size < 0.8 * row
     assert figure.layout.yaxis.range == (depth - 0.5, -0.5)
     assert figure.layout.height >= axis_height(range(depth))

@@ -176,8 +176,26 @@ def place_labels(
         for row in (sign * row for row in range(1, ROWS + 1) for sign in (-1, 1)):
             candidates.append(Label(near + 8, row * LINE, "left", width, leads=True))
             candidates.append(Label(-near - 8, row * LINE, "right", width, leads=True))
-        found = [(_cost(label, points[index], others, taken, size), label) for label in candidates]
-        label = min(found, key=lambda pair: pair[0])[1]
+        # Covered area outweighs points that the line to a label crosses or that are nearer to it than its own, and
+        # these the distance.
+        point = points[index]
+        costs = []
+        for label in candidates:
+            box = label.box(point)
+            outside = (box[2] - box[0]) * (box[3] - box[1]) - overlap(box, (0.0, 0.0, *size))
+            covered = sum(overlap(box, other) for other in taken)
+            end = point[0] + label.across, point[1] + label.down
+            length = math.dist(point, end)
+            crossed = 0
+            for other in others:
+                along = sum((b - a) * (p - a) for a, b, p in zip(point, end, other, strict=True)) / length
+                way = min(max(along / length, 0.0), 1.0)
+                nearest = [a + (b - a) * way for a, b in zip(point, end, strict=True)]
+                crossed += along > 0 and math.dist(nearest, other) < POINT
+            nearer = sum(math.dist(end, other) < length for other in others)
+            distance = abs(label.down) + abs(label.across) / 10 + (LINE if label.leads else 0.0)
+            costs.append(1000 * (covered + outside) + 100 * crossed + 200 * nearer + distance)
+        label = candidates[costs.index(min(costs))]
         placed[index] = label
         taken.append(label.box(points[index]))
     return [label for label in placed if label is not None]
@@ -188,32 +206,6 @@ def overlap(one: tuple[float, float, float, float], other: tuple[float, float, f
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     return max(width, 0.0) * max(height, 0.0)
-
-
-def _cost(
-    label: Label,
-    point: tuple[float, float],
-    others: Sequence[tuple[float, float]],
-    taken: Sequence[tuple[float, float, float, float]],
-    size: tuple[float, float],
-) -> float:
-    """Covered area, which outweighs points that its line crosses or that are nearer to it than its own, and these the
-    distance."""
-    box = label.box(point)
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    outside = area - overlap(box, (0.0, 0.0, *size))
-    covered = sum(overlap(box, other) for other in taken)
-    end = point[0] + label.across, point[1] + label.down
-    # Markers of which the middle lies by the line to the label.
-    crossed = 0
-    for other in others:
-        along = sum((b - a) * (p - a) for a, b, p in zip(point, end, other, strict=True)) / math.dist(point, end)
-        way = min(max(along / math.dist(point, end), 0.0), 1.0)
-        nearest = [a + (b - a) * way for a, b in zip(point, end, strict=True)]
-        crossed += along > 0 and math.dist(nearest, other) < POINT
-    nearer = sum(math.dist(end, other) < math.dist(end, point) for other in others)
-    distance = abs(label.down) + abs(label.across) / 10 + (LINE if label.leads else 0.0)
-    return 1000 * (covered + outside) + 100 * crossed + 200 * nearer + distance
 
 
 GAP = 15.0  # pixels between the middles of two labels at size 12

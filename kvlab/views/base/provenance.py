@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
-from kvlab.trace.schema import RunRecord
 
 # Methods without published settings.
 WITHOUT_PAPER = ("full", "packed", "sparse", "window", "random", "compose", "exactmerge", "exactmerge2")
@@ -67,11 +66,26 @@ FigureSource = Provenance | str  # text: no recorded run is behind the figure
 
 
 def of_run(run: Run) -> Provenance:
-    """Run, method, model, prompt, device and versions."""
+    """Run, method, model, prompt, device and versions, and its settings compared with the paper's, if it has one."""
     record = run.record
+    settings = PUBLISHED
+    if record.method in WITHOUT_PAPER:
+        settings = ""
+    elif record.departures is None:
+        settings = f"{UNDER}settings not compared with the paper's (an older run)"
+    elif record.departures:
+        values = record.hyper_parameters
+        named = [f"{name} {_text(values.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
+        more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+        differences = "; ".join(named[:SHOWN]) + more
+        settings = f"{UNDER}{record.preset} settings, not the paper's: {differences}"
+        if record.preset.startswith(PAPER):
+            settings = f"{UNDER}{PRESET}={record.preset} but for {differences}"
+    elif record.preset.startswith(PAPER):
+        settings = f"{UNDER}preset={record.preset}"
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     details = (record.label, model_title(record.model.name), _prompt(run), record.device, versions)
-    return Provenance(f"run {record.run_id}", details, settings_of_record(record), (record.run_id,))
+    return Provenance(f"run {record.run_id}", details, settings, (record.run_id,))
 
 
 def of_batch(batch: str, count: int) -> Provenance:
@@ -104,23 +118,6 @@ def under_paper_settings(method: str) -> str:
     """A method spec with its paper's preset, if none is named: `keepkv:preset=paper:rule=votes`."""
     name, options = parse_spec(method)
     return format_spec(name, as_published(name, options))
-
-
-def settings_of_record(record: RunRecord) -> str:
-    """The settings that a run ran under, compared with the paper's; empty for a method without a paper."""
-    if record.method in WITHOUT_PAPER:
-        return ""
-    if record.departures is None:
-        return f"{UNDER}settings not compared with the paper's (an older run)"
-    if not record.departures:
-        return f"{UNDER}preset={record.preset}" if record.preset.startswith(PAPER) else PUBLISHED
-    settings = record.hyper_parameters
-    named = [f"{name} {_text(settings.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
-    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    differences = "; ".join(named[:SHOWN]) + more
-    if record.preset.startswith(PAPER):
-        return f"{UNDER}{PRESET}={record.preset} but for {differences}"
-    return f"{UNDER}{record.preset} settings, not the paper's: {differences}"
 
 
 def settings_of_rows(rows: pd.DataFrame) -> str:

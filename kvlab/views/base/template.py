@@ -251,11 +251,6 @@ def axis_height(layers: Sequence[int]) -> int:
     return min(TALLEST_AXIS, max(SHORTEST_AXIS, ROOMY_ROW * _span(layers)))
 
 
-def mark_size(layers: Sequence[int]) -> float:
-    """Length in pixels of a vertical mark in the row of one layer."""
-    return MARK * axis_height(layers) / _span(layers)
-
-
 def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, object]:
     """Axis settings for the layers on an axis of so many pixels (default: `axis_height`).
 

@@ -136,20 +136,17 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     thin = slice(None, None, max(1, -(-count // MOST_POINTS)))
     parts = []
     if "lines" in mode:
-        parts.append(_line(x[thin], y[thin], finite[thin], colour, (trace.line.dash or "solid") != "solid"))
+        shown = finite[thin]
+        path = "".join(
+            f"{'L' if index and shown[index - 1] else 'M'}{x[thin][index]:.1f} {y[thin][index]:.1f}"
+            for index in np.flatnonzero(shown)
+        )
+        dash = ' stroke-dasharray="3 2"' if (trace.line.dash or "solid") != "solid" else ""
+        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dash}/>' if path else "")
     if "markers" in mode:
         dot = f'<circle cx="{{:.1f}}" cy="{{:.1f}}" r="1.6" fill="{colour}"/>'
         parts += [dot.format(x[place], y[place]) for place in np.flatnonzero(finite)[thin]]
     return parts
-
-
-def _line(x: np.ndarray, y: np.ndarray, visible: np.ndarray, colour: str, dashed: bool) -> str:
-    path = "".join(
-        f"{'L' if index and visible[index - 1] else 'M'}{x[index]:.1f} {y[index]:.1f}"
-        for index in np.flatnonzero(visible)
-    )
-    dash = ' stroke-dasharray="3 2"' if dashed else ""
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dash}/>' if path else ""
 
 
 def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, visible: np.ndarray, theme: Theme) -> list[str]:

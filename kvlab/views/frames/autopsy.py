@@ -94,10 +94,15 @@ class Links:
         self.heads = heads
         self.tokens = tokens
         taken = events[events["target"] >= 0]
-        self.taken = taken["step"].astype(np.int64).groupby(self._keys_of(taken, "target")).min()
+        self.taken = (
+            taken["step"]
+            .astype(np.int64)
+            .groupby(self._key(*(taken[name].to_numpy() for name in ("layer", "head", "target"))))
+            .min()
+        )
         # If a slot was merged into several targets, follow the one with the largest weight.
         events = events.sort_values("value_weight", kind="stable")
-        keys = self._keys_of(events, "source")
+        keys = self._key(*(events[name].to_numpy() for name in ("layer", "head", "source")))
         order = np.argsort(keys, kind="stable")
         last = np.append(keys[order][1:] != keys[order][:-1], True) if len(order) else np.zeros(0, bool)
         order = order[last]
@@ -157,9 +162,6 @@ class Links:
         """
         held = self.end(layer, head, position)[0] >= 0
         return np.select([~held, self.shared(layer, head, position) >= 0], [FATES[2], FATES[1]], FATES[0])
-
-    def _keys_of(self, events: pd.DataFrame, name: str) -> np.ndarray:
-        return self._key(*(events[column].to_numpy() for column in ("layer", "head", name)))
 
     def _key(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         return (layer.astype(np.int64) * self.heads + head) * self.tokens + position
@@ -244,8 +246,3 @@ def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run 
             mass = full.attention(layer, head, thinned=True)[0][:, positions].astype(np.float32).sum(1)
             whole = pd.Series(mass, np.arange(len(mass)) * full.attention_every)
     return table.assign(full=table["step"].map(whole))
-
-
-def step_of_most(frame: pd.DataFrame, column: str) -> pd.Series:
-    """The row of `needle_mass` with the most attention in `column`; of equal ones that where the run gives least."""
-    return frame[frame[column] >= (1 - TIED) * frame[column].max()].sort_values("received", kind="stable").iloc[0]

@@ -98,7 +98,17 @@ def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[st
     for one in known:
         words = [one.method] if methods else []
         words += [one.budget] if budgets and one.budget else []
-        words += _settings(one, [other for other in known if other.method == one.method])
+        # What distinguishes it from the others of its method, besides the budget.
+        siblings = [other for other in known if other.method == one.method]
+        apart = [one.preset] if len({other.preset for other in siblings}) > 1 else []
+        settings = dict(one.settings)
+        for name in dict.fromkeys(name for other in siblings for name, _ in other.settings):
+            if len({dict(other.settings).get(name) for other in siblings}) > 1 and name in settings:
+                apart.append(f"{name}={settings[name]}")
+        if len({other.rest for other in siblings}) > 1 and one.rest:
+            apart.append(one.rest)
+        plain = not apart and len({(other.settings, other.rest) for other in siblings}) > 1
+        words += [PLAIN] if plain else apart
         named.append(" ".join(words) or one.method)
     return named
 
@@ -112,19 +122,6 @@ def number_duplicates(names: Sequence[str]) -> list[str]:
         numbered[name] += 1
         found.append(name if counts[name] == 1 else f"{name} #{numbered[name]}")
     return found
-
-
-def _settings(one: LabelParts, siblings: Sequence[LabelParts]) -> list[str]:
-    """The parts that distinguish `one` from the others of its method, besides the budget."""
-    words = [one.preset] if len({other.preset for other in siblings}) > 1 else []
-    settings = dict(one.settings)
-    for name in dict.fromkeys(name for other in siblings for name, _ in other.settings):
-        if len({dict(other.settings).get(name) for other in siblings}) > 1 and name in settings:
-            words.append(f"{name}={settings[name]}")
-    if len({other.rest for other in siblings}) > 1 and one.rest:
-        words.append(one.rest)
-    plain = not words and len({(other.settings, other.rest) for other in siblings}) > 1
-    return [PLAIN] if plain else words
 
 
 ABSENT = "–"
