@@ -89,7 +89,7 @@ def test_a_rate_is_within_its_readings_raw_and_as_printed(factors: list[float], 
     if len(readings) == 1:
         assert said.startswith("– (one reading: ")
         return
-    if speed.scattered:
+    if speed.doubt == "busy machine":
         assert said.startswith("– (busy machine: ")
         return
     point, low, high = (float(found) for found in re.findall(r"[\d.]+(?:e\+\d+)?", said))
@@ -129,7 +129,7 @@ def test_a_ratio_from_one_reading_or_scattered_ones_is_a_dash_with_the_reason(
 @given(st.floats(0.1, 3), st.floats(1, 1e3))
 def test_the_flag_follows_the_spread_of_the_readings(spread: float, rate: float) -> None:
     speed = Speed("eager", (rate, rate * (1 + spread)), ())
-    assert speed.scattered == (rate * spread / (rate * (1 + spread / 2)) > SCATTERED)
+    assert bool(speed.doubt) == (rate * spread / (rate * (1 + spread / 2)) > SCATTERED)
 
 
 # every other place that prints a point beside its bounds

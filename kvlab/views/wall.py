@@ -25,7 +25,7 @@ from kvlab.views.frames.wall import Fate, Wall, wall_of
 from kvlab.views.timeline import masses_at
 
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
-Reads = tuple[np.ndarray, np.ndarray]  # of `most_read`
+Reads = tuple[np.ndarray, np.ndarray]  # of `reads_at`
 MOST_READ = 8  # slots of each head
 # pixels of all tiles: width, and bounds of the height
 WIDTH = 1_080

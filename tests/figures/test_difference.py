@@ -28,8 +28,8 @@ def test_no_two_runs_look_alike_and_a_keeps_the_colour_of_its_method():
         assert len({pattern for _, pattern in looks.values()}) == 4
         if method_look(a)[0] != "grey":
             assert hues[0] == method_look(a)[0]
-        if method_look(b) != "grey" and family(method_look(b)) != family(hues[0]):
-            assert hues[1] == method_look(b)
+        if method_look(b)[0] != "grey" and family(method_look(b)[0]) != family(hues[0]):
+            assert hues[1] == method_look(b)[0]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
