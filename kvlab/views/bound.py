@@ -260,22 +260,19 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**log_axis(drawn.to_numpy()))
 
 
+@bound_medians.caption
 @bound_of_head.caption
 def caption_sag_against_bound(frame: pd.DataFrame) -> str:
-    """Whether KeepKV's theorem applies, and whether its bound holds."""
+    """Whether KeepKV's theorem applies, and whether its bound holds, in one head or in medians over heads."""
+    medians = "above" in frame
+    over = "Medians over heads. " if medians else ""
     if not frame["gamma"].notna().any():
-        return "KeepKV's bound on the change cannot be computed here."
+        return f"{over}KeepKV's bound on the change cannot be computed here."
     if not frame["bound"].notna().any():
-        return "The condition of KeepKV's theorem is never met here, so it promises nothing."
-    above = frame["above"].mean() > 0 if "above" in frame else bool((frame["flag"] != "").any())
-    if above:
-        return "Where KeepKV's theorem applies, some changes are larger than its bound."
-    return "Where KeepKV's theorem applies, no change is larger than its bound."
-
-
-@bound_medians.caption
-def caption_bound_medians(frame: pd.DataFrame) -> str:
-    return f"Medians over heads. {caption_sag_against_bound(frame)}"
+        return f"{over}The condition of KeepKV's theorem is never met here, so it promises nothing."
+    above = frame["above"].mean() > 0 if medians else bool((frame["flag"] != "").any())
+    changes = "some changes are" if above else "no change is"
+    return f"{over}Where KeepKV's theorem applies, {changes} larger than its bound."
 
 
 @bound_of_heads.figure

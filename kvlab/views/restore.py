@@ -12,7 +12,7 @@ from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
 from kvlab.views.base.words import join_names, near, token_text, visible
 from kvlab.views.frames.lineage import SINKS
-from kvlab.views.frames.restore import LEAST_MASS, cheapest, most_read
+from kvlab.views.frames.restore import LEAST_MASS, cheapest
 
 LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
 BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
@@ -134,7 +134,9 @@ def caption_attention_before_after(frame: pd.DataFrame) -> str:
     full = frame[frame["series"] == "full cache"]
     if full.empty or not full["mass"].notna().any() or full["mass"].max() <= 0:
         return "The attention of the answer was not recorded."
-    top = most_read(full)
+    # The token of most attention that is no attention sink; a sink only if no other token has any.
+    apart = full[(full["token"] >= SINKS) & (full["mass"] >= LEAST_MASS)]
+    top = full.loc[(full if apart.empty else apart)["mass"].idxmax()]
     others = frame[(frame["token"] == top["token"]) & (frame["series"] != "full cache")]
     word = f"The full cache looks most at “{token_text(top['text'].strip())}”"
     if top["token"] < SINKS:

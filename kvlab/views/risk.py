@@ -1,6 +1,5 @@
 """Risk of a change against the budget, with upper bounds and the tolerance."""
 
-
 import pandas as pd
 import plotly.graph_objects as go
 

@@ -151,7 +151,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view sag.guard_over_steps": _frame(f"{STEP} guard_activations:n merged:n"),
     "view sag.measure_by_head": lambda values: (*_heads("sag:d")(values), "sag"),
     "view bound.sag_against_bound": _frame("gamma:v bound:v epsilon:v output_error:v", flag=""),
-    "view bound.bound_medians": _frame("gamma:v bound:v epsilon:v output_error:v", flag=""),
     "view bound.bound_by_head": lambda values: (*_heads("above:s")(values), "above"),
     "view autopsy.survival_by_head": _heads("dropped:s"),
     "view autopsy.fates_over_steps": _frame(f"{STEP} dropped:s"),

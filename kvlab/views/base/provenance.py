@@ -125,19 +125,17 @@ def settings_of_rows(rows: pd.DataFrame) -> str:
     if "hyper_parameters" not in rows:
         return ""
     pairs = rows[["method", "hyper_parameters"]].drop_duplicates().itertuples(index=False)
-    judged = [(method, json.loads(text or "{}")) for method, text in pairs]
-    known = [options for method, options in judged if method not in WITHOUT_PAPER or _part_presets(options)]
-    if not known:
+    published = []
+    for method, text in pairs:
+        options = json.loads(text or "{}")
+        of_parts = [value for name, value in options.items() if name.endswith(f"_{PRESET}")]  # of a composition
+        if method not in WITHOUT_PAPER or of_parts:
+            published.append(PAPER in str(options.get(PRESET, "")) or PAPER in of_parts)
+    if not published:
         return ""
-    published = [PAPER in str(options.get(PRESET, "")) or PAPER in _part_presets(options) for options in known]
     if all(published):
         return PUBLISHED
     return f"{UNDER}kvlab's default settings{' in part' if any(published) else ''}, not preset=paper"
-
-
-def _part_presets(options: Mapping[str, JsonValue]) -> list[JsonValue]:
-    """The presets of a composition's parts."""
-    return [value for name, value in options.items() if name.endswith(f"_{PRESET}")]
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,6 @@ from kvlab.core.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views.frames.facts import fact_fates
-from kvlab.views.frames.lineage import SINKS
 
 MOST_BUDGETS = 7  # tried by bisection of whole percents
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
@@ -167,9 +166,3 @@ def estimate_seconds(run: Run, most_reruns: int) -> float | None:
         return None
     text = record.max_new_tokens / record.decode_tokens_per_second
     return (2 + MOST_BUDGETS) * record.seconds_prefill + (most_reruns + 4 + MOST_BUDGETS) * text
-
-
-def most_read(masses: pd.DataFrame) -> pd.Series:
-    """The row (token, mass) of most attention that is no attention sink; of a sink only if no other token has any."""
-    apart = masses[(masses["token"] >= SINKS) & (masses["mass"] >= LEAST_MASS)]
-    return masses.loc[(masses if apart.empty else apart)["mass"].idxmax()]
