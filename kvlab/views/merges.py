@@ -62,20 +62,6 @@ def similarity_distribution_frame(run: Run, layer: int | None = None, head: int 
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["similarity", "kind", "count"])
 
 
-def final_votes(events: pd.DataFrame) -> pd.DataFrame:
-    """Slots that hold more than one token at the end: columns layer, head, slot, votes, step of the last merge."""
-    # With events in step order, the last row of a target is its last merge.
-    events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
-    slots = _slot_numbers(events, "target")
-    left = _slot_numbers(events, "source")
-    joined = (events["target"] >= 0).to_numpy()
-    last = np.unique(slots[joined][::-1], return_index=True)[1]
-    rows = np.flatnonzero(joined)[::-1][last]
-    rows = np.sort(rows[~np.isin(slots[rows], left)])
-    found = events.iloc[rows][["layer", "head", "target", "votes_after", "step"]]
-    return found.rename(columns={"target": "slot", "votes_after": "votes"}).reset_index(drop=True)
-
-
 def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
     """A unique number per (layer, head, position), the same for a slot as source and as target."""
     layer, head, position = (events[name].to_numpy(np.int64) for name in ("layer", "head", column))
@@ -87,7 +73,15 @@ def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
 @view("votes", title="Votes of merged slots", needs="full", page="attention")
 def votes_distribution_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
     """Number of slots per vote count at the end of the run: columns votes (rounded), slots."""
-    votes = final_votes(run.select("events", layer, head, OF_SLOTS))["votes"].round().astype(int)
+    events = run.select("events", layer, head, OF_SLOTS)
+    # With events in step order, the last row of a target is its last merge.
+    events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
+    slots = _slot_numbers(events, "target")
+    joined = (events["target"] >= 0).to_numpy()
+    last = np.unique(slots[joined][::-1], return_index=True)[1]
+    rows = np.flatnonzero(joined)[::-1][last]
+    left = np.isin(slots[rows], _slot_numbers(events, "source"))
+    votes = events["votes_after"].iloc[rows[~left]].round().astype(int)
     return votes.value_counts().sort_index().rename_axis("votes").rename("slots").reset_index()
 
 

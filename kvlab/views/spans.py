@@ -78,6 +78,11 @@ def spans(
     )
 
 
+spans_by_budget = view("spans_by_budget", title="What is kept of each part, by budget", needs="full", page="cache")(
+    spans.read
+)
+
+
 @spans.figure
 def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     """Spans (down) by runs (across): the share kept whole, the strip of fates under it, and the answers below.
@@ -121,7 +126,7 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     figure.update_xaxes(
         side="top",
         tickvals=columns["x"].tolist(),
-        ticktext=_column_names(columns),
+        ticktext=columns["name"].tolist(),
         tickangle=0,
         range=[-0.55, columns["x"].max() + 0.55],
         **look,
@@ -145,6 +150,7 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     return figure
 
 
+@spans_by_budget.caption
 @spans.caption
 def describe_spans(frame: pd.DataFrame) -> str:
     compressed = frame[frame["method"] != "full"]
@@ -168,20 +174,12 @@ def moment_of(frame: pd.DataFrame) -> str:
 
 
 def _in_grid(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """The cells with x and y; one line per run with its x; one line per span."""
+    """The cells with x and y; one line per run with its x and name (budget, under the method's); one line per span."""
     columns = frame.drop_duplicates("run_id").reset_index(drop=True)
     places = [0.0]
     for before, here in pairwise(columns["row"]):
         places.append(places[-1] + 1 + (GAP if before != here else 0))
-    columns = columns.assign(x=places)
-    rows = frame.drop_duplicates("span").reset_index(drop=True)
-    x = dict(zip(columns["run_id"], places, strict=True))
-    y = {name: at for at, name in enumerate(rows["span"])}
-    return frame.assign(x=frame["run_id"].map(x), y=frame["span"].map(y)), columns, rows
-
-
-def _column_names(columns: pd.DataFrame) -> list[str]:
-    """Budgets, with the method above the first of its own."""
+    # Budgets, with the method above the first of its own.
     firsts = ~columns["row"].duplicated()
     alone = columns.groupby("row")["run_id"].transform("size") == 1
     names = []
@@ -191,7 +189,11 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
         # In smaller letters a long name fits its column whole.
         long = f"<span style='font-size:10px'>{long}</span>" if single and len(line.row) > 12 else long
         names.append(f"<b>{long if first else ' '}</b><br>{budget}")
-    return names
+    columns = columns.assign(x=places, name=names)
+    rows = frame.drop_duplicates("span").reset_index(drop=True)
+    x = dict(zip(columns["run_id"], places, strict=True))
+    y = {name: at for at, name in enumerate(rows["span"])}
+    return frame.assign(x=frame["run_id"].map(x), y=frame["span"].map(y)), columns, rows
 
 
 def _cards(cells: pd.DataFrame, look: dict[str, Any], hovers: list[list[Any]]) -> go.Bar:
@@ -323,11 +325,6 @@ def cell_words(cell: Any) -> str:
     return "<br>".join(parts)
 
 
-spans_by_budget = view("spans_by_budget", title="What is kept of each part, by budget", needs="full", page="cache")(
-    spans.read
-)
-
-
 @spans_by_budget.figure
 def draw_spans_by_budget(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     """A panel per span: the share kept whole by the slots that are left after the prompt, a line per method.
@@ -387,9 +384,6 @@ def draw_spans_by_budget(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     figure.update_layout(clickmode="event+select", dragmode=False, margin_t=104)
     return figure.update_layout(legend_y=1 + 36 / (PANEL * down))
-
-
-spans_by_budget.caption(describe_spans)
 
 
 def shares_of_spans(wall: Wall, spans: Sequence[Span], step: int) -> pd.DataFrame:

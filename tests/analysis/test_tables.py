@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,15 +49,15 @@ def test_event_counts_add_up_and_agree_with_the_steps(runs: dict[str, Run], meth
 
 def test_final_votes_are_the_votes_of_the_fold(runs: dict[str, Run]):
     run = runs["keepkv"]
-    slots = merges.final_votes(run.events)
-    for (layer, head), group in slots.groupby(["layer", "head"]):
+    every = []
+    for layer, head in product(range(2), range(2)):
         votes = fold(run.select("events", layer, head), run.select("steps", layer, head)).votes(12)
-        merged = np.flatnonzero(votes > 1)
-        assert sorted(group["slot"]) == merged.tolist()
-        assert np.allclose(group.sort_values("slot")["votes"], votes[merged])
+        merged = Counter(votes[votes > 1].tolist())
+        spread = merges.votes_distribution_frame(run, layer, head)
+        assert merged and dict(zip(spread["votes"], spread["slots"], strict=True)) == merged
+        every.append(merged)
     spread = merges.votes_distribution_frame(run)
-    assert spread["slots"].sum() == len(slots)
-    assert (spread["votes"] * spread["slots"]).sum() == slots["votes"].sum()
+    assert dict(zip(spread["votes"], spread["slots"], strict=True)) == sum(every, Counter())
 
 
 def test_votes_that_are_all_large_fill_the_axis():

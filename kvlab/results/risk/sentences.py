@@ -21,24 +21,19 @@ def share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def promise(criterion: Criterion) -> str:
-    """What is certified, as the end of a sentence."""
-    most = share(criterion.tolerance)
-    return {
-        "answer": f"at most {most} of prompts like these lose their right answer",
-        "score": f"the score falls by at most {criterion.tolerance:.3g} on average over prompts like these",
-        "text": f"at most {most} of prompts like these get another text than from the full cache",
-        "kl": f"at most {most} of prompts like these get a mean KL to the full cache above {criterion.kl_above:g} nats "
-        "per token",
-    }[criterion.by]
-
-
 def headline(found: SafeBudgets) -> list[str]:
     """The answer: one sentence, or one per group."""
     if (few := found.too_few.get(ALL)) is not None:
         return [shortage(found.criterion, {ALL: few}, found.families)]
     confidence = share(found.criterion.confidence)
-    promised = promise(found.criterion)
+    criterion = found.criterion
+    most = f"at most {share(criterion.tolerance)} of prompts like these"
+    promised = {
+        "answer": f"{most} lose their right answer",
+        "score": f"the score falls by at most {criterion.tolerance:.3g} on average over prompts like these",
+        "text": f"{most} get another text than from the full cache",
+        "kl": f"{most} get a mean KL to the full cache above {criterion.kl_above:g} nats per token",
+    }[criterion.by]
     lines = []
     for group in (group for group in found.groups if group not in found.too_few):
         where = "" if group == ALL else f"{group}: "
