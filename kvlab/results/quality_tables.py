@@ -55,18 +55,15 @@ def what_was_evaluated(rows: pd.DataFrame) -> str:
 
 
 def label_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `NAMES`; arms are named with all options including the preset."""
-    return _with_all_options(with_names(rows))
+    """The rows with `NAMES`, which a table of scores already has; arms are named with all options and the preset."""
+    named = rows if "arm" in rows else with_names(rows)
+    options = [json.loads(text) for text in named["options"]]
+    return named.assign(arm=[format_spec(*pair) for pair in zip(named["method"], options, strict=True)])
 
 
 def scores(rows: pd.DataFrame) -> pd.DataFrame:
     """`score_table` with arms named as in `label_rows`."""
-    return _with_all_options(score_table(rows))
-
-
-def _with_all_options(table: pd.DataFrame) -> pd.DataFrame:
-    options = [json.loads(text) for text in table["options"]]
-    return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
+    return label_rows(score_table(rows))
 
 
 def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -170,29 +167,6 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     )
 
 
-def needles(rows: pd.DataFrame, budget: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cells and arm means for `figures.needle_map` at one budget.
-
-    Uses the needle tasks if there are any, else all tasks with several depths; empty if there are none.
-    """
-    known = rows.dropna(subset="depth")
-    if known.empty:
-        return pd.DataFrame(), pd.DataFrame()
-    known = known[known["metric"].map(higher_is_better)]
-    placed = known.groupby("task")["depth"].nunique()
-    names = placed[placed > 1].index
-    hiding = [name for name in names if NEEDLE in name]
-    known = known[known["task"].isin(hiding or names)]
-    on_grid = known.groupby(["length", "depth"])["index"].nunique()
-    if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
-        return pd.DataFrame(), pd.DataFrame()
-    table = label_rows(known)
-    full = table["method"] == FULL.method
-    table, full = table[full | (table["asked"] == budget)], full[full | (table["asked"] == budget)]
-    table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
-    return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
-
-
 def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.DataFrame:
     """The prompts of a cell, worst first: largest loss against the full cache, then lowest score.
 
@@ -259,15 +233,28 @@ score_by_bytes.caption(caption_score_against_bytes)
 
 @view("needles", title="Needle retrieval by length and depth", page="quality")
 def needles_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
-    """The cells of `needles` at the `budget` (default: that with the most methods); its `attrs` have the means.
+    """The cells of `needle_map` at the `budget` (default: that with the most methods); its `attrs` have the means.
+
+    Of the needle tasks if there are any, else of all tasks with several depths.
 
     Raises:
-        UserError: no task has prompts at several depths.
+        UserError: no task has prompts at several depths that form a grid.
     """
-    cells, of_methods = needles(rows, budget or budgets(rows)[0])
-    if cells.empty:
+    known = rows.dropna(subset="depth")
+    known = known[known["metric"].map(higher_is_better).astype(bool)]
+    placed = known.groupby("task")["depth"].nunique()
+    names = placed[placed > 1].index
+    hiding = [name for name in names if NEEDLE in name]
+    known = known[known["task"].isin(hiding or names)]
+    on_grid = known.groupby(["length", "depth"])["index"].nunique()
+    if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
         raise UserError("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
-    cells.attrs["means"] = of_methods.to_dict("records")
+    table = label_rows(known)
+    table = table[(table["method"] == FULL.method) | (table["asked"] == (budget or budgets(rows)[0]))]
+    full = table["method"] == FULL.method
+    table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
+    cells = over_tasks(table, ["row", "length", "depth"], ("score",))
+    cells.attrs["means"] = over_tasks(table, ["row"], ("score",)).to_dict("records")
     return cells
 
 

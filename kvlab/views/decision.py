@@ -67,19 +67,6 @@ def chosen_tokens(run: Run, token: int | None) -> list[int]:
         return []
 
 
-def decisions(run: Run) -> dict[tuple[int, int], pd.DataFrame]:
-    """`by_rank` of every layer and head whose decision was recorded."""
-    model = run.record.model
-    tables = {}
-    for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
-        for head in run.record.recording.of_heads(model.num_key_value_heads):
-            try:
-                tables[layer, head] = by_rank(run, layer, head)
-            except UserError:
-                break
-    return tables
-
-
 def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
     """As `decision`, without texts and fates; raises the same errors."""
     score, kept = run.decision(layer, head)
@@ -242,10 +229,16 @@ def decision_budgets(run: Run, token: int | None = None) -> pd.DataFrame:
     chosen = chosen_tokens(run, token)
     if not chosen:
         raise UserError("Choose a word of the text, or mark a fact, to see the slots that keeping it would have taken.")
-    rows = [
-        {"layer": layer, "head": head, "slots": int(table["kept"].sum()), "needed": budget_for(table, chosen)}
-        for (layer, head), table in decisions(run).items()
-    ]
+    model = run.record.model
+    rows = []
+    for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
+        for head in run.record.recording.of_heads(model.num_key_value_heads):
+            try:
+                table = by_rank(run, layer, head)
+            except UserError:  # the decision was not recorded
+                break
+            slots = int(table["kept"].sum())
+            rows.append({"layer": layer, "head": head, "slots": slots, "needed": budget_for(table, chosen)})
     frame = pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
     if not frame["needed"].notna().any():
         raise UserError("In no head do the scores alone explain which tokens stayed, so no budget can be named.")

@@ -137,10 +137,9 @@ def _of_unread(run: Run) -> Iterator[Drawn]:
 
 
 def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
-    walls = [wall.wall_of(run) for run in runs]
-    rows = [run_pages.run_servability(run, own) for run, own in zip(runs, walls, strict=True)]
-    freed, over = run_pages.freed_by_run(rows, 16), run_pages.pages_over_steps(walls[0], 16)
-    stays = run_pages.pages_map(walls[0], 16, 20)
+    held = wall.wall_of(runs[0])
+    freed, over = serving.freed_pages(runs, 16), run_pages.pages_over_steps(held, 16)
+    stays = run_pages.pages_map(held, 16, 20)
     yield "freed", lambda theme: serving.freed_by_run(freed, theme), serving.caption_freed_by_run(freed), freed
     caption = serving.caption_pages_over_steps(over)
     yield "pages over steps", lambda theme: serving.pages_over_steps(over, theme, 16), caption, over

@@ -119,23 +119,3 @@ def pages_map(wall: Wall, page: int, step: int) -> pd.DataFrame:
     return pd.DataFrame({"layer": layer, "page": number, "kept": held.reshape(-1), "slots": room}).assign(
         share=lambda frame: frame["kept"] / frame["slots"]
     )
-
-
-def freed_by_run(rows: Sequence[serving_table.Servability], page: int) -> pd.DataFrame:
-    """One row per run: shares of the prompt's slots that the method gives up, and that pages of `page` tokens free.
-
-    `why` is the reason for the `level` of what an engine must hold.
-    """
-    return pd.DataFrame(
-        {
-            "label": f"{row.title} · level {row.level}",
-            "method": row.method,
-            "level": row.level,
-            "why": row.held.why,
-            "page": page,
-            "dropped": 1 - row.kept,
-            "layer": row.freed[page].layer,
-            "model": row.freed[page].model,
-        }
-        for row in rows
-    )
