@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from kvlab.core.errors import UserError
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views import autopsy as autopsies
 from kvlab.views import board as boards
 from kvlab.views import difference, similarity
 from kvlab.views import heads as fingerprints
@@ -77,7 +78,7 @@ def test_fates_are_the_states_after_the_step(runs: dict[str, Run], method: str, 
         own = table.query("layer == @layer and head == 1")
         assert own["fate"].tolist() == [names.get(State(code), "kept") for code in states]
         assert own["slot"].tolist() == lineage.owners(last)[10:30].tolist()
-    over = autopsy.fates_over_steps(table, 12).iloc[-1 if step is None else step]
+    over = autopsies.fates_of_span_over_steps(run, (10, 29)).iloc[-1 if step is None else step]
     shares = table["fate"].value_counts(normalize=True)
     assert [over[fate] for fate in autopsy.FATES] == pytest.approx([shares.get(fate, 0.0) for fate in autopsy.FATES])
 
@@ -107,8 +108,7 @@ def test_words_are_found_where_they_stand(texts: list[str], data: st.DataObject)
 
 
 def test_attention_on_the_tokens_is_theirs_in_the_full_cache(runs: dict[str, Run]):
-    table = autopsy.autopsy(runs["full"], (5, 6))
-    masses = autopsy.needle_mass(runs["full"], table, 0, 1)
+    masses = autopsies.attention_to_span(runs["full"], 0, 1, (5, 6))
     np.testing.assert_allclose(masses["received"], masses["true"], atol=2e-3)
 
 

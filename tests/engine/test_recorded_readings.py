@@ -13,6 +13,7 @@ from kvlab.engine.compare import compare
 from kvlab.evaluation.results.summary import with_measures
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
+from kvlab.views.autopsy import fates_of_span_over_steps
 from kvlab.views.base.view import find_view
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.compare import headline
@@ -65,7 +66,7 @@ def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None
     fates = with_unread(table, unread[-1])["fate"]
     assert set(fates) == {"kept", "dropped", "not read"}
     assert ((fates == "dropped") == (table["fate"] == "dropped")).all()
-    over = autopsy.fates_over_steps(table, len(unread) - 1, unread)
+    over = fates_of_span_over_steps(both, (0, 15))
     assert np.allclose(over.drop(columns="step").sum(1), 1)
     assert np.allclose(over.iloc[-1][[*autopsy.FATES, autopsy.UNREAD]].astype(float),
                        [(fates == fate).mean() for fate in (*autopsy.FATES, autopsy.UNREAD)])  # fmt: skip

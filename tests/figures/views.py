@@ -83,14 +83,14 @@ def _of_attention(a: Run) -> Iterator[Drawn]:
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:
-    table = autopsy.autopsy(run, (40, 60))
-    survived, over = autopsy.survival(table), autopsy.fates_over_steps(table, 60)
+    survived = autopsies.survival_of_span(run, (40, 60))
+    over = autopsies.fates_of_span_over_steps(run, (40, 60))
     for fate in autopsy.FATES:
         caption = autopsies.caption_survival_by_head(survived)
         yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, theme, f), caption, survived
     caption = autopsies.caption_fates_over_steps(over)
     yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), caption, over
-    mass = autopsy.needle_mass(run, table, 0, 1)
+    mass = autopsies.attention_to_span(run, 0, 1, (40, 60))
     yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.caption_needle_mass(mass), mass
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import numpy as np
 import pandas as pd
 
@@ -181,68 +179,3 @@ def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> 
     named = lost_first.assign(text=[texts[token] for token in lost_first["token"]], **slots)
     names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
-
-
-def survival(table: pd.DataFrame, reads: bool = False) -> pd.DataFrame:
-    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop.
-
-    With `reads`, also in `UNREAD`.
-    """
-    shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
-    shares = shares.reindex(columns=[*FATES, UNREAD] if reads else list(FATES), fill_value=0.0)
-    return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()
-
-
-def fates_over_steps(table: pd.DataFrame, last_step: int, unread: np.ndarray | None = None) -> pd.DataFrame:
-    """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`.
-
-    With `unread` (steps, rows), from `unread.unread_tokens`, those held and not read are in a column `UNREAD` instead.
-    """
-    steps = np.arange(last_step + 1)
-    lost = table["lost"].fillna(last_step + 1).to_numpy(np.int64)
-    changed = np.minimum(table["shared"].fillna(last_step + 1).to_numpy(np.int64), lost)
-    gone, dropped = (np.searchsorted(np.sort(values), steps, side="right") / len(table) for values in (changed, lost))
-    shares = pd.DataFrame({"step": steps, FATES[0]: 1 - gone, FATES[1]: gone - dropped, FATES[2]: dropped})
-    if unread is None:
-        return shares
-    at = np.arange(len(unread))[:, None]
-    out = unread & (lost > at)
-    whole = changed > at
-    left = {FATES[0]: (out & whole).mean(1), FATES[1]: (out & ~whole).mean(1), UNREAD: -out.mean(1)}
-    left = {name: np.pad(share, (0, last_step + 1 - len(share))) for name, share in left.items()}
-    return shares.assign(**{name: shares.get(name, 0.0) - share for name, share in left.items()})
-
-
-def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run | None = None) -> pd.DataFrame:
-    """Attention on the chosen tokens of one head per step: columns step, full, true, received.
-
-    `full` is that of the full cache's run, NaN where it was not recorded; `true` what this run's query would give them
-    with nothing dropped. `received` sums the attention of all slots that hold a chosen token, including the whole
-    attention of merged slots. A slot that was itself merged away no longer counts. `table` comes from `autopsy`.
-
-    Raises:
-        UserError: the run recorded no attention rows.
-    """
-    true_mass, slot_mass = run.attention(layer, head, thinned=True)
-    steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()[:: run.attention_every]
-    head_rows = table[(table["layer"] == layer) & (table["head"] == head)]
-    positions = head_rows["token"].to_numpy(np.int64)
-    rows = min(len(steps), len(true_mass))
-    received = []
-    for step, mass in zip(steps[:rows].tolist(), slot_mass, strict=False):
-        left = (head_rows["left"] <= step).fillna(False)
-        held = head_rows["lost"].isna() | (head_rows["lost"] > step).fillna(False)
-        inside = head_rows[left & held]
-        alone = head_rows.loc[~left, "token"]
-        slots = np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64)
-        received.append(float(mass[np.unique(slots)].astype(np.float32).sum()))
-    true = true_mass[:rows, positions].astype(np.float32).sum(1)
-    table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
-    # Of the full cache's run by step, if it read the same text and recorded its attention.
-    whole = pd.Series(dtype=float)
-    texts = [one.tokens.loc[one.tokens["phase"] != "free", "id"].tolist() for one in (run, full or run)]
-    if full is not None and texts[0] == texts[1]:
-        with suppress(UserError):
-            mass = full.attention(layer, head, thinned=True)[0][:, positions].astype(np.float32).sum(1)
-            whole = pd.Series(mass, np.arange(len(mass)) * full.attention_every)
-    return table.assign(full=table["step"].map(whole))
