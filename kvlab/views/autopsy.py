@@ -20,7 +20,7 @@ from kvlab.views.base.view import view
 from kvlab.views.base.words import EXACT, are_known, comparison_words, near, part, percent, sentence
 from kvlab.views.frames.autopsy import FATES, TIED, UNREAD, autopsy
 from kvlab.views.frames.lineage import keep_by_run
-from kvlab.views.unread import Unread, unread_tokens, with_unread
+from kvlab.views.unread import Unread, unread_tokens
 
 MASSES = (
     Line("full", "full cache: on these tokens", "ink", "solid", "circle"),
@@ -45,7 +45,8 @@ def fates_at(run: Run, span: tuple[int, int], step: int | None = None, reads: bo
     left_out = unread_of_span(run, span) if reads else None
     if left_out is None:
         return table
-    return with_unread(table, left_out[-1 if step is None else min(step, len(left_out) - 1)])
+    unread = left_out[-1 if step is None else min(step, len(left_out) - 1)]
+    return table.assign(fate=np.where((table["fate"] != FATES[2]) & unread, UNREAD, table["fate"]))
 
 
 @view("fate_by_head", title="Fate of the chosen tokens by head", needs="full", page="why_wrong")

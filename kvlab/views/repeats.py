@@ -257,19 +257,19 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
 
 def _told(row: Any) -> str:
     """Hover text of a cell."""
+    kls = []
+    for name in ("kl_answer", "mean_kl"):
+        value = getattr(row, name)
+        if pd.isna(value):
+            kls.append("not measured")
+        elif row.ended < 2:
+            kls.append(number(value))
+        else:
+            kls.append(range_words(value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), number))
     parts = [
         f"<b>{visible(row.label, 60)}</b>: right {share_text(row)}",
         f"{row.nearly} nearly, {row.wrong} wrong",
-        f"KL on the answer {_mean(row, 'kl_answer')}, on all {_mean(row, 'mean_kl')}, nats per token",
+        f"KL on the answer {kls[0]}, on all {kls[1]}, nats per token",
         f"live bytes {bytes_text(row) or 'not recorded'}",
     ]
     return "<br>".join(parts).replace("·", " ")
-
-
-def _mean(row: Any, name: str) -> str:
-    value = getattr(row, name)
-    if pd.isna(value):
-        return "not measured"
-    if row.ended < 2:
-        return number(value)
-    return range_words(value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), number)

@@ -141,8 +141,14 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     frame = frame.assign(row=words.row_names)
     order = frame["row"].drop_duplicates().tolist()
     tasks = frame["task"].drop_duplicates().tolist()
-    names = ("score", "score_low", "score_high", "difference")
-    score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
+    # Each column as a table of rows by tasks, all NaN if nothing of it is known.
+    tables = {}
+    for name in ("score", "score_low", "score_high", "difference", "prompts"):
+        tables[name] = pd.DataFrame(np.nan, order, tasks)
+        if frame[name].notna().any():
+            wide = frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False)
+            tables[name] = wide.reindex(order)[tasks]
+    score, low, high, gap, prompts = tables.values()
     bounds = np.stack([table.to_numpy(float) for table in (score, low, high)], axis=-1)
     labels = [["" if np.isnan(cell[0]) else range_words(*cell) for cell in row] for row in bounds]
     # Every scored cell needs a number for its colour; without the full cache it is 0.
@@ -159,7 +165,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
         colorscale=DIVERGING[theme],
         text=labels,
         colorbar=colour_bar("difference to the full cache", theme),
-        customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
+        customdata=prompts.to_numpy(),
         hovertemplate="%{y}, %{x}: %{text}, n = %{customdata}<br>difference to the full cache %{z:.3f}<extra></extra>",
     )
     narrow = len(tasks) > MOST_ON_ONE_LINE
@@ -246,10 +252,3 @@ def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.F
     figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({sample_note(frame)})", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
-
-
-def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:
-    """One column of the frame as a rows x tasks table; all NaN if nothing is known."""
-    if not frame[name].notna().any():
-        return pd.DataFrame(np.nan, rows, tasks)
-    return frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(rows)[tasks]

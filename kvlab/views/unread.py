@@ -9,7 +9,7 @@ from kvlab.views.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import along_text, colour_bar, finish, token_ticks
 from kvlab.views.base.view import view
 from kvlab.views.base.words import part, sentence, token_labels
-from kvlab.views.frames.autopsy import FATES, UNREAD, read_events, token_links
+from kvlab.views.frames.autopsy import read_events, token_links
 from kvlab.views.frames.float16 import block_edges
 from kvlab.views.frames.lineage import head_history
 
@@ -46,12 +46,6 @@ def unread_tokens(run: Run, table: pd.DataFrame) -> Unread | None:
             owner = links.owner(*place, token, step - 1)
             unread[number, rows] = (owner >= 0) & ~read[number, owner]
     return unread
-
-
-def with_unread(table: pd.DataFrame, unread: np.ndarray) -> pd.DataFrame:
-    """`table` of `autopsy.autopsy` with the fate `UNREAD` where the slot holding a token was not read (rows,)."""
-    held = table["fate"] != FATES[2]
-    return table.assign(fate=np.where(held & unread, UNREAD, table["fate"]))
 
 
 @view("steps_read", title="What each step read, and what it missed", needs="full", page="cache")

@@ -42,7 +42,7 @@ LABEL_HEIGHT = 14
 def wall(run: Run, step: int | None = None) -> pd.DataFrame:
     """One row per layer and head: share of the tokens read by the step (default: the last) in each fate, 1 in all."""
     held = open_wall(run)
-    step = _step_of(run, step)
+    step = int(held.steps[-1]) if step is None else step
     fates = held.fates(step)
     layer = np.repeat(held.layers, held.heads)
     head = np.tile(np.arange(held.heads), len(held.layers))
@@ -54,7 +54,7 @@ def wall(run: Run, step: int | None = None) -> pd.DataFrame:
 def draw_wall(frame: pd.DataFrame, theme: Theme, run: Run, step: int | None = None) -> go.Figure:
     """The fate of every token in every head."""
     fates = open_wall(run)
-    step = _step_of(run, step)
+    step = int(fates.steps[-1]) if step is None else step
     colours, names, _ = fate_looks(theme)
     title = f"{run.record.label}: the cache after {'the prompt' if step == 0 else f'step {step}'}"
     return wall_picture(fates.fates(step), list(fates.layers), fates.heads, colours, names, title, theme)
@@ -73,14 +73,10 @@ def describe_wall(frame: pd.DataFrame) -> str:
 def live_wall(run: Run, theme: Theme, step: int | None = None) -> dict[str, Any]:
     """The wall of the browser, for all steps."""
     fates = open_wall(run)
-    step = _step_of(run, step)
+    step = int(fates.steps[-1]) if step is None else step
     facts = facts_in(run)
     content = wall_content(fates, step, str(run.path), fate_looks(theme), theme, facts=facts, reads=reads_at(run, step))
     return {**content, "shared": {"texts": token_texts(run.tokens, fates.tokens), "wall": wall_vectors(fates)}}
-
-
-def _step_of(run: Run, step: int | None) -> int:
-    return int(open_wall(run).steps[-1]) if step is None else step
 
 
 open_wall = keep_by_run(1)(wall_of)

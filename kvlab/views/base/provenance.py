@@ -84,7 +84,13 @@ def of_run(run: Run) -> Provenance:
     elif record.preset.startswith(PAPER):
         settings = f"{UNDER}preset={record.preset}"
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    details = (record.label, model_title(record.model.name), _prompt(run), record.device, versions)
+    details = (
+        record.label,
+        model_title(record.model.name),
+        f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens",
+        record.device,
+        versions,
+    )
     return Provenance(f"run {record.run_id}", details, settings, (record.run_id,))
 
 
@@ -96,17 +102,13 @@ def of_batch(batch: str, count: int) -> Provenance:
 def of_comparison(runs: Sequence[Run]) -> Provenance:
     """Comparison, model and prompt."""
     record = runs[0].record
-    details = (record.model.title, _prompt(runs[0]))
+    details = (record.model.title, f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens")
     return Provenance(f"comparison {record.comparison_id}", details, comparison_id=record.comparison_id)
 
 
 def join_sources(first: Provenance, *others: Provenance, separator: str = "; ") -> Provenance:
     """Several sources of one figure, rendered one after the other."""
     return replace(first, others=others, separator=separator)
-
-
-def _prompt(run: Run) -> str:
-    return f"{ONE_PROMPT} of {run.record.prompt_tokens:,} tokens"
 
 
 def as_published(method: str, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

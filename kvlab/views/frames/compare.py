@@ -56,8 +56,7 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     for run, label, speed in zip(runs, unique_labels(runs), speeds, strict=True):
         record = run.record
         forced = run.tokens[run.tokens["phase"] == "forced"]
-        ratio = speed.ratio_to(reference)
-        doubt = speed.ratio_doubt(reference)
+        ratio, doubt = speed.ratio_to(reference)
         limit = _limit(run, whole)
         reached = None
         if ratio is not None and limit is not None and not doubt and record.method != "full":
