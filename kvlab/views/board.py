@@ -80,11 +80,20 @@ def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> g
     written = cells.assign(restored=cells["restored"] if has_room else "")
     lines = 2 if len(columns) <= ONE_LINE and not written["restored"].any() else 3
     area, row_height, annotate = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
-    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, area, theme)])
+    # Of the fact at most `MOST_TOKENS` columns per run (means over neighbours), with position and width in the cell.
+    tokens = frame[frame["position"].notna()]
+    place = tokens.groupby("run_id").cumcount()
+    count = int(place.max()) + 1 if len(tokens) else 1
+    block = (place * min(count, MOST_TOKENS)) // count
+    means = {fate: (fate, "mean") for fate in FATES}
+    joined = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
+    known = tokens.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **joined).reset_index()
+    step = (0.45 - area.left) / min(count, MOST_TOKENS)
+    known = known.assign(offset=area.left + step * (known["block"] + 0.5), wide=0.92 * step)
+    figure = go.Figure([*_grounds(cells, theme), *_strips(known, cells, area, theme)])
     lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * row_height, 168, theme)
     figure.update_layout(annotations=annotate(written, len(columns), theme))
     # The fact's tokens under each column, if there is room; an axis needs a trace to be drawn.
-    known = _thinned(frame[frame["position"].notna()], area)
     first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
     if not len(first) or len(first) * len(columns) > MOST_LABELS or len(first) == MOST_TOKENS:
         return figure
@@ -293,9 +302,9 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     return traces
 
 
-def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Theme) -> list[go.Bar]:
+def _strips(known: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Theme) -> list[go.Bar]:
     """Three stacked bars per token: shares of heads that kept, merged and dropped it."""
-    known = _thinned(frame[frame["position"].notna()], area).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
+    known = known.merge(cells[["run_id", "x", "y", "span"]], on="run_id")
     left = known["x"] - (known["span"] - 1) / 2  # a cell across all columns aligns with the first column
     before = np.zeros(len(known))
     traces = []
@@ -322,18 +331,6 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         )
         before += share
     return traces
-
-
-def _thinned(frame: pd.DataFrame, area: StripArea) -> pd.DataFrame:
-    """At most `MOST_TOKENS` columns per run (means over neighbours), with position and width in the cell."""
-    place = frame.groupby("run_id").cumcount()
-    count = int(place.max()) + 1 if len(frame) else 1
-    block = (place * min(count, MOST_TOKENS)) // count
-    means = {fate: (fate, "mean") for fate in FATES}
-    joined = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
-    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **joined).reset_index()
-    step = (0.45 - area.left) / min(count, MOST_TOKENS)
-    return parts.assign(offset=area.left + step * (parts["block"] + 0.5), wide=0.92 * step)
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -50,26 +50,13 @@ def read_board(name: str) -> Board:
     """The shipped board, or a FILE.csv of its form with a column n; raises UserError for another file."""
     if name == SHIPPED:
         table = pd.read_csv(asset_path("board/kvpress.csv")).assign(n=FACTS["prompts"])
-        board = _board(table, SHIPPED, FACTS["source"])
-        # kvpress' PyramidKV gives each layer the same budget, as SnapKV does, if the last layer would get fewer slots
-        # than the window: kept tokens / beta < window (`get_layer_budget` of its pyramidkv_press.py).
-        settings = table["press_init_command"].astype(str).str.extract(r"window_size=(\d+).*beta=(\d+)").astype(float)
-        least = settings[0] * settings[1]
-        kept = FACTS["tokens"] * (1 - table["configured_ratio"])
-        falls_back = (table["press_name"] == "pyramidkv") & (kept < least)
-        notes = pd.Series([f"ran SnapKV: fewer than {slots:,.0f} tokens kept" for slots in least])
-        return replace(board, rows=board.rows.assign(note=board.rows["note"].mask(falls_back, notes)))
-    path = Path(name)
-    if not path.is_file():
+    elif not Path(name).is_file():
         raise UserError(f"There is no board {name!r}: name {SHIPPED}, which ships with kvlab, or a FILE.csv.")
-    try:
-        table = pd.read_csv(path)
-    except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
-        raise UserError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}.") from error
-    return _board(table, str(path), path.name)
-
-
-def _board(table: pd.DataFrame, name: str, source: str) -> Board:
+    else:
+        try:
+            table = pd.read_csv(name)
+        except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
+            raise UserError(f"{name} cannot be read as CSV: {str(error).splitlines()[0]}.") from error
     if lacking := [column for column in NEEDED if column not in table]:
         raise UserError(
             f"{name} lacks {join_words(lacking)}: a board has the columns {', '.join(NEEDED)}, n and tasks."
@@ -97,8 +84,17 @@ def _board(table: pd.DataFrame, name: str, source: str) -> Board:
         }
     )
     differs = (rows["kept"] - rows["asked"]).abs() > NEAR
-    holds = [f"holds {kept:.0%} where {asked:.1%} was asked" for kept, asked in zip(rows.kept, rows.asked, strict=True)]
-    return Board(rows.assign(note=np.where(differs, holds, ""), **numbers[tasks] / 100), tuple(tasks), source)
+    holds = [f"holds {held:.0%} where {asked:.1%} was asked" for held, asked in zip(rows.kept, rows.asked, strict=True)]
+    note = pd.Series(np.where(differs, holds, ""))
+    if name == SHIPPED:
+        # kvpress' PyramidKV gives each layer the same budget, as SnapKV does, if the last layer would get fewer slots
+        # than the window: kept tokens / beta < window (`get_layer_budget` of its pyramidkv_press.py).
+        settings = table["press_init_command"].astype(str).str.extract(r"window_size=(\d+).*beta=(\d+)").astype(float)
+        least = settings[0] * settings[1]
+        falls_back = (rows["press"] == "pyramidkv") & (FACTS["tokens"] * rows["asked"] < least)
+        note = note.mask(falls_back, pd.Series([f"ran SnapKV: fewer than {slots:,.0f} tokens kept" for slots in least]))
+    source = FACTS["source"] if name == SHIPPED else Path(name).name
+    return Board(rows.assign(note=note, **numbers[tasks] / 100), tuple(tasks), source)
 
 
 def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:

@@ -248,7 +248,7 @@ MARK = 0.7  # share of a row that a mark may cover, so that the marks of two lay
 
 def axis_height(layers: Sequence[int]) -> int:
     """Height of the axis in pixels: grows with the layers it spans, up to `TALLEST_AXIS`."""
-    return min(TALLEST_AXIS, max(SHORTEST_AXIS, ROOMY_ROW * _span(layers)))
+    return min(TALLEST_AXIS, max(SHORTEST_AXIS, ROOMY_ROW * (max(layers) - min(layers) + 1)))
 
 
 def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, object]:
@@ -258,13 +258,9 @@ def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, ob
     """
     first = min(layers)
     last = max(layers)
-    every = round_distance(LABEL * _span(layers) / (pixels or axis_height(layers)))
+    every = round_distance(LABEL * (last - first + 1) / (pixels or axis_height(layers)))
     ticks = [layer for layer in range(first, last + 1) if layer % every == 0]
     return {"tickvals": ticks, "range": [last + 0.5, first - 0.5], "autorange": False}
-
-
-def _span(layers: Sequence[int]) -> int:
-    return max(layers) - min(layers) + 1
 
 
 def round_distance(distance: float) -> int:
