@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -201,7 +201,8 @@ class Sources:
         """State of the evaluations and benchmarks on disk."""
         files = self._result_files
         place = (viewer(), str(self.root), self.run.record.model.name if self.run else "", self.model)
-        return SourceState(place, frozenset(map(str, files)), _digest(_stamps(files)))
+        stamp = hashlib.sha256("\n".join(_stamps(files)).encode()).hexdigest()
+        return SourceState(place, frozenset(map(str, files)), stamp)
 
     @cached_property
     def _result_files(self) -> list[Path]:
@@ -217,7 +218,9 @@ class Sources:
         place = (viewer(), str(self.root), self.model, str(self.run.path) if self.run else "", *_stamps(files))
         found = self.folder.comparisons
         ended = (run for one in found if one.status != "running" for run in one.runs)
-        stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
+        stamp = hashlib.sha256(
+            "\n".join(f"{run.run_id} {run.status} {run.label}" for run in ended).encode()
+        ).hexdigest()
         return SourceState(place, frozenset(run.run_id for one in found for run in one.runs), stamp)
 
 
@@ -232,10 +235,6 @@ def _files(root: Path, folder: str) -> list[Path]:
             allowed[name] = may_view(root, name, KINDS[folder])
         found += [file] if allowed[name] else []
     return sorted(found)
-
-
-def _digest(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _stamps(files: Sequence[Path]) -> tuple[str, ...]:

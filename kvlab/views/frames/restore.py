@@ -79,7 +79,26 @@ def sentence(result: RestoreResult, run: Run) -> str:
     best = cheapest(result)
     if best is None:
         return f"{result.label} fails, and nothing that was tried in {result.reruns} reruns restores “{result.answer}”."
-    return f"{result.label} fails {_why(result, best, run)} the answer, costing {slot_count_text(best.slots)}."
+    # The reason, and the change that fixes it.
+    back = best.returned
+    count = len(back.tokens)
+    where = "every head"
+    if back.heads is not None:
+        where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}" if count else head_words(back.heads)
+    if count and back.kind == "read":
+        these = "its slot" if count == 1 else f"their {count} slots"
+        why = f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
+    elif count:
+        these = "this token" if count == 1 else f"these {count} tokens"
+        why = f"because {culprit(result, best, run)}; keeping {these} in {where} restores"
+    elif back.kind == "read":
+        why = f"by what {where} did not read; reading everything there restores"
+    elif back.kind == "heads":
+        why = f"by what {where} lost; the full cache there restores"
+    else:
+        how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"
+        why = f"by merging; {how} in {where} restores"
+    return f"{result.label} fails {why} the answer, costing {slot_count_text(best.slots)}."
 
 
 def budget_sentence(result: RestoreResult) -> str:
@@ -100,28 +119,6 @@ def budget_sentence(result: RestoreResult) -> str:
 def slot_count_text(slots: int) -> str:
     """`1 slot`, `96 slots`."""
     return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
-
-
-def _why(result: RestoreResult, best: SearchResult, run: Run) -> str:
-    """The reason, and the change that fixes it."""
-    back = best.returned
-    if back.tokens:
-        count = len(back.tokens)
-        where = "every head"
-        if back.heads is not None:
-            where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
-        if back.kind == "read":
-            these = "its slot" if count == 1 else f"their {count} slots"
-            return f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
-        these = "this token" if count == 1 else f"these {count} tokens"
-        return f"because {culprit(result, best, run)}; keeping {these} in {where} restores"
-    where = "every head" if back.heads is None else head_words(back.heads)
-    if back.kind == "read":
-        return f"by what {where} did not read; reading everything there restores"
-    if back.kind == "heads":
-        return f"by what {where} lost; the full cache there restores"
-    how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"
-    return f"by merging; {how} in {where} restores"
 
 
 def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:

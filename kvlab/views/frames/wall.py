@@ -88,7 +88,26 @@ def wall_of(run: Run) -> Wall:
     tokens = int(tokens_seen.max())
     birth = np.searchsorted(tokens_seen, np.arange(tokens), side="right").astype(np.int32)
     events = run.select("events", columns=COLUMNS, ordered=False)
-    absorb, leave, death = _ends(events, layers, heads, tokens)
+    # Steps at which each cell's slot first absorbed another, left, and lost its last slot.
+    step, layer, head, source, target = (events[name].to_numpy() for name in COLUMNS[:5])
+    row_of = np.full(max(layers) + 1, -1, np.int64)
+    row_of[list(layers)] = np.arange(len(layers))
+    known = (source >= 0) & (source < tokens) & (target < tokens) & (layer <= max(layers))
+    known &= row_of[np.minimum(layer, max(layers))] >= 0
+    if not known.all():
+        step, layer, head, source, target = (column[known] for column in (step, layer, head, source, target))
+    start = (row_of[layer] * heads + head) * tokens
+    absorb, leave = (np.full(len(layers) * heads * tokens, NEVER, np.int32) for _ in range(2))
+    leave[start + source] = step
+    death = leave
+    merged = np.flatnonzero(target >= 0)
+    if len(merged):
+        weight = events["value_weight"].to_numpy()[known][merged]
+        merged = merged[np.argsort(weight, kind="stable")]  # the last write per source wins
+        np.minimum.at(absorb, start[merged] + target[merged], step[merged])
+        parent = np.arange(len(leave))
+        parent[start[merged] + source[merged]] = start[merged] + target[merged]
+        death = leave[resolve_roots(parent)]
     # First fates, and later ones in order of their steps.
     born = steps[birth]
     first = np.zeros(len(leave), np.uint8)
@@ -104,33 +123,6 @@ def wall_of(run: Run) -> Wall:
     order = np.argsort(when, kind="stable")  # within a step a later fate overwrites an earlier one
     index = np.searchsorted(steps, when[order]).astype(np.int32)
     return Wall(layers, heads, steps, birth, first.reshape(shape), index, cell[order], fates[order])
-
-
-def _ends(
-    events: pd.DataFrame, layers: tuple[int, ...], heads: int, tokens: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(cells,) int32 steps at which each cell's slot first absorbed another, left, and lost its last slot."""
-    step, layer, head, source, target = (events[name].to_numpy() for name in COLUMNS[:5])
-    row_of = np.full(max(layers) + 1, -1, np.int64)
-    row_of[list(layers)] = np.arange(len(layers))
-    known = (source >= 0) & (source < tokens) & (target < tokens) & (layer <= max(layers))
-    known &= row_of[np.minimum(layer, max(layers))] >= 0
-    if not known.all():
-        step, layer, head, source, target = (column[known] for column in (step, layer, head, source, target))
-    start = (row_of[layer] * heads + head) * tokens
-    absorb, leave = (np.full(len(layers) * heads * tokens, NEVER, np.int32) for _ in range(2))
-    leave[start + source] = step
-    merged = np.flatnonzero(target >= 0)
-    if not len(merged):
-        return absorb, leave, leave
-    weight = events["value_weight"].to_numpy()[known][merged]
-    merged = merged[np.argsort(weight, kind="stable")]  # the last write per source wins
-    source_cells = start[merged] + source[merged]
-    target_cells = start[merged] + target[merged]
-    np.minimum.at(absorb, target_cells, step[merged])
-    parent = np.arange(len(leave))
-    parent[source_cells] = target_cells
-    return absorb, leave, leave[resolve_roots(parent)]
 
 
 def difference_codes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
