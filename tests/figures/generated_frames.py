@@ -121,6 +121,12 @@ def _sizes(values: Values) -> tuple[Any, ...]:
     return (pd.concat(ends, ignore_index=True),)
 
 
+def _risk(values: Values) -> tuple[Any, ...]:
+    frame = values.frame("arm:l certified:b budget:v", asked="20 %")
+    frame.attrs["tolerance"] = 0.05
+    return (frame,)
+
+
 def _walls(values: Values) -> tuple[Any, ...]:
     return (values.frame("kept:s holds:s absorbed:s dropped:s", step=0),)
 
@@ -207,7 +213,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS, difference=-0.1),
     "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED, **WITH_BOUNDS),
     "view scores.benchmark_table": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
-    "view risk.risk_against_budget": _frame("arm:l certified:b budget:v", 0.05, asked="20 %"),
+    "results risk.describe_risk": _risk,
     "view quality.ours_beside_theirs": _frame("ours_low:s ours_high:v ours:v theirs:s", method="h2o"),
     "view similarity.similarity_map": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
     "view similarity.similarity_band": lambda values: (values.frame("1:s 2:s").fillna(0.4),),

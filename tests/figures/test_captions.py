@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import kvlab.papers
 import kvlab.views
+from kvlab.results.risk import export
 from kvlab.views import autopsy, regret, restore, serving, trade_off
 from kvlab.views import board as boards
 from kvlab.views.base import words
@@ -28,6 +29,7 @@ VIEWS = {
     for view in iter_modules(kvlab.views.__path__)
     if not view.ispkg
 }
+VIEWS["results risk"] = export
 PAPERS = Path(kvlab.papers.__path__[0])
 for _file in PAPERS.rglob("*.py"):
     if _file.stem != "evaluations" and "\ndef caption_" in _file.read_text(encoding="utf-8"):
