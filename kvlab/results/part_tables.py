@@ -88,14 +88,14 @@ def part_table(rows: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFram
         untold = 1 - rows.loc[of_full & (rows["task"] == SECRET), "score"]
         if len(untold):
             obeyed[KEPT[0], "", KEPT[1]] = untold.tolist()
-    found = []
+    shares = []
     for line in table.to_dict("records"):
         task_and_kind = (str(line["task"]), str(line.get("kind", "")))
         # Of the kept secret all difficulties count together.
         difficulty = "" if task_and_kind == KEPT else str(line["difficulty"])
         answers = obeyed.get((task_and_kind[0], difficulty, task_and_kind[1]))
-        found.append(float(np.mean(answers)) if answers else np.nan)
-    unasked = pd.Series(found, dtype=float)
+        shares.append(float(np.mean(answers)) if answers else np.nan)
+    unasked = pd.Series(shares, dtype=float)
     return table.assign(unasked=unasked, informative=(table["full"] >= LEAST_SCORE) & ~(unasked > LEAST_SCORE))
 
 

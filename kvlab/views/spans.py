@@ -91,26 +91,26 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     """
     cells, columns, rows = _in_grid(frame)
     # Each card has the colour of the share kept whole.
-    look = {"color": _colours(cells, theme), "line": {"width": 0}}
+    card = {"color": _colours(cells, theme), "line": {"width": 0}}
     hovers = [[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()]
-    figure = go.Figure([_cards(cells, look, hovers), *_strips(cells, theme)])
+    figure = go.Figure([_cards(cells, card, hovers), *_strips(cells, theme)])
     answers = _answer_rows(cells, len(rows))
     if len(answers):
         colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
-        look = {
+        card = {
             "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
             "line": {"color": colours, "width": 1.5},
         }
         hovers = [[line.name, f"{line.name}: {line.words}"] for line in answers.itertuples(index=False)]
-        figure.add_trace(_cards(answers, look, hovers))
+        figure.add_trace(_cards(answers, card, hovers))
     if cells["first_dead"].any():
-        look = {
+        mark = {
             "symbol": "square-open",
             "size": 12,
             "color": palette.pick(palette.HUES["red"], theme),
             "line": {"width": 2.5},
         }
-        figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=DEAD_LABEL, hoverinfo="skip")
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=mark, name=DEAD_LABEL, hoverinfo="skip")
     last = float(answers["y"].max()) if len(answers) else len(rows) - 1.0
     moment = moment_of(frame)
     height = round(ROW * (last + 1)) + 190

@@ -244,10 +244,9 @@ def label_ends(
     wanted = [pixels * (span[1] - height) / (span[1] - span[0]) for height in heights]
     placed = spread(wanted, GAP, 0.0, pixels)
     # Long names are cut in the middle: names of runs differ at their ends.
-    start = (LONGEST - 1) // 2
+    half = (LONGEST - 1) // 2
     texts = [
-        end.name if len(end.name) <= LONGEST else f"{end.name[:start]}…{end.name[start + 1 - LONGEST :]}"
-        for end in ends
+        end.name if len(end.name) <= LONGEST else f"{end.name[:half]}…{end.name[half + 1 - LONGEST :]}" for end in ends
     ]
     for end, text, y, start, stop in zip(ends, texts, heights, wanted, placed, strict=True):
         figure.add_annotation(

@@ -61,9 +61,9 @@ def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
     if not points:
         # A symbol for a figure without axes, such as a Sankey diagram or a table.
         look = f'fill="none" stroke="{pick(HUES["purple"], theme)}" stroke-width="7" opacity="0.5"'
-        for y in (25, 48, 72, 95):
-            end = f"{60 + (y - 60) / 3:.0f}"
-            body.append(f'<path d="M20 {y}C110 {y} 130 {end} 220 {end}" {look}/>')
+        for level in (25, 48, 72, 95):
+            end = f"{60 + (level - 60) / 3:.0f}"
+            body.append(f'<path d="M20 {level}C110 {level} 130 {end} 220 {end}" {look}/>')
     return f"{OPENING}{''.join(body)}</svg>"
 
 

@@ -62,7 +62,7 @@ STATES = {"running": "writing", "complete": "ended", "cancelled": "cancelled", "
 def own_texts(runs: Sequence[Run]) -> LiveTexts:
     """The texts of a comparison's runs, as they were shown while they were written."""
     forced = (run.tokens[run.tokens["phase"] == "forced"].sort_values("position") for run in runs)
-    reference = next((tokens["id"].tolist() for tokens in forced if len(tokens)), [])
+    reference: list[int] = next((tokens["id"].tolist() for tokens in forced if len(tokens)), [])
     texts = []
     for run in runs:
         tokens = run.tokens[run.tokens["phase"] == "free"].sort_values("position")
