@@ -92,8 +92,8 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     cells, columns, rows = _in_grid(frame)
     # Each card has the colour of the share kept whole.
     card = {"color": _colours(cells, theme), "line": {"width": 0}}
-    hovers = [[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()]
-    figure = go.Figure([_cards(cells, card, hovers), *_strips(cells, theme)])
+    data = [[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()]
+    figure = go.Figure([_cards(cells, card, data, "%{customdata[2]}"), *_strips(cells, theme)])
     answers = _answer_rows(cells, len(rows))
     if len(answers):
         colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
@@ -101,8 +101,8 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
             "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
             "line": {"color": colours, "width": 1.5},
         }
-        hovers = [[line.name, f"{line.name}: {line.words}"] for line in answers.itertuples(index=False)]
-        figure.add_trace(_cards(answers, card, hovers))
+        data = answers[["name", "words"]].to_numpy().tolist()
+        figure.add_trace(_cards(answers, card, data, "%{customdata[0]}: %{customdata[1]}"))
     if cells["first_dead"].any():
         mark = {
             "symbol": "square-open",
@@ -196,8 +196,8 @@ def _in_grid(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFr
     return frame.assign(x=frame["run_id"].map(x), y=frame["span"].map(y)), columns, rows
 
 
-def _cards(cells: pd.DataFrame, look: dict[str, Any], hovers: list[list[Any]]) -> go.Bar:
-    """A clickable card behind each cell; the last of its `hovers` is its text, all are its customdata."""
+def _cards(cells: pd.DataFrame, look: dict[str, Any], customdata: list[list[Any]], hover: str) -> go.Bar:
+    """A clickable card behind each cell."""
     return go.Bar(
         x=cells["x"],
         y=[HEIGHT] * len(cells),
@@ -205,8 +205,8 @@ def _cards(cells: pd.DataFrame, look: dict[str, Any], hovers: list[list[Any]]) -
         width=WIDTH,
         showlegend=False,
         marker=look,
-        customdata=hovers,
-        hovertemplate=f"%{{customdata[{len(hovers[0]) - 1}]}}<extra></extra>",
+        customdata=customdata,
+        hovertemplate=f"{hover}<extra></extra>",
         **no_fading(),
     )
 
