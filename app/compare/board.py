@@ -33,7 +33,7 @@ from kvlab.views.base.words import byte_size, number
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
-from kvlab.views.frames.facts import fact_fates, head_shares
+from kvlab.views.frames.facts import fact_fates, fate_shares
 from kvlab.views.frames.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
 from kvlab.views.lost_heads import failed_runs, short_words
 
@@ -313,7 +313,7 @@ def chosen_cell(cells: pd.DataFrame, recorded: pd.DataFrame) -> str:
 
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
 def _heads(run: Run, positions: tuple[int, ...], step: int) -> pd.DataFrame:
-    return head_shares(fact_fates(run, positions, step))
+    return fate_shares(fact_fates(run, positions, step), "layer", "head")
 
 
 def answer_form(runs: Sequence[Run], board: Board | None) -> None:

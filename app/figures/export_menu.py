@@ -20,7 +20,6 @@ from kvlab.report.pictures import TALL, animation, estimate_gif, picture
 from kvlab.report.views import History, Shown
 from kvlab.trace.stories import Story, View
 from kvlab.views.base.export import NO_BROWSER, ImageFormat
-from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import FigureSource
 
 HELP = "Export it, or add it to a story"
@@ -56,8 +55,35 @@ def menu(offer: Offer, key: str) -> None:
         theme = page_theme()
         label = unseen(f"of {offer.title}")
         with st.container(horizontal=True, gap="small", width="content"):
+            kinds: dict[str, Callable[[], bytes]] = {}
+            missing = False
             if offer.has_picture:
-                _pictures(offer, name, key, query, theme, label)
+                writer = image_writer()
+                missing = browser() is None
+                if missing:
+                    st.caption(NO_BROWSER)
+
+                def image(kind: ImageFormat) -> bytes:
+                    shown = offer.build()
+                    source = picture_source(offer.source, query, shown)
+                    return writer.picture(picture(shown, theme, TALL), kind, offer.caption, source, theme)
+
+                def gif() -> bytes:
+                    history = offer.build()
+                    assert isinstance(history, History)
+                    return animation(history, writer, theme)
+
+                kinds = {"png": partial(image, "png"), "svg": partial(image, "svg")}
+                kinds |= {"gif": gif} if offer.steps > 1 else {}
+            for kind, build in kinds.items():
+                st.download_button(
+                    f"{kind.upper()} {label}",
+                    build,
+                    f"{name}.{kind}",
+                    key=f"{key}-{kind}",
+                    on_click="ignore",
+                    disabled=missing,
+                )
 
             def page() -> bytes:
                 slide = slide_of(offer.title, offer.build(), offer.caption, offer.source, query, theme)
@@ -68,31 +94,6 @@ def menu(offer: Offer, key: str) -> None:
             st.caption(f"GIF: {estimate_gif(offer.steps)}.")
         if st.button(f"Add to story {unseen(f'({offer.title})')}", key=f"{key}-slide", **STORY_BUTTON):
             add_slide(offer.title, offer.build(), offer.caption, offer.source)
-
-
-def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme, label: str) -> None:
-    writer = image_writer()
-    missing = browser() is None
-    if missing:
-        st.caption(NO_BROWSER)
-
-    def image(kind: ImageFormat) -> bytes:
-        shown = offer.build()
-        source = picture_source(offer.source, query, shown)
-        return writer.picture(picture(shown, theme, TALL), kind, offer.caption, source, theme)
-
-    def gif() -> bytes:
-        history = offer.build()
-        assert isinstance(history, History)
-        return animation(history, writer, theme)
-
-    kinds: dict[str, Callable[[], bytes]] = {"png": partial(image, "png"), "svg": partial(image, "svg")}
-    if offer.steps > 1:
-        kinds["gif"] = gif
-    for kind, build in kinds.items():
-        st.download_button(
-            f"{kind.upper()} {label}", build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
-        )
 
 
 def file_button(

@@ -13,7 +13,7 @@ from app.base.text import plain, terms_in, unseen
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
-from app.figures.provenance import Item, clear_items, picture_source, record_item, view_query
+from app.figures.provenance import ITEMS, Item, picture_source, record_item, view_query
 from app.session.open_runs import BY_STAMP
 from kvlab.core.errors import UserError
 from kvlab.views.base import export
@@ -76,7 +76,7 @@ def show(
 def begin_page() -> None:
     """Forget the figures and items of the page before."""
     st.session_state[SHOWN] = {}
-    clear_items()
+    st.session_state[ITEMS] = {}
 
 
 def collect(key: str, section: export.Section) -> None:
@@ -120,51 +120,44 @@ def heading(
             type="tertiary",
             key=f"menu-{key}",
         ):
-            _downloads(title, draw, frame, caption, key, slug(filename), source)
+            name = slug(filename)
+            theme = page_theme()
+            query = view_query()
+            writer = image_writer()
+            missing = browser() is None
+            if missing:
+                st.caption(export.NO_BROWSER)
+
+            def image(kind: export.ImageFormat) -> bytes:
+                figure = draw()
+                return writer.image(figure, kind, caption, picture_source(source, query, figure), theme)
+
+            label = unseen(f"of {title}")
+            # In one row, so that the menu of a figure at the bottom of the window is not cut.
+            with st.container(horizontal=True, gap="small", width="content"):
+                files: dict[str, Callable[[], bytes]] = {
+                    "png": lambda: image("png"),
+                    "svg": lambda: image("svg"),
+                    "csv": lambda: export.csv(frame),
+                    "html": lambda: export.page(draw(), caption, str(source), theme),
+                }
+                for kind, build in files.items():
+                    st.download_button(
+                        f"{kind.upper()} {label}",
+                        build,
+                        f"{name}.{kind}",
+                        key=f"{key}-{kind}",
+                        on_click="ignore",
+                        disabled=missing and kind in ("png", "svg"),
+                    )
+            if st.button(f"Add to story {unseen(f'({title})')}", key=f"{key}-slide", **STORY_BUTTON):
+                figure = draw()
+                add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)
 
 
 def note(caption: str, title: str = "") -> None:
     """The caption of a figure, escaped, as it quotes token text; terms are explained on hover."""
     st.caption(plain(caption), help=terms_in(f"{title} {caption}"))
-
-
-def _downloads(
-    title: str,
-    draw: Callable[[], go.Figure],
-    frame: pd.DataFrame,
-    caption: str,
-    key: str,
-    name: str,
-    source: FigureSource,
-) -> None:
-    theme = page_theme()
-    missing = browser() is None
-    if missing:
-        st.caption(export.NO_BROWSER)
-    writer = image_writer()
-
-    query = view_query()
-
-    def image(kind: export.ImageFormat) -> bytes:
-        figure = draw()
-        return writer.image(figure, kind, caption, picture_source(source, query, figure), theme)
-
-    label = unseen(f"of {title}")
-    # In one row, so that the menu of a figure at the bottom of the window is not cut.
-    with st.container(horizontal=True, gap="small", width="content"):
-        _button(f"PNG {label}", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
-        _button(f"SVG {label}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
-        _button(f"CSV {label}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
-        _button(
-            f"HTML {label}", lambda: export.page(draw(), caption, str(source), theme), f"{name}.html", f"{key}-html"
-        )
-    if st.button(f"Add to story {unseen(f'({title})')}", key=f"{key}-slide", **STORY_BUTTON):
-        figure = draw()
-        add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)
-
-
-def _button(label: str, build: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:
-    st.download_button(label, build, file_name, key=key, on_click="ignore", disabled=disabled)
 
 
 def slug(text: str) -> str:

@@ -44,11 +44,6 @@ def telling_items() -> list[Item]:
     return [item for item in items if item.has_picture] or items
 
 
-def clear_items() -> None:
-    """Call where a page begins."""
-    st.session_state[ITEMS] = {}
-
-
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"
 PLACE = "place"
@@ -84,27 +79,24 @@ def slide_words(
 ) -> tuple[str, str, str]:
     """The title of a slide, which stands alone, its subject, and the provenance for its notes."""
     runs = runs_of(source, query)
-    query = _with_chosen(query, shown)
+    query, axes = _query_and_axes(query, shown)
     text = str(source)
-    axes = axes_of(shown)
     subject = subject_of(runs, query, axes) or text
     return slide_title(title, runs, query, axes), subject, "\n".join(filter(None, (text, provenance(runs))))
 
 
 def picture_source(source: FigureSource, query: Mapping[str, str], shown: object = None) -> str:
     """The provenance under a picture, with the prompt, layer, head and the words looked up."""
-    place = place_of(runs_of(source, query), _with_chosen(query, shown), axes_of(shown))
+    place = place_of(runs_of(source, query), *_query_and_axes(query, shown))
     return " · ".join(filter(None, (str(source), place)))
 
 
-def _with_chosen(query: Mapping[str, str], shown: object) -> Mapping[str, str]:
-    """The address, with the words that a text opened with if none are chosen in it."""
-    if not isinstance(shown, Text) or shown.chosen is None or query.keys() & {"words", "span", "token"}:
-        return query
-    return {**query, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
+def _query_and_axes(query: Mapping[str, str], shown: object) -> tuple[Mapping[str, str], Sequence[str]]:
+    """The address, with the words that a text opened with if none are chosen in it, and the figure's axes.
 
-
-def axes_of(figure: object) -> Sequence[str]:
-    """Query parameters that are an axis of the figure: it shows all their values, not the page's choice."""
-    axes = (figure.layout.meta or {}).get("go", {}).values() if isinstance(figure, go.Figure) else ()
-    return ("layer", "head") if "layer" in axes or "head" in axes else ()
+    These are query parameters of which a figure shows all values, not the page's choice.
+    """
+    if isinstance(shown, Text) and shown.chosen is not None and not query.keys() & {"words", "span", "token"}:
+        query = {**query, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
+    axes = (shown.layout.meta or {}).get("go", {}).values() if isinstance(shown, go.Figure) else ()
+    return query, ("layer", "head") if "layer" in axes or "head" in axes else ()

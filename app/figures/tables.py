@@ -65,18 +65,14 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
         ),
         source=source,
     )
-    show_title(offer, f"table-{slug(without_numbers(alt))}")
+    # Without numbers, so that a table has the same key at every step.
+    show_title(offer, "table-" + slug(re.sub(r"\d+", "", alt)))
     config = {
         name: st.column_config.NumberColumn(format=digits, help=text)
         for digits, texts_of in (("%.3g %%", SHARES | FEATURES), ("%.3g", PLAIN))
         for name, text in texts_of.items()
     }
     st.dataframe(shown, hide_index=True, column_config=config, alt=alt, **options)
-
-
-def without_numbers(text: str) -> str:
-    """The text without numbers, so that a table has the same key at every step."""
-    return re.sub(r"\d+", "", text)
 
 
 def csv_button(table: pd.DataFrame, file: str) -> None:

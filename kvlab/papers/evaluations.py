@@ -182,8 +182,8 @@ def rows_of_arm(rows: pd.DataFrame, method: str, parameters: Mapping[str, JsonVa
 
 def _is_same(asked: str, settings: str, parameters: Mapping[str, JsonValue]) -> bool:
     """Whether a request with other option text ran with the options `parameters`, judged by its recorded settings."""
-    given = score_tables._values(asked or "{}")
-    real = score_tables._values(settings or "{}")
+    given = json.loads(asked or "{}")
+    real = json.loads(settings or "{}")
     if any(parameters.get(name) != value for name, value in given.items()):
         return False
     return all(name in real and real[name] == value for name, value in parameters.items() if name not in given)

@@ -1,7 +1,6 @@
 """Tasks that a model can do at all: where the full cache fails, a compressed cache's score says nothing. Torch-free."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -72,13 +71,13 @@ def task_notes(
         if mine.empty:
             continue
         weak = abilities(mine).query("not informative")
-        cells = [_cell_words(cell, mine.loc[mine["length"] == cell.length, "score"]) for cell in weak.itertuples()]
+        cells = []  # such as `right in 2 of 10 prompts of 1,024 tokens: 0.2 (0.06 to 0.51)`
+        for cell in weak.itertuples():
+            scores = mine.loc[mine["length"] == cell.length, "score"]
+            sample = f"{prompts(cell.prompts)} of {cell.length:,} tokens"
+            # Scores between 0 and 1 count no right ones.
+            what = f"right in {scores.sum():.0f} of {sample}" if scores.isin((0, 1)).all() else f"scored on {sample}"
+            bounds = range_words(cell.score, cell.score_low, cell.score_high, more="95 % interval")
+            cells.append(f"{what}: {bounds}")
         notes[task] = f"{task}: full cache {join_words(cells)}." if cells else ""
     return notes
-
-
-def _cell_words(cell: Any, scores: pd.Series) -> str:
-    """`right in 2 of 10 prompts of 1,024 tokens: 0.2 (0.06 to 0.51)`; scores between 0 and 1 count no right ones."""
-    sample = f"{prompts(cell.prompts)} of {cell.length:,} tokens"
-    what = f"right in {scores.sum():.0f} of {sample}" if scores.isin((0, 1)).all() else f"scored on {sample}"
-    return f"{what}: {range_words(cell.score, cell.score_low, cell.score_high, more='95 % interval')}"

@@ -5,7 +5,7 @@ about a cache only if the full cache obeys it, and not without being told.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,37 +70,33 @@ def part_table(rows: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFram
     table = pd.DataFrame(lines)
     full = table.loc[table["method"] == FULL.method, [*keys, "score"]].rename(columns={"score": "full"})
     table = table.merge(full, on=keys, how="left")
-    known = _unasked(rows) if "kind" in by else {}
-    unasked = pd.Series([known.get(_kind_of(line), np.nan) for line in table.to_dict("records")], dtype=float)
+    # By task, difficulty and kind of rule: how often the full cache's answers obey rules that they were not given.
+    of_full = rows["method"] == FULL.method
+    obeyed: dict[tuple[str, str, str], list[float]] = {}
+    if "kind" in by:
+        # Every answer is checked against the other prompts' rules of a kind that its own prompt lacks; rows may be
+        # shipped without their texts.
+        full = rows[of_full & (rows["metric"] == RULES) & rows[["parts", "prediction"]].notna().all(axis=1)]
+        for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
+            given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
+            for answer, rules, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
+                others = [pair for one in given if one is not rules for pair in one.items() if pair[0] not in rules]
+                for kind, spec in others:
+                    obeys = score(RULES, answer, [spec], tags=tags)
+                    obeyed.setdefault((str(task), str(difficulty), kind), []).append(obeys)
+        # A secret kept unasked is one that the task `secret` does not tell: prompts of `leakage` without the rule.
+        untold = 1 - rows.loc[of_full & (rows["task"] == SECRET), "score"]
+        if len(untold):
+            obeyed[KEPT[0], "", KEPT[1]] = untold.tolist()
+    shares = []
+    for line in table.to_dict("records"):
+        task_and_kind = (str(line["task"]), str(line.get("kind", "")))
+        # Of the kept secret all difficulties count together.
+        difficulty = "" if task_and_kind == KEPT else str(line["difficulty"])
+        answers = obeyed.get((task_and_kind[0], difficulty, task_and_kind[1]))
+        shares.append(float(np.mean(answers)) if answers else np.nan)
+    unasked = pd.Series(shares, dtype=float)
     return table.assign(unasked=unasked, informative=(table["full"] >= LEAST_SCORE) & ~(unasked > LEAST_SCORE))
-
-
-def _kind_of(line: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What unasked answers are counted by: task, difficulty and kind of rule; of the kept secret all difficulties."""
-    task = str(line["task"])
-    kind = str(line.get("kind", ""))
-    return task, "" if (task, kind) == KEPT else str(line["difficulty"]), kind
-
-
-def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """By `_kind_of`: how often the full cache's answers obey rules of that kind that they were not given.
-
-    Every answer is checked against the other prompts' rules of a kind that its own prompt lacks. A secret that is kept
-    unasked is one that the task `secret` does not tell, which has the prompts of `leakage` without the rule.
-    """
-    known = rows[["parts", "prediction"]].notna().all(axis=1)  # rows may be shipped without their texts
-    full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & known]
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
-        given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
-        for answer, rules, tags in zip(group["prediction"], given, tags_of_rows(group), strict=True):
-            others = [pair for one in given if one is not rules for pair in one.items() if pair[0] not in rules]
-            for kind, spec in others:
-                found.setdefault((str(task), str(difficulty), kind), []).append(score(RULES, answer, [spec], tags=tags))
-    untold = 1 - rows.loc[(rows["method"] == FULL.method) & (rows["task"] == SECRET), "score"]
-    if len(untold):
-        found[KEPT[0], "", KEPT[1]] = untold.tolist()
-    return {pair: float(np.mean(values)) for pair, values in found.items()}
 
 
 def deaths(table: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFrame:
@@ -150,16 +146,13 @@ def reachability(rows: pd.DataFrame) -> pd.DataFrame:
         lines += full.assign(loss=None, cliff=False).to_dict("records")
         start = float(full["score"].iloc[0]) if len(full) else None
         for _, arm in of_task[of_task["method"] != FULL.method].groupby(["arm", "budget_unit"], sort=False):
-            lines += _with_losses(arm.sort_values("budget", ascending=False), start)
+            arm = arm.sort_values("budget", ascending=False)
+            before = [start, *arm["score"].tolist()[:-1]]
+            losses = [None if was is None else was - now for was, now in zip(before, arm["score"], strict=True)]
+            most = max((loss for loss in losses if loss is not None), default=0.0)
+            marks = [loss is not None and loss == most and most > 0 for loss in losses]
+            lines += arm.assign(loss=losses, cliff=marks).to_dict("records")
     return pd.DataFrame(lines)[[*TASK, *NAMES, "samples", *columns, "loss", "cliff"]]
-
-
-def _with_losses(arm: pd.DataFrame, start: float | None) -> list[dict[Any, Any]]:
-    before = [start, *arm["score"].tolist()[:-1]]
-    losses = [None if was is None else was - now for was, now in zip(before, arm["score"], strict=True)]
-    most = max((loss for loss in losses if loss is not None), default=0.0)
-    marks = [loss is not None and loss == most and most > 0 for loss in losses]
-    return arm.assign(loss=losses, cliff=marks).to_dict("records")
 
 
 def phase_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -172,7 +165,12 @@ def phase_table(rows: pd.DataFrame) -> pd.DataFrame:
     known = rows[rows["hidden_at"].notna()] if "hidden_at" in rows else rows.iloc[:0]
     if known.empty:
         return pd.DataFrame(columns=["task", *NAMES, "chunk", "chunked", "phase", "samples", "score"])
-    sizes = known["settings"].map(_chunk)
+    # Tokens that a method keeps or reads together by its settings; 1: token by token.
+    together = []
+    for values in known["settings"].map(lambda text: json.loads(text or "{}")):
+        of_reading = 1 if "read_page" in values else READ_PAGES.get(values.get("read"), 1)
+        together.append(max([1, of_reading, *(values[name] for name in SIZES if isinstance(values.get(name), int))]))
+    sizes = pd.Series(together, known.index)
     chunk = sizes.where(sizes > 1, max(int(sizes.max()), 2))
     named = with_names(known).assign(chunk=chunk, chunked=sizes > 1, phase=known["hidden_at"].astype(int) % chunk)
     lines = []
@@ -182,13 +180,6 @@ def phase_table(rows: pd.DataFrame) -> pd.DataFrame:
         line = dict(zip(by, names, strict=True)) | {"samples": found.n, "score": found.mean}
         lines.append(line | {"score_low": found.low, "score_high": found.high})
     return pd.DataFrame(lines).sort_values(["task", "arm", "asked", "phase"], kind="stable", ignore_index=True)
-
-
-def _chunk(settings: str) -> int:
-    """Tokens that a method keeps or reads together by its settings; 1: token by token."""
-    values = json.loads(settings or "{}")
-    found = [int(values[name]) for name in SIZES if isinstance(values.get(name), int)]
-    return max([1, *found]) if "read_page" in values else max([1, *found, READ_PAGES.get(values.get("read"), 1)])
 
 
 COLUMNS = [
@@ -211,51 +202,41 @@ def reasoning_table(rows: pd.DataFrame) -> pd.DataFrame:
     written = with_names(rows[rows["answer_tokens"].notna() & rows["score"].notna()])
     full = written.loc[written["method"] == FULL.method, [*PROMPT, "answer_tokens"]].drop_duplicates(PROMPT)
     written = written.merge(full.rename(columns={"answer_tokens": "full_tokens"}), on=PROMPT, how="left")
+    # Slots that a KV head holds at most; none where the budget is no number of slots.
+    most_slots: list[float | None] = []
+    for method, budget, unit, settings in written[["method", "budget", "budget_unit", "settings"]].to_numpy().tolist():
+        given = json.loads(settings) if isinstance(settings, str) else {}
+        buffer = given.get("buffer", 0) if given.get("decode", "budget") == "budget" else 0
+        is_count = unit == "slots" and method != FULL.method
+        most_slots.append(float(budget) + (buffer if buffer > 1 else 0) if is_count else None)
     numbers = pd.to_numeric(written["answer_tokens"])
     written = written.assign(
         tokens=numbers,
         longer=numbers / pd.to_numeric(written["full_tokens"]),
         right=written["score"] >= 1,
         loops=pd.to_numeric(written["loop_tokens"]) > 0,
-        most_slots=[_most_slots(*one) for one in _asked(written)],
+        most_slots=most_slots,
     )
-    lines = [
-        dict(zip([*TASK, *NAMES], names, strict=True)) | _line(group)
-        for names, group in written.groupby([*TASK, *NAMES], dropna=False, sort=False)
-    ]
+    lines = []
+    for names, group in written.groupby([*TASK, *NAMES], dropna=False, sort=False):
+        (found,) = mean_intervals(group[["score"]].to_numpy(float), kinds=["score"])
+        bounds = (found.mean, found.low, found.high) if found else (None, None, None)
+        right = group[group["right"]]
+        wrong = group[~group["right"]]
+        measured = {
+            "most_slots": group["most_slots"].iloc[0],
+            "samples": len(group),
+            **dict(zip(("score", "score_low", "score_high"), bounds, strict=True)),
+            "tokens": group["tokens"].mean(),
+            "longer": group["longer"].mean(),
+            "loops": group["loops"].mean(),
+            "right": len(right),
+            "tokens_right": right["tokens"].mean(),
+            "tokens_wrong": wrong["tokens"].mean(),
+            "loops_wrong": wrong["loops"].mean(),
+        }
+        lines.append(dict(zip([*TASK, *NAMES], names, strict=True)) | measured)
     table = pd.DataFrame(lines)
     able = table.loc[table["method"] == FULL.method].set_index(TASK)["score"] >= LEAST_SCORE
     keys = pd.MultiIndex.from_frame(table[TASK])
     return table.assign(informative=able.reindex(keys).fillna(False).to_numpy(bool))[COLUMNS]
-
-
-def _line(group: pd.DataFrame) -> dict[str, float | int | None]:
-    (found,) = mean_intervals(group[["score"]].to_numpy(float), kinds=["score"])
-    bounds = (found.mean, found.low, found.high) if found else (None, None, None)
-    right = group[group["right"]]
-    wrong = group[~group["right"]]
-    return {
-        "most_slots": group["most_slots"].iloc[0],
-        "samples": len(group),
-        **dict(zip(("score", "score_low", "score_high"), bounds, strict=True)),
-        "tokens": group["tokens"].mean(),
-        "longer": group["longer"].mean(),
-        "loops": group["loops"].mean(),
-        "right": len(right),
-        "tokens_right": right["tokens"].mean(),
-        "tokens_wrong": wrong["tokens"].mean(),
-        "loops_wrong": wrong["loops"].mean(),
-    }
-
-
-def _asked(rows: pd.DataFrame) -> list[tuple[object, ...]]:
-    return list(zip(rows["method"], rows["budget"], rows["budget_unit"], rows["settings"], strict=True))
-
-
-def _most_slots(method: object, budget: object, unit: object, settings: object) -> float | None:
-    """Slots that a KV head holds at most; None where the budget is no number of slots."""
-    if unit != "slots" or method == FULL.method:
-        return None
-    given = json.loads(settings) if isinstance(settings, str) else {}
-    buffer = given.get("buffer", 0) if given.get("decode", "budget") == "budget" else 0
-    return float(str(budget)) + (buffer if buffer > 1 else 0)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval, Kind, mean_intervals
@@ -20,7 +19,6 @@ from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative
 from kvlab.results.score_tables import NAMES, PROMPT, score_table, shared_by_all_arms, with_names
-from kvlab.views.base.palette import Theme
 from kvlab.views.base.view import view
 from kvlab.views.frames.trade_off import HELD
 from kvlab.views.needle_map import caption_needle_map, needle_map
@@ -57,18 +55,15 @@ def what_was_evaluated(rows: pd.DataFrame) -> str:
 
 
 def label_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `NAMES`; arms are named with all options including the preset."""
-    return _with_all_options(with_names(rows))
+    """The rows with `NAMES`, which a table of scores already has; arms are named with all options and the preset."""
+    named = rows if "arm" in rows else with_names(rows)
+    options = [json.loads(text) for text in named["options"]]
+    return named.assign(arm=[format_spec(*pair) for pair in zip(named["method"], options, strict=True)])
 
 
 def scores(rows: pd.DataFrame) -> pd.DataFrame:
     """`score_table` with arms named as in `label_rows`."""
-    return _with_all_options(score_table(rows))
-
-
-def _with_all_options(table: pd.DataFrame) -> pd.DataFrame:
-    options = [json.loads(text) for text in table["options"]]
-    return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
+    return label_rows(score_table(rows))
 
 
 def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -100,55 +95,52 @@ def ranks(rows: pd.DataFrame, budget: str) -> pd.DataFrame:
     better = table[table["higher"]]
     if better["task"].nunique() > 1:
         groups.append((ALL_TASKS, better))
-    return pd.DataFrame([line for task, group in groups for line in _ranked(task, group)])
-
-
-def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
-    sign = 1.0 if group["higher"].all() else -1.0
-    tasks = group["task"].nunique()
-    found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
-    arms = found.index.tolist()
-    # Scores by prompt and arm, and of every pair of arms how much better the first is: (prompts, pairs).
-    number = group.groupby(PAIR, dropna=False, sort=False).ngroup()
-    scores_of = (sign * group["score"]).groupby([number, group["arm"]]).mean().unstack()[arms].to_numpy(float)
-    first, second = np.triu_indices(len(arms), 1)
-    difference = pd.DataFrame(scores_of[:, first] - scores_of[:, second])
-    # A prompt with the question in sight and out of sight counts once, with its mean.
-    rows = group.assign(pair=number).drop_duplicates("pair").sort_values("pair")
-    prompt = rows.groupby(PROMPT, dropna=False, sort=False).ngroup().to_numpy()
-    paired = difference.groupby(prompt).mean().to_numpy()
-    labels = rows["task"].to_numpy()[np.unique(prompt, return_index=True)[1]].tolist()
-    kind: Kind = "difference" if sign > 0 else "any"
-    intervals = mean_intervals(paired, labels, kinds=[kind] * len(first))
-    # gaps[i, j]: how much better arm i is than arm j, on the prompts that both have.
-    gaps: dict[tuple[int, int], Interval] = {}
-    for one, other, interval in zip(first.tolist(), second.tolist(), intervals, strict=True):
-        if interval is not None:
-            gaps[one, other] = interval
-            gaps[other, one] = replace(interval, mean=-interval.mean, low=-interval.high, high=-interval.low)
-    best = int(np.argmax(sign * found["score"].to_numpy(float)))
     lines = []
-    for at, (arm, mean) in enumerate(found.iterrows()):
-        better = [gaps[other, at] for other in range(len(arms)) if (other, at) in gaps]
-        rank = 1 + sum(gap.n > tasks and gap.low > 0 for gap in better)
-        behind = gaps.get((best, at)) or Interval(0.0, 0.0, 0.0, int(mean["prompts"]))
-        lines.append(
-            {
-                "task": task,
-                "arm": arm,
-                "method": mean["method"],
-                "rank": rank,
-                "level": rank == 1,
-                "prompts": int(mean["prompts"]),
-                "score": mean["score"],
-                "score_low": mean["score_low"],
-                "score_high": mean["score_high"],
-                "behind": behind.mean,
-                "behind_low": behind.low,
-                "behind_high": behind.high,
-            }
-        )
-    return lines
+    for task, group in groups:
+        sign = 1.0 if group["higher"].all() else -1.0
+        tasks = group["task"].nunique()
+        found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
+        arms = found.index.tolist()
+        # Scores by prompt and arm, and of every pair of arms how much better the first is: (prompts, pairs).
+        number = group.groupby(PAIR, dropna=False, sort=False).ngroup()
+        scores_of = (sign * group["score"]).groupby([number, group["arm"]]).mean().unstack()[arms].to_numpy(float)
+        first, second = np.triu_indices(len(arms), 1)
+        difference = pd.DataFrame(scores_of[:, first] - scores_of[:, second])
+        # A prompt with the question in sight and out of sight counts once, with its mean.
+        once = group.assign(pair=number).drop_duplicates("pair").sort_values("pair")
+        prompt = once.groupby(PROMPT, dropna=False, sort=False).ngroup().to_numpy()
+        paired = difference.groupby(prompt).mean().to_numpy()
+        labels = once["task"].to_numpy()[np.unique(prompt, return_index=True)[1]].tolist()
+        kind: Kind = "difference" if sign > 0 else "any"
+        intervals = mean_intervals(paired, labels, kinds=[kind] * len(first))
+        # gaps[i, j]: how much better arm i is than arm j, on the prompts that both have.
+        gaps: dict[tuple[int, int], Interval] = {}
+        for one, other, interval in zip(first.tolist(), second.tolist(), intervals, strict=True):
+            if interval is not None:
+                gaps[one, other] = interval
+                gaps[other, one] = replace(interval, mean=-interval.mean, low=-interval.high, high=-interval.low)
+        best = int(np.argmax(sign * found["score"].to_numpy(float)))
+        for at, (arm, mean) in enumerate(found.iterrows()):
+            of_others = [gaps[other, at] for other in range(len(arms)) if (other, at) in gaps]
+            rank = 1 + sum(gap.n > tasks and gap.low > 0 for gap in of_others)
+            behind = gaps.get((best, at)) or Interval(0.0, 0.0, 0.0, int(mean["prompts"]))
+            lines.append(
+                {
+                    "task": task,
+                    "arm": arm,
+                    "method": mean["method"],
+                    "rank": rank,
+                    "level": rank == 1,
+                    "prompts": int(mean["prompts"]),
+                    "score": mean["score"],
+                    "score_low": mean["score_low"],
+                    "score_high": mean["score_high"],
+                    "behind": behind.mean,
+                    "behind_low": behind.low,
+                    "behind_high": behind.high,
+                }
+            )
+    return pd.DataFrame(lines)
 
 
 def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
@@ -173,29 +165,6 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
             for s, p in zip(size, score, strict=True)
         ]
     )
-
-
-def needles(rows: pd.DataFrame, budget: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cells and arm means for `figures.needle_map` at one budget.
-
-    Uses the needle tasks if there are any, else all tasks with several depths; empty if there are none.
-    """
-    known = rows.dropna(subset="depth")
-    if known.empty:
-        return pd.DataFrame(), pd.DataFrame()
-    known = known[known["metric"].map(higher_is_better)]
-    placed = known.groupby("task")["depth"].nunique()
-    names = placed[placed > 1].index
-    hiding = [name for name in names if NEEDLE in name]
-    known = known[known["task"].isin(hiding or names)]
-    on_grid = known.groupby(["length", "depth"])["index"].nunique()
-    if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
-        return pd.DataFrame(), pd.DataFrame()
-    table = label_rows(known)
-    full = table["method"] == FULL.method
-    table, full = table[full | (table["asked"] == budget)], full[full | (table["asked"] == budget)]
-    table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
-    return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
 
 
 def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.DataFrame:
@@ -245,11 +214,7 @@ def ranks_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
     return table
 
 
-@ranks_at.figure
-def draw_ranks(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    return rank_table(frame, theme, f"Ranks at {frame.attrs['budget']}")
-
-
+ranks_at.figure(rank_table)
 ranks_at.caption(caption_rank_table)
 
 
@@ -268,15 +233,28 @@ score_by_bytes.caption(caption_score_against_bytes)
 
 @view("needles", title="Needle retrieval by length and depth", page="quality")
 def needles_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
-    """The cells of `needles` at the `budget` (default: that with the most methods); its `attrs` have the means.
+    """The cells of `needle_map` at the `budget` (default: that with the most methods); its `attrs` have the means.
+
+    Of the needle tasks if there are any, else of all tasks with several depths.
 
     Raises:
-        UserError: no task has prompts at several depths.
+        UserError: no task has prompts at several depths that form a grid.
     """
-    cells, of_methods = needles(rows, budget or budgets(rows)[0])
-    if cells.empty:
+    known = rows.dropna(subset="depth")
+    known = known[known["metric"].map(higher_is_better).astype(bool)]
+    placed = known.groupby("task")["depth"].nunique()
+    names = placed[placed > 1].index
+    hiding = [name for name in names if NEEDLE in name]
+    known = known[known["task"].isin(hiding or names)]
+    on_grid = known.groupby(["length", "depth"])["index"].nunique()
+    if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
         raise UserError("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
-    cells.attrs["means"] = of_methods.to_dict("records")
+    table = label_rows(known)
+    table = table[(table["method"] == FULL.method) | (table["asked"] == (budget or budgets(rows)[0]))]
+    full = table["method"] == FULL.method
+    table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
+    cells = over_tasks(table, ["row", "length", "depth"], ("score",))
+    cells.attrs["means"] = over_tasks(table, ["row"], ("score",)).to_dict("records")
     return cells
 
 

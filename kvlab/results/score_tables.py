@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import pandas as pd
 from pydantic import JsonValue
@@ -39,22 +38,15 @@ def with_names(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the columns `NAMES` to evaluation rows or their summary."""
     methods = rows["method"]
     options = rows["hyper_parameters"]
-    arm = [_arm_words(*of_row) for of_row in zip(methods, options, strict=True)]
-    asked = [
-        "all" if method == FULL.method else _asked_words(budget, unit)
-        for method, budget, unit in zip(methods, rows["budget"], rows["budget_unit"], strict=True)
-    ]
-    return rows.assign(arm=arm, options=options, asked=asked)
-
-
-@lru_cache(maxsize=1024)  # thousands of rows have a few dozen
-def _arm_words(method: str, options: str) -> str:
-    return format_spec(method, without_preset(_values(options)))
-
-
-@lru_cache(maxsize=1024)
-def _asked_words(budget: float, unit: str) -> str:
-    return Budget.from_number(budget, unit).description
+    # Thousands of rows have a few dozen arms and budgets.
+    pairs = list(zip(methods, options, strict=True))
+    arms = {(method, text): format_spec(method, without_preset(json.loads(text))) for method, text in set(pairs)}
+    compressed = rows.loc[methods != FULL.method, ["budget", "budget_unit"]]
+    amounts = list(compressed.itertuples(index=False, name=None))
+    words = {amount: Budget.from_number(*amount).description for amount in set(amounts)}
+    asked = pd.Series("all", rows.index, dtype=object)
+    asked[methods != FULL.method] = [words[amount] for amount in amounts]
+    return rows.assign(arm=[arms[pair] for pair in pairs], options=options, asked=asked)
 
 
 def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -65,7 +57,9 @@ def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:
     """Add one option's value per row, as text; the full cache is left out."""
     compressed = table[table["method"] != FULL.method]
-    return compressed.assign(**{option: [str(_values(text).get(option, "default")) for text in compressed["options"]]})
+    return compressed.assign(
+        **{option: [str(json.loads(text).get(option, "default")) for text in compressed["options"]]}
+    )
 
 
 def means_over_tasks(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str] = NAMES) -> pd.DataFrame:
@@ -114,7 +108,3 @@ def paired_gap(
     found = mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind)
     is_equal = bool((both[column] == both[f"{column}_other"]).all())
     return replace(found, level=float(both[column].mean())) if is_equal else found
-
-
-def _values(options: str) -> dict[str, JsonValue]:
-    return json.loads(options)

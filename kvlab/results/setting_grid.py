@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -50,7 +49,22 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     # Older rows have no settings, and newer ones lack some that were added later and have their default.
     defaults = rows["settings"].fillna("{}")
     settings = [json.loads(text) | asked for text, asked in zip(defaults, given, strict=True)]
-    first, second = names = _varied(settings, given, rows["method"].tolist())
+    # The pair of settings asked for that both vary in the most methods, the first by name of as many.
+    values = defaultdict(set)
+    for one, asked, method in zip(settings, given, rows["method"], strict=True):
+        for name in asked:
+            values[method, name].add(_text(one.get(name)))
+    of_method = defaultdict(list)
+    for (method, name), found in sorted(values.items()):
+        if len(found) > 1:
+            of_method[method].append(name)
+    pairs = Counter(pair for varied in of_method.values() for pair in combinations(varied, 2))
+    if not pairs:
+        raise UserError(
+            "These rows have no two settings that vary: evaluate a method with several values of two, such as "
+            "snapkv:aggregate=worst:decay=0."
+        )
+    first, second = names = max(sorted(pairs), key=pairs.__getitem__)
     has_both = [first in one and second in one for one in settings]
     others = [json.dumps({name: one[name] for name in sorted(one) if name not in names}) for one in given]
     rows = with_names(rows.assign(hyper_parameters=others))
@@ -61,36 +75,12 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[answers == answers.groupby(rows["task"]).transform("max")]
     lines = []
     for cell, group in rows.groupby(CELL, sort=False):
-        found = mean_over_groups(group["score"].tolist(), None, kind="score")
-        score = {"score": found.mean, "score_low": found.low, "score_high": found.high, "prompts": found.n}
+        mean = mean_over_groups(group["score"].tolist(), None, kind="score")
+        score = {"score": mean.mean, "score_low": mean.low, "score_high": mean.high, "prompts": mean.n}
         lines.append(dict(zip(CELL, cell, strict=True)) | score)
     table = pd.DataFrame(lines)
     table.attrs |= {"settings": names, "gains": [_gain(rows, axis) for axis in AXES]}
     return table
-
-
-def _varied(
-    settings: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]], methods: Sequence[str]
-) -> tuple[str, str]:
-    """The pair of settings that both vary in the most methods, the first by name of as many.
-
-    `settings` have all values, `given` only those that were asked for.
-    """
-    values = defaultdict(set)
-    for one, asked, method in zip(settings, given, methods, strict=True):
-        for name in asked:
-            values[method, name].add(_text(one.get(name)))
-    of_method = defaultdict(list)
-    for (method, name), found in sorted(values.items()):
-        if len(found) > 1:
-            of_method[method].append(name)
-    pairs = Counter(pair for names in of_method.values() for pair in combinations(names, 2))
-    if not pairs:
-        raise UserError(
-            "These rows have no two settings that vary: evaluate a method with several values of two, such as "
-            "snapkv:aggregate=worst:decay=0."
-        )
-    return max(sorted(pairs), key=pairs.__getitem__)
 
 
 def _text(value: JsonValue) -> str:

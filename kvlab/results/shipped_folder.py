@@ -105,21 +105,17 @@ class Shipped:
 
 
 @cache
-def shipped_results() -> dict[str, Shipped]:
-    """The shipped results by model, mini's first; empty in a checkout without them."""
-    return find_shipped(project_root() / "assets" / FOLDER)
+def shipped_results(folder: Path | None = None) -> dict[str, Shipped]:
+    """The shipped results by model, mini's first; empty in a checkout without them. `folder`: in place of kvlab's."""
+    root = folder or project_root() / "assets" / FOLDER
+    folders = (root, *sorted((root / MODELS).glob("*")))
+    found = [Shipped(one) for one in folders if (one / MADE).exists()]
+    return {one.model: one for one in found}
 
 
 def shipped(model: str = MINI) -> Shipped | None:
     """The shipped results of one model; None if there are none."""
     return shipped_results().get(model)
-
-
-def find_shipped(root: Path) -> dict[str, Shipped]:
-    """The shipped results below a folder by model, its own first."""
-    folders = (root, *sorted((root / MODELS).glob("*")))
-    found = [Shipped(folder) for folder in folders if (folder / MADE).exists()]
-    return {one.model: one for one in found}
 
 
 def model_order(name: str) -> tuple[int, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -86,6 +87,7 @@ class Sources:
     shipped: Shipped | None = None
     named: str = ""
     _folder: Folder | None = field(default=None, repr=False, compare=False)  # shared by instances
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def viewer(self) -> str:
@@ -185,10 +187,6 @@ class Sources:
         return self._made[name]
 
     @cached_property
-    def _made(self) -> dict[str, Any]:
-        return {}
-
-    @cached_property
     def benchmarks(self) -> pd.DataFrame:
         """Rows of all benchmark files (`kvlab.bench.rows.SCHEMA` plus `name`, the file's)."""
         return _benchmarks(self.results, _stamps(_files(self.results, BENCH_FOLDER)))
@@ -203,7 +201,8 @@ class Sources:
         """State of the evaluations and benchmarks on disk."""
         files = self._result_files
         place = (viewer(), str(self.root), self.run.record.model.name if self.run else "", self.model)
-        return SourceState(place, frozenset(map(str, files)), _digest(_stamps(files)))
+        stamp = hashlib.sha256("\n".join(_stamps(files)).encode()).hexdigest()
+        return SourceState(place, frozenset(map(str, files)), stamp)
 
     @cached_property
     def _result_files(self) -> list[Path]:
@@ -219,7 +218,9 @@ class Sources:
         place = (viewer(), str(self.root), self.model, str(self.run.path) if self.run else "", *_stamps(files))
         found = self.folder.comparisons
         ended = (run for one in found if one.status != "running" for run in one.runs)
-        stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
+        stamp = hashlib.sha256(
+            "\n".join(f"{run.run_id} {run.status} {run.label}" for run in ended).encode()
+        ).hexdigest()
         return SourceState(place, frozenset(run.run_id for one in found for run in one.runs), stamp)
 
 
@@ -236,25 +237,28 @@ def _files(root: Path, folder: str) -> list[Path]:
     return sorted(found)
 
 
-def _digest(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
 def _stamps(files: Sequence[Path]) -> tuple[str, ...]:
     return tuple(f"{path}@{path.stat().st_mtime_ns}" for path in files if path.exists())
 
 
 @lru_cache(maxsize=KEPT_RESULTS)
 def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
-    found = [frame.assign(name=folder.name) for folder in _folders(root) if len(frame := _parts(folder))]
+    found = []
+    for folder in sorted(path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir()):
+        if not may_view(root, folder.name, "evaluation"):
+            continue
+        tables = []
+        for path in sorted(folder.rglob("*.parquet")):
+            with suppress(FileNotFoundError):  # an evaluation that starts joins small files
+                tables.append(_table(path, path.stat().st_mtime_ns))
+        # Columns missing in some parts are empty there.
+        frame = pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+        found += [frame.assign(name=folder.name)] if len(frame) else []
     if not found:
         return pd.DataFrame()
     rows = pd.concat(found, ignore_index=True)
-    return _completed(newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows])))
-
-
-def _completed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with empty columns in place of those that shipped and older rows lack."""
+    rows = newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
+    # Empty columns in place of those that shipped and older rows lack.
     lacking = [column for column in ROWS if column.name not in rows]
     return rows.assign(**{column.name: pa.nulls(len(rows), column.type).to_pandas().to_numpy() for column in lacking})
 
@@ -263,26 +267,6 @@ def _completed(rows: pd.DataFrame) -> pd.DataFrame:
 def _benchmarks(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
     frames = [pd.read_parquet(file).assign(name=file.stem) for file in _files(root, BENCH_FOLDER)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-def _folders(root: Path) -> list[Path]:
-    """The evaluation folders the current user may see."""
-    found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
-    return sorted(path for path in found if may_view(root, path.name, "evaluation"))
-
-
-def _parts(folder: Path) -> pd.DataFrame:
-    """All parts of an evaluation as one frame; columns missing in some parts are empty there."""
-    tables = [table for path in sorted(folder.rglob("*.parquet")) for table in _tables(path)]
-    return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
-
-
-def _tables(path: Path) -> list[pa.Table]:
-    """A file's contents; none if it is gone: an evaluation that starts joins small files."""
-    try:
-        return [_table(path, path.stat().st_mtime_ns)]
-    except FileNotFoundError:
-        return []
 
 
 @lru_cache(maxsize=8192)

@@ -101,7 +101,13 @@ def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
             **panel,
         )
-        evicted, left = _closed_form(group, str(where))
+        # The closed form at every mark, with the decay of one head between them.
+        heads = float(group["heads"].mean())
+        at = group["expected"].to_numpy(float)
+        alone = at if where == IN_ONE else 1 - (1 - at) ** (1 / heads)
+        evicted = np.linspace(0, float(group["left"].max()), CURVE_POINTS)
+        decay = np.interp(evicted, [0, *group["left"]], [0, *np.log(alone.clip(min=LEAST_SHARE))])
+        left = np.exp(decay) if where == IN_ONE else 1 - (1 - np.exp(decay)) ** heads
         line = quiet | {"color": style.colour}
         figure.add_scatter(x=evicted, y=left, mode="lines", showlegend=False, hoverinfo="skip", line=line, **panel)
     figure.add_scatter(x=[None], y=[None], mode="lines", hoverinfo="skip", line=quiet, name="random draws, closed form")
@@ -112,16 +118,6 @@ def draw_survival(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     for column, where in enumerate((IN_ONE, IN_ANY), start=1):
         figure.update_yaxes(title_text=f"share of the hidden tokens {where}", col=column)
     return figure
-
-
-def _closed_form(group: pd.DataFrame, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """(slots evicted, share that survives): the closed form at every mark, with the decay of one head between them."""
-    heads = float(group["heads"].mean())
-    at = group["expected"].to_numpy(float)
-    alone = at if where == IN_ONE else 1 - (1 - at) ** (1 / heads)
-    evicted = np.linspace(0, float(group["left"].max()), CURVE_POINTS)
-    decay = np.interp(evicted, [0, *group["left"]], [0, *np.log(alone.clip(min=LEAST_SHARE))])
-    return evicted, np.exp(decay) if where == IN_ONE else 1 - (1 - np.exp(decay)) ** heads
 
 
 @survival.caption

@@ -1,7 +1,7 @@
 """Verdicts on papers' claims: their basis, how an interval over prompts decides, and sentences on both. Torch-free."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -120,21 +120,14 @@ def judge(
     return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else None)
 
 
-def combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
-    """Verdict of a claim in several parts: fails with any of them, holds with all."""
-    found = list(verdicts)
-    if FAILS in found:
-        return FAILS
-    return HOLDS if found and all(one == HOLDS for one in found) else OPEN
-
-
 def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdict, Interval | None, Threshold]:
     """Verdict of a claim in several parts (at least one), with interval and threshold of the deciding part.
 
     That is the first failing part, else the first open one, else the first.
     """
     sides = [held.side(found) for found, held in parts]
-    verdict = combine_verdicts(sides)
+    # It fails with any of them, and holds with all.
+    verdict = FAILS if FAILS in sides else HOLDS if set(sides) == {HOLDS} else OPEN
     return verdict, *parts[sides.index(verdict)]
 
 
@@ -162,30 +155,26 @@ def verdict_sentence(claim: Claim, model: str) -> str:
     n = f"n = {count:,} prompt{'' if count == 1 else 's'}" if count else claim.basis.description
     arm = f" {claim.setting}," if "," in claim.setting else f" {claim.setting}" if claim.setting else ""
     where = f"{arm}{f' on {model}' if model else ''}{f' ({n})' if n else ''}"
-    reason = _reason(claim)
-    return f"{claim.verdict.capitalize()}{where}{f': {reason}' if reason else ''}."
-
-
-def _reason(claim: Claim) -> str:
     found = claim.interval
     held = claim.threshold
+    reason = ""
     if claim.effect:
         level = f", {short(found.level)} on average" if found is not None and found.level is not None else ""
-        return EFFECTS[claim.effect] + (level if claim.effect == "equal" else "")
-    if found is not None and held is not None:
-        if found.n < LEAST_PROMPTS:
-            return f"a verdict needs at least {LEAST_PROMPTS} prompts"
+        reason = EFFECTS[claim.effect] + (level if claim.effect == "equal" else "")
+    elif found is not None and held is not None and found.n < LEAST_PROMPTS:
+        reason = f"a verdict needs at least {LEAST_PROMPTS} prompts"
+    elif found is not None and held is not None:
         low, high = in_range(found.mean, found.low, found.high)[1:]
         share = {HOLDS: "all", FAILS: "none", OPEN: "only a part"}[held.side(found)]
-        return f"{share} of the 95 % interval, {low} to {high}, is {held.range_words}"
-    if claim.units and held is not None:
+        reason = f"{share} of the 95 % interval, {low} to {high}, is {held.range_words}"
+    elif claim.units and held is not None:
         inside = sum(held.bounds[0] <= value <= held.bounds[1] for value in claim.units)
+        reason = f"{inside} of {len(claim.units)} values {'is' if inside == 1 else 'are'} {held.range_words}"
         if len(claim.units) == 1:
-            return f"the value is {'' if inside else 'not '}{held.range_words}"
-        return f"{inside} of {len(claim.units)} values {'is' if inside == 1 else 'are'} {held.range_words}"
-    if _is_universal(claim):
-        return "no exception was found" if claim.verdict == HOLDS else "there are exceptions"
-    return ""
+            reason = f"the value is {'' if inside else 'not '}{held.range_words}"
+    elif _is_universal(claim):
+        reason = "no exception was found" if claim.verdict == HOLDS else "there are exceptions"
+    return f"{claim.verdict.capitalize()}{where}{f': {reason}' if reason else ''}."
 
 
 def what_would_change(claim: Claim) -> str:
@@ -197,7 +186,23 @@ def what_would_change(claim: Claim) -> str:
     if isinstance(claim.settle, Benchmark):
         return "The same benchmark at the paper's own size."
     if found is not None and held is not None:
-        return _more_prompts(found, held) if claim.verdict == OPEN else _moved_mean(found, held)
+        if claim.verdict == OPEN:
+            if found.n < 2:
+                return f"At least {LEAST_PROMPTS - found.n} more prompts."
+            if found.n >= LEAST_PROMPTS and held.side(found) != OPEN:  # another part of the claim is open
+                return "Data on the part of the claim that was not measured."
+            needed = prompts_needed(found, held)
+            mean = short(found.mean)
+            if needed > MOST_PROMPTS_NEEDED:
+                return f"More than {MOST_PROMPTS_NEEDED:,} prompts: the mean, {mean}, is close to the threshold."
+            more = prompts(max(1, int(needed) - found.n)).replace("prompt", "more prompt")
+            becomes = HOLDS if held.bounds[0] < found.mean < held.bounds[1] else FAILS
+            return f"About {more}, if the mean stays at {mean}: then it {becomes}."
+        # How far the mean and its interval are from the nearest bound of the threshold.
+        nearest = min(filter(math.isfinite, held.bounds), key=lambda bound: abs(found.mean - bound))
+        mean, low, high = in_range(found.mean, found.low, found.high)
+        side, end = ("below", low) if found.mean > nearest else ("above", high)
+        return f"Prompts that move the mean from {mean} to {side} {short(nearest)}; the interval now ends at {end}."
     if claim.units and held is not None and claim.verdict != OPEN:
         return f"Values that are {'not ' if claim.verdict == HOLDS else ''}{held.range_words}."
     if _is_universal(claim):
@@ -220,36 +225,13 @@ def prompts_needed(found: Interval, threshold: Threshold) -> float:
 
     The interval shrinks with the root of the number of prompts. Infinite if the mean is on the threshold.
     """
-    ratio = max(_share_of_way(found, bound) for bound in threshold.bounds if math.isfinite(bound))
+    # Length of the interval's half towards each bound, relative to the mean's distance from it.
+    ratio = 0.0
+    for bound in filter(math.isfinite, threshold.bounds):
+        half = found.mean - found.low if found.mean > bound else found.high - found.mean
+        distance = abs(found.mean - bound)
+        ratio = max(ratio, half / distance if distance > 0 and math.isfinite(half) else math.inf)
     return max(LEAST_PROMPTS, math.ceil(found.n * ratio**2)) if math.isfinite(ratio) else math.inf
-
-
-def _share_of_way(found: Interval, bound: float) -> float:
-    """Length of the interval's half towards the bound, relative to the mean's distance from it."""
-    half = found.mean - found.low if found.mean > bound else found.high - found.mean
-    distance = abs(found.mean - bound)
-    return half / distance if distance > 0 and math.isfinite(half) else math.inf
-
-
-def _more_prompts(found: Interval, held: Threshold) -> str:
-    if found.n < 2:
-        return f"At least {LEAST_PROMPTS - found.n} more prompts."
-    if found.n >= LEAST_PROMPTS and held.side(found) != OPEN:  # another part of the claim is open
-        return "Data on the part of the claim that was not measured."
-    needed = prompts_needed(found, held)
-    if needed > MOST_PROMPTS_NEEDED:
-        return f"More than {MOST_PROMPTS_NEEDED:,} prompts: the mean, {short(found.mean)}, is close to the threshold."
-    more = prompts(max(1, int(needed) - found.n)).replace("prompt", "more prompt")
-    becomes = HOLDS if held.bounds[0] < found.mean < held.bounds[1] else FAILS
-    return f"About {more}, if the mean stays at {short(found.mean)}: then it {becomes}."
-
-
-def _moved_mean(found: Interval, held: Threshold) -> str:
-    """How far the mean and its interval are from the nearest bound of the threshold."""
-    nearest = min(filter(math.isfinite, held.bounds), key=lambda bound: abs(found.mean - bound))
-    mean, low, high = in_range(found.mean, found.low, found.high)
-    side, end = ("below", low) if found.mean > nearest else ("above", high)
-    return f"Prompts that move the mean from {mean} to {side} {short(nearest)}; the interval now ends at {end}."
 
 
 def judge_universal(broken: int, basis: Basis) -> Verdict:

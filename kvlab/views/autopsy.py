@@ -3,11 +3,14 @@
 The tokens are a `span`, their first and last position.
 """
 
+from contextlib import suppress
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_lines
@@ -15,10 +18,9 @@ from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fat
 from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
 from kvlab.views.base.words import EXACT, are_known, comparison_words, near, part, percent, sentence
-from kvlab.views.frames import autopsy as frames
-from kvlab.views.frames.autopsy import step_of_most
+from kvlab.views.frames.autopsy import FATES, TIED, UNREAD, autopsy
 from kvlab.views.frames.lineage import keep_by_run
-from kvlab.views.unread import Unread, unread_tokens, with_unread
+from kvlab.views.unread import Unread, unread_tokens
 
 MASSES = (
     Line("full", "full cache: on these tokens", "ink", "solid", "circle"),
@@ -28,10 +30,7 @@ MASSES = (
 HARDLY = 1e-4  # a share of attention that is told as hardly any
 
 
-@keep_by_run(8)
-def fates_of_span(run: Run, span: tuple[int, int], step: int | None = None) -> pd.DataFrame:
-    """`frames.autopsy.autopsy`."""
-    return frames.autopsy(run, span, step)
+fates_of_span = keep_by_run(8)(autopsy)
 
 
 @keep_by_run(4)
@@ -46,20 +45,28 @@ def fates_at(run: Run, span: tuple[int, int], step: int | None = None, reads: bo
     left_out = unread_of_span(run, span) if reads else None
     if left_out is None:
         return table
-    return with_unread(table, left_out[-1 if step is None else min(step, len(left_out) - 1)])
+    unread = left_out[-1 if step is None else min(step, len(left_out) - 1)]
+    return table.assign(fate=np.where((table["fate"] != FATES[2]) & unread, UNREAD, table["fate"]))
 
 
 @view("fate_by_head", title="Fate of the chosen tokens by head", needs="full", page="why_wrong")
 def survival_of_span(run: Run, span: tuple[int, int], step: int | None = None, reads: bool = True) -> pd.DataFrame:
+    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop.
+
+    With `reads`, of a run with a sparse reading also in `UNREAD`.
+    """
     reads = reads and unread_of_span(run, span) is not None
-    return frames.survival(fates_at(run, span, step, reads), reads)
+    table = fates_at(run, span, step, reads)
+    shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
+    shares = shares.reindex(columns=[*FATES, UNREAD] if reads else list(FATES), fill_value=0.0)
+    return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()
 
 
 @survival_of_span.figure
 def survival_by_head(
     frame: pd.DataFrame, theme: Theme = "light", fate: str = "dropped", focus: Place | None = None
 ) -> go.Figure:
-    """Share of the chosen tokens with this fate by layer and KV head, from `autopsy.survival`."""
+    """Share of the chosen tokens with this fate by layer and KV head, from `survival_of_span`."""
     table = frame.pivot(index="layer", columns="head", values=fate)
     steps = frame["first_lost"]
     words = ["none dropped" if pd.isna(step) else f"first dropped at step {step}" for step in steps]
@@ -86,8 +93,26 @@ def caption_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
 
 @view("fate_over_steps", title="Fate over the steps, all heads", needs="full", page="why_wrong", by_step=True)
 def fates_of_span_over_steps(run: Run, span: tuple[int, int], reads: bool = True) -> pd.DataFrame:
-    left_out = unread_of_span(run, span) if reads else None
-    return frames.fates_over_steps(fates_of_span(run, span), int(run.steps["step"].max()), left_out)
+    """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`.
+
+    With `reads`, of a run with a sparse reading those held and not read are in a column `UNREAD` instead.
+    """
+    table = fates_of_span(run, span)
+    last_step = int(run.steps["step"].max())
+    steps = np.arange(last_step + 1)
+    lost = table["lost"].fillna(last_step + 1).to_numpy(np.int64)
+    changed = np.minimum(table["shared"].fillna(last_step + 1).to_numpy(np.int64), lost)
+    gone, dropped = (np.searchsorted(np.sort(values), steps, side="right") / len(table) for values in (changed, lost))
+    shares = pd.DataFrame({"step": steps, FATES[0]: 1 - gone, FATES[1]: gone - dropped, FATES[2]: dropped})
+    unread = unread_of_span(run, span) if reads else None
+    if unread is None:
+        return shares
+    at = np.arange(len(unread))[:, None]
+    out = unread & (lost > at)
+    whole = changed > at
+    left = {FATES[0]: (out & whole).mean(1), FATES[1]: (out & ~whole).mean(1), UNREAD: -out.mean(1)}
+    left = {name: np.pad(share, (0, last_step + 1 - len(share))) for name, share in left.items()}
+    return shares.assign(**{name: shares.get(name, 0.0) - share for name, share in left.items()})
 
 
 @fates_of_span_over_steps.figure
@@ -129,8 +154,39 @@ def caption_fates_over_steps(frame: pd.DataFrame) -> str:
     by_step=True,
 )
 def attention_to_span(run: Run, layer: int, head: int, span: tuple[int, int], full: Run | None = None) -> pd.DataFrame:
-    """`frames.autopsy.needle_mass`; `full` is the full cache's run of the same comparison."""
-    return frames.needle_mass(run, fates_of_span(run, span), layer, head, full)
+    """Attention on the chosen tokens of one head per step: columns step, full, true, received.
+
+    `full` is that of the full cache's run of the same comparison, NaN where it was not recorded; `true` what this run's
+    query would give them with nothing dropped. `received` sums the attention of all slots that hold a chosen token,
+    including the whole attention of merged slots. A slot that was itself merged away no longer counts.
+
+    Raises:
+        UserError: the run recorded no attention rows.
+    """
+    true_mass, slot_mass = run.attention(layer, head, thinned=True)
+    steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()[:: run.attention_every]
+    table = fates_of_span(run, span)
+    head_rows = table[(table["layer"] == layer) & (table["head"] == head)]
+    positions = head_rows["token"].to_numpy(np.int64)
+    rows = min(len(steps), len(true_mass))
+    received = []
+    for step, mass in zip(steps[:rows].tolist(), slot_mass, strict=False):
+        left = (head_rows["left"] <= step).fillna(False)
+        held = head_rows["lost"].isna() | (head_rows["lost"] > step).fillna(False)
+        inside = head_rows[left & held]
+        alone = head_rows.loc[~left, "token"]
+        slots = np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64)
+        received.append(float(mass[np.unique(slots)].astype(np.float32).sum()))
+    true = true_mass[:rows, positions].astype(np.float32).sum(1)
+    table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
+    # Of the full cache's run by step, if it read the same text and recorded its attention.
+    whole = pd.Series(dtype=float)
+    texts = [one.tokens.loc[one.tokens["phase"] != "free", "id"].tolist() for one in (run, full or run)]
+    if full is not None and texts[0] == texts[1]:
+        with suppress(UserError):
+            mass = full.attention(layer, head, thinned=True)[0][:, positions].astype(np.float32).sum(1)
+            whole = pd.Series(mass, np.arange(len(mass)) * full.attention_every)
+    return table.assign(full=table["step"].map(whole))
 
 
 @attention_to_span.figure
@@ -148,9 +204,11 @@ def caption_needle_mass(frame: pd.DataFrame) -> str:
     """Whether the chosen tokens get the attention they would get."""
     column = "full" if frame["full"].notna().any() else "true"
     whose = "the full cache looks" if column == "full" else "this run, with nothing dropped, would look"
-    top = step_of_most(frame, column) if frame[column].notna().any() else None
-    if top is None or top[column] < HARDLY:
+    most = frame[column].max()
+    if not most >= HARDLY:
         return "This head hardly looks at the chosen text."
+    # Of steps with about as much attention, that where the run gives least.
+    top = frame[frame[column] >= (1 - TIED) * most].sort_values("received", kind="stable").iloc[0]
     received = float(top["received"])
     if not np.isfinite(received):
         return f"When {whose} at the chosen text most, this run's attention was not recorded."
@@ -162,7 +220,7 @@ def caption_needle_mass(frame: pd.DataFrame) -> str:
 
 
 def verdict(frame: pd.DataFrame, label: str, moment: str) -> str:
-    """What is left of the chosen text over all heads at a moment, from `frames.autopsy.survival`."""
+    """What is left of the chosen text over all heads at a moment, from `survival_of_span`."""
     fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
     shares = join_words([f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items()])
     return f"With {label}, of the chosen text over all heads, {moment}: {shares}."

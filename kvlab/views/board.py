@@ -21,7 +21,7 @@ from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish,
 from kvlab.views.base.view import view
 from kvlab.views.frames import board as frames
 from kvlab.views.frames.board import OWN_BUDGET
-from kvlab.views.frames.facts import fact_fates, head_shares
+from kvlab.views.frames.facts import fact_fates, fate_shares
 from kvlab.views.frames.verdict import MOST_CHARACTERS
 
 WIDTH = 0.94  # of a cell, as a share of the column
@@ -80,10 +80,39 @@ def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> g
     written = cells.assign(restored=cells["restored"] if has_room else "")
     lines = 2 if len(columns) <= ONE_LINE and not written["restored"].any() else 3
     area, row_height, annotate = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
-    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, area, theme)])
+    # Of the fact at most `MOST_TOKENS` columns per run (means over neighbours), with position and width in the cell.
+    tokens = frame[frame["position"].notna()]
+    place = tokens.groupby("run_id").cumcount()
+    count = int(place.max()) + 1 if len(tokens) else 1
+    block = (place * min(count, MOST_TOKENS)) // count
+    means = {fate: (fate, "mean") for fate in FATES}
+    joined = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
+    known = tokens.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **joined).reset_index()
+    step = (0.45 - area.left) / min(count, MOST_TOKENS)
+    known = known.assign(offset=area.left + step * (known["block"] + 0.5), wide=0.92 * step)
+    figure = go.Figure([*_grounds(cells, theme), *_strips(known, cells, area, theme)])
     lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * row_height, 168, theme)
     figure.update_layout(annotations=annotate(written, len(columns), theme))
-    return _token_axis(figure, frame, len(columns), area, theme)
+    # The fact's tokens under each column, if there is room; an axis needs a trace to be drawn.
+    first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
+    if not len(first) or len(first) * len(columns) > MOST_LABELS or len(first) == MOST_TOKENS:
+        return figure
+    figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
+    texts = [words.visible(text.strip() or text, 12) for text in first["text"]]
+    return figure.update_layout(
+        xaxis2={
+            "range": [-0.5, len(columns) - 0.5],
+            **NO_GRID,
+            "overlaying": "x",
+            "side": "bottom",
+            "tickangle": -90,
+            "tickfont": {"color": QUIET[theme], "size": 11},
+            "tickvals": [column + offset for column in range(len(columns)) for offset in first["offset"]],
+            "ticktext": texts * len(columns),
+            "automargin": True,
+            "showline": False,
+        }
+    )
 
 
 def lay_out(
@@ -112,7 +141,9 @@ def lay_out(
     across = list(range(len(columns)))
     figure.update_xaxes(side="top", tickvals=across, ticktext=columns, range=[-0.5, len(columns) - 0.5], **look)
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), **look)
-    figure.update_yaxes(ticktext=row_names(cells, rows))
+    without_budget = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
+    names = [f"{row} ({OWN_BUDGET})" if row in without_budget else row for row in rows]
+    figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in names])
     figure.layout.meta = {**(figure.layout.meta or {}), KEEPS_HEIGHT: True}
 
 
@@ -123,23 +154,13 @@ def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
     """
     without_budget = cells["column"] == OWN_BUDGET
     rows = pd.concat([cells.loc[~without_budget, "row"], cells.loc[without_budget, "row"]]).drop_duplicates().tolist()
-    columns = budgets_in_order(cells[~without_budget]) or [OWN_BUDGET]
+    # Budgets by the median live bytes of their runs.
+    sizes = cells["live_ratio"].astype(float).fillna(np.inf)[~without_budget].groupby(cells["column"], sort=False)
+    columns = sizes.median().sort_values().index.tolist() or [OWN_BUDGET]
     spans = np.where(without_budget, len(columns), 1)
     middle = (len(columns) - 1) / 2
     x = [middle if alone else columns.index(name) for name, alone in zip(cells["column"], without_budget, strict=True)]
     return cells.assign(x=x, y=[rows.index(name) for name in cells["row"]], span=spans), rows, columns
-
-
-def row_names(cells: pd.DataFrame, rows: list[str]) -> list[str]:
-    """Row labels; methods without a budget are marked as such."""
-    without_budget = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
-    return ["<br>".join(textwrap.wrap(f"{row} ({OWN_BUDGET})" if row in without_budget else row, 16)) for row in rows]
-
-
-def budgets_in_order(cells: pd.DataFrame) -> list[str]:
-    """The columns sorted by the median live bytes of their runs."""
-    size = cells["live_ratio"].astype(float).fillna(np.inf)
-    return cells.assign(size=size).groupby("column", sort=False)["size"].median().sort_values().index.tolist()
 
 
 @answers_of_runs.caption
@@ -169,7 +190,7 @@ def caption_board(frame: pd.DataFrame) -> str:
 
 
 def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
-    """Share of the fact's tokens with this fate by layer and KV head (`facts.head_shares`).
+    """Share of the fact's tokens with this fate by layer and KV head (`facts.fate_shares`).
 
     `reader`, the (layer, head) that reads the fact, is outlined.
     """
@@ -188,21 +209,6 @@ def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | Non
     )
 
 
-def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
-    """What is left of the fact in the head that reads it, or in all heads."""
-    if reader is not None:
-        here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
-        if len(here):
-            share = words.part(1 - float(here["dropped"].iloc[0]))
-            return f"The head that reads the needed text most still holds {share} of it."
-    held = f"over all heads, {words.part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
-    if reader is None:
-        return words.sentence(
-            f"{held}; to know which head reads it, the full cache must answer, recorded at level full"
-        )
-    return words.sentence(held)
-
-
 @view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")
 def fact_of_run(run: Run) -> pd.DataFrame:
     """The fate of the fact in every head when the answer was written: `with_reader`.
@@ -217,12 +223,12 @@ def fact_of_run(run: Run) -> pd.DataFrame:
         raise UserError(
             f"{run.record.comparison_id} does not say where its prompt has the answer: mark it on the page Result."
         )
-    shares = head_shares(fact_fates(run, check.positions, check.step))
+    shares = fate_shares(fact_fates(run, check.positions, check.step), "layer", "head")
     return with_reader(shares, frames.readers(runs, check), check.moment)
 
 
 def with_reader(shares: pd.DataFrame, readers: pd.DataFrame, moment: str) -> pd.DataFrame:
-    """`facts.head_shares`; its `attrs` have the head that reads the fact (of `readers`, None if unknown), and when."""
+    """`facts.fate_shares`; its `attrs` have the head that reads the fact (of `readers`, None if unknown), and when."""
     reader = readers.iloc[0].to_dict() if len(readers) else None
     shares.attrs |= {"reader": reader, "moment": moment}
     return shares
@@ -237,8 +243,19 @@ def draw_fact(frame: pd.DataFrame, theme: Theme, run: Run, fate: str = "kept") -
 
 @fact_of_run.caption
 def describe_fact(frame: pd.DataFrame) -> str:
+    """What is left of the fact in the head that reads it, or in all heads."""
     reader = frame.attrs["reader"]
-    return caption_fact_by_head(frame, None if reader is None else pd.Series(reader), frame.attrs["moment"])
+    if reader is not None:
+        here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
+        if len(here):
+            share = words.part(1 - float(here["dropped"].iloc[0]))
+            return f"The head that reads the needed text most still holds {share} of it."
+    held = f"over all heads, {words.part(1 - float(frame['dropped'].mean()))} of the needed text is still held"
+    if reader is None:
+        return words.sentence(
+            f"{held}; to know which head reads it, the full cache must answer, recorded at level full"
+        )
+    return words.sentence(held)
 
 
 def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
@@ -249,6 +266,26 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         if here.empty:
             continue
         colour = pick(HUES[hue], theme)
+        hovers = []
+        for line in here.itertuples():
+            share = "" if pd.isna(line.live_ratio) else f", {words.percent(line.live_ratio)} of the full cache's"
+            known = pd.notna(getattr(line, "over_budget", None))
+            above = f", {excess_text(line.over_budget)} over the budget" if known else ""
+            kls = [
+                "not measured" if pd.isna(kl) else f"{words.number(kl)} nats per token"
+                for kl in (line.kl_answer, line.mean_kl)
+            ]
+            size = "not recorded" if pd.isna(line.live_bytes) else words.byte_size(line.live_bytes)
+            back = getattr(line, "restored", "")
+            wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
+            parts = [
+                f"<b>{words.visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
+                html.escape(wrote, quote=False),
+                f"live bytes {size}{share}{above}",
+                f"KL on the answer {kls[0]}, on all {kls[1]}",
+                *([back] if back else []),
+            ]
+            hovers.append([line.run_id, "<br>".join(parts).replace("·", " ")])
         traces.append(
             go.Bar(
                 x=here["x"],
@@ -257,7 +294,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 width=here["span"] - 1 + WIDTH,
                 showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
-                customdata=here[["run_id"]].assign(hover=[hover_text(line) for line in here.itertuples()]).to_numpy(),
+                customdata=hovers,
                 hovertemplate="%{customdata[1]}<extra></extra>",
                 **no_fading(),
             )
@@ -265,9 +302,9 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     return traces
 
 
-def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Theme) -> list[go.Bar]:
+def _strips(known: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Theme) -> list[go.Bar]:
     """Three stacked bars per token: shares of heads that kept, merged and dropped it."""
-    known = _thinned(frame[frame["position"].notna()], area).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
+    known = known.merge(cells[["run_id", "x", "y", "span"]], on="run_id")
     left = known["x"] - (known["span"] - 1) / 2  # a cell across all columns aligns with the first column
     before = np.zeros(len(known))
     traces = []
@@ -294,18 +331,6 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         )
         before += share
     return traces
-
-
-def _thinned(frame: pd.DataFrame, area: StripArea) -> pd.DataFrame:
-    """At most `MOST_TOKENS` columns per run (means over neighbours), with position and width in the cell."""
-    place = frame.groupby("run_id").cumcount()
-    count = int(place.max()) + 1 if len(frame) else 1
-    block = (place * min(count, MOST_TOKENS)) // count
-    means = {fate: (fate, "mean") for fate in FATES}
-    joined = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
-    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **joined).reset_index()
-    step = (0.45 - area.left) / min(count, MOST_TOKENS)
-    return parts.assign(offset=area.left + step * (parts["block"] + 0.5), wide=0.92 * step)
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
@@ -391,35 +416,6 @@ def _texts(
     ]
 
 
-def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: StripArea, theme: Theme) -> go.Figure:
-    """The fact's tokens under each column, if there is room; an axis needs a trace to be drawn."""
-    known = _thinned(frame[frame["position"].notna()], area)
-    first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
-    if not len(first) or len(first) * columns > MOST_LABELS or len(first) == MOST_TOKENS:
-        return figure
-    figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
-    ticks = [
-        (column + line.offset, words.visible(line.text.strip() or line.text, 12))
-        for column in range(columns)
-        for line in first.itertuples()
-    ]
-    places, texts = zip(*ticks, strict=True)
-    return figure.update_layout(
-        xaxis2={
-            "range": [-0.5, columns - 0.5],
-            **NO_GRID,
-            "overlaying": "x",
-            "side": "bottom",
-            "tickangle": -90,
-            "tickfont": {"color": QUIET[theme], "size": 11},
-            "tickvals": places,
-            "ticktext": texts,
-            "automargin": True,
-            "showline": False,
-        }
-    )
-
-
 # with more columns than these, cells shorten the KLs, and show one KL only
 ROOMY = 2
 CROWDED = 4
@@ -475,26 +471,6 @@ def closeness_text(line: Any, columns: int) -> str:
     if columns > CROWDED:
         return f"KL {here}"
     return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
-
-
-def hover_text(line: Any) -> str:
-    """Hover text of a cell."""
-    share = "" if pd.isna(line.live_ratio) else f", {words.percent(line.live_ratio)} of the full cache's"
-    known = pd.notna(getattr(line, "over_budget", None))
-    above = f", {excess_text(line.over_budget)} over the budget" if known else ""
-    here = "not measured" if pd.isna(line.kl_answer) else f"{words.number(line.kl_answer)} nats per token"
-    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{words.number(line.mean_kl)} nats per token"
-    size = "not recorded" if pd.isna(line.live_bytes) else words.byte_size(line.live_bytes)
-    back = getattr(line, "restored", "")
-    wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
-    parts = [
-        f"<b>{words.visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
-        html.escape(wrote, quote=False),
-        f"live bytes {size}{share}{above}",
-        f"KL on the answer {here}, on all {everywhere}",
-        *([back] if back else []),
-    ]
-    return "<br>".join(parts).replace("·", " ")
 
 
 def _said(text: str, limit: int) -> str:

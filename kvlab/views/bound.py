@@ -7,6 +7,7 @@ the bound uses the mean and is divided by the norm of the true output. It covers
 query heads that share a slot, whose error remains even with exact scores (docs/grouped-queries.md).
 """
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -56,16 +57,6 @@ class HeadArrays(NamedTuple):
     norm: np.ndarray
     true_mass: np.ndarray
     slot_mass: np.ndarray | None
-
-
-def read_arrays(run: Run, layer: int, head: int, predicts: bool = False) -> HeadArrays | None:
-    """Read the bound's inputs for one head; None if the run did not record them."""
-    try:
-        unit, norm = run.values(layer, head)
-        true, slot = (run.true_mass(layer, head), None) if predicts else run.attention(layer, head)
-    except UserError:
-        return None
-    return HeadArrays(unit, norm, true, slot)
 
 
 def predicts_scores(steps: pd.DataFrame) -> bool:
@@ -172,7 +163,12 @@ def bound_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
     steps = run.select("steps", layer, head)
     if steps.empty:
         return pd.DataFrame(columns=list(COLUMNS))
-    arrays = read_arrays(run, layer, head, predicts_scores(steps))
+    arrays = None
+    with suppress(UserError):  # not recorded
+        values = run.values(layer, head)
+        # Slot masses are read only if the method predicts no scores.
+        masses = (run.true_mass(layer, head), None) if predicts_scores(steps) else run.attention(layer, head)
+        arrays = HeadArrays(*values, *masses)
     return bound_over_steps(steps, run.select("events", layer, head), arrays, query_heads_per_slot(run))
 
 
@@ -198,27 +194,19 @@ def typical_perturbation(run: Run) -> float | None:
 
 @view("bound_medians", title="Sag, output change and KeepKV's bound", needs="full", page="attention", by_step=True)
 def bound_medians(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
-    return over_heads(bound_by_head_frame(run, layers))
-
-
-@view("bound_by_head", title="KeepKV's bound by head", needs="full", page="attention")
-def bound_of_heads(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
-    return heads_summary(bound_by_head_frame(run, layers))
-
-
-def over_heads(table: pd.DataFrame) -> pd.DataFrame:
     """Median over heads per step, the share of heads with a bound (`bounded`) and of heads above it (`above`)."""
     names = ["sag", "perturbation", "output_error", "regret", "epsilon", "gamma", "bound"]
-    groups = table.groupby("step")
+    groups = bound_by_head_frame(run, layers).groupby("step")
     above = groups["flag"].agg(lambda flags: float((flags != "").mean()))
     bounded = groups["bound"].agg(lambda values: float(values.notna().mean()))
     medians = groups[names].median().join(groups["merged"].sum())
     return medians.assign(bounded=bounded, above=above).reset_index()
 
 
-def heads_summary(table: pd.DataFrame) -> pd.DataFrame:
+@view("bound_by_head", title="KeepKV's bound by head", needs="full", page="attention")
+def bound_of_heads(run: Run, layers: tuple[int, ...] | None = None) -> pd.DataFrame:
     """One row per layer and head: how often a bound exists and is exceeded, and median epsilon and gamma."""
-    groups = table.groupby(["layer", "head"])
+    groups = bound_by_head_frame(run, layers).groupby(["layer", "head"])
     return pd.DataFrame(
         {
             "bounded": groups["bound"].agg(lambda values: float(values.notna().mean())),
@@ -239,7 +227,7 @@ def query_heads_per_slot(run: Run) -> int:
 @bound_of_head.figure
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """The three measures and the bound over the steps of one head (`bound_over_steps`) or as medians over heads
-    (`over_heads`); steps above the bound are marked."""
+    (`bound_medians`); steps above the bound are marked."""
     # On a log axis: floored, and nothing where values are not positive.
     values = frame[[line.column for line in LINES]].astype(np.float64)
     drawn = values.where(values > 0).clip(lower=FLOOR)
@@ -272,29 +260,26 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**log_axis(drawn.to_numpy()))
 
 
+@bound_medians.caption
 @bound_of_head.caption
 def caption_sag_against_bound(frame: pd.DataFrame) -> str:
-    """Whether KeepKV's theorem applies, and whether its bound holds."""
+    """Whether KeepKV's theorem applies, and whether its bound holds, in one head or in medians over heads."""
+    medians = "above" in frame
+    over = "Medians over heads. " if medians else ""
     if not frame["gamma"].notna().any():
-        return "KeepKV's bound on the change cannot be computed here."
+        return f"{over}KeepKV's bound on the change cannot be computed here."
     if not frame["bound"].notna().any():
-        return "The condition of KeepKV's theorem is never met here, so it promises nothing."
-    above = frame["above"].mean() > 0 if "above" in frame else bool((frame["flag"] != "").any())
-    if above:
-        return "Where KeepKV's theorem applies, some changes are larger than its bound."
-    return "Where KeepKV's theorem applies, no change is larger than its bound."
-
-
-@bound_medians.caption
-def caption_bound_medians(frame: pd.DataFrame) -> str:
-    return f"Medians over heads. {caption_sag_against_bound(frame)}"
+        return f"{over}The condition of KeepKV's theorem is never met here, so it promises nothing."
+    above = frame["above"].mean() > 0 if medians else bool((frame["flag"] != "").any())
+    changes = "some changes are" if above else "no change is"
+    return f"{over}Where KeepKV's theorem applies, {changes} larger than its bound."
 
 
 @bound_of_heads.figure
 def bound_by_head(
     frame: pd.DataFrame, theme: Theme = "light", measure: str = "bounded", focus: Place | None = None
 ) -> go.Figure:
-    """One of `MEASURES` by layer and KV head, from `heads_summary`."""
+    """One of `MEASURES` by layer and KV head, from `bound_of_heads`."""
     title, unit = MEASURES[measure]
     table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
     largest = 2.0 if measure == "epsilon" else 1.0

@@ -114,7 +114,8 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str 
     for label, run, look in _each_run(frame, theme):
         hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
-        ends += _end(label, run["step"], run[measure] / factor, look)
+        last = run.iloc[-1]
+        ends.append(End(label, float(last["step"]), float(last[measure] / factor), look["line"]["color"]))
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
     height = labelled_height(len(ends), HEIGHT)
@@ -156,7 +157,16 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live slots of each layer at the end, mean over KV heads; runs with equal lines are drawn as one."""
     figure = go.Figure()
     looks = {label: (run, look) for label, run, look in _each_run(frame, theme)}
-    for labels in same_slots(frame):
+    # Runs with about the same slots (within 1 %) in every layer are one line.
+    table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
+    groups: list[list[str]] = []
+    for label, row in table.iterrows():
+        alike = (group for group in groups if np.allclose(row, table.loc[group[0]], rtol=0.01, atol=0))
+        if (group := next(alike, None)) is not None:
+            group.append(str(label))
+        else:
+            groups.append([str(label)])
+    for labels in groups:
         (run, look), name = looks[labels[0]], labels[0]
         if len(labels) > 1:
             look = look | {"line": look["line"] | {"color": QUIET[theme], "dash": "solid"}, "mode": "lines"}
@@ -170,19 +180,6 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
     figure.update_yaxes(**layer_axis(layers, height - 140))
     return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)
-
-
-def same_slots(frame: pd.DataFrame) -> list[list[str]]:
-    """The labels of runs, those with about the same slots (within 1 %) in every layer together."""
-    table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
-    groups: list[list[str]] = []
-    for label, slots in table.iterrows():
-        alike = (group for group in groups if np.allclose(slots, table.loc[group[0]], rtol=0.01, atol=0))
-        if (group := next(alike, None)) is not None:
-            group.append(str(label))
-        else:
-            groups.append([str(label)])
-    return groups
 
 
 @slots.caption
@@ -233,16 +230,12 @@ def _along_text(
                 **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             )
-            ends += _end(label, run["token"], values, look)
+            ends.append(End(label, float(run["token"].iloc[-1]), float(values.iloc[-1]), look["line"]["color"]))
     figure.update_layout(hovermode="closest")
     height = labelled_height(len(ends), height)
     finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height, legend=False)
     figure.update_yaxes(**axis)
     return label_ends(figure, ends, span, theme)
-
-
-def _end(label: str, x: pd.Series, y: pd.Series, look: dict[str, Any]) -> list[End]:
-    return [End(label, float(x.iloc[-1]), float(y.iloc[-1]), look["line"]["color"])] if len(x) else []
 
 
 def _margins(values: pd.Series, least: float) -> tuple[float, float]:

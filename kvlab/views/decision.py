@@ -1,6 +1,6 @@
 """The prompt's compression decision in one head: every token's score, which stayed, and the budget a token needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,19 +67,6 @@ def chosen_tokens(run: Run, token: int | None) -> list[int]:
         return []
 
 
-def decisions(run: Run) -> dict[tuple[int, int], pd.DataFrame]:
-    """`by_rank` of every layer and head whose decision was recorded."""
-    model = run.record.model
-    tables = {}
-    for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
-        for head in run.record.recording.of_heads(model.num_key_value_heads):
-            try:
-                tables[layer, head] = by_rank(run, layer, head)
-            except UserError:
-                break
-    return tables
-
-
 def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
     """As `decision`, without texts and fates; raises the same errors."""
     score, kept = run.decision(layer, head)
@@ -110,18 +97,12 @@ def cutoff(table: pd.DataFrame) -> Cutoff:
     kept = table["kept"].to_numpy()
     lost = table.loc[~table["kept"], "score"]
     placed = table["placed"].to_numpy()
-    edge = _edges(kept)
-    odd = int((placed & ~edge).sum())
-    return Cutoff(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
-
-
-def _edges(kept: np.ndarray) -> np.ndarray:
-    """Kept tokens in the contiguous runs at the beginning and the end."""
     gaps = np.flatnonzero(~kept)
     edge = kept.copy()
     if len(gaps):
         edge[gaps[0] : gaps[-1] + 1] = False
-    return edge
+    odd = int((placed & ~edge).sum())
+    return Cutoff(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
 
 
 def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
@@ -136,15 +117,6 @@ def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
     lost = table[~table["kept"]]
     lowest = chosen.loc[~chosen["kept"], "rank"].max()
     return int(table["kept"].sum()) + (0 if np.isnan(lowest) else int((lost["rank"] <= lowest).sum()))
-
-
-def budgets_by_head(tables: Mapping[tuple[int, int], pd.DataFrame], tokens: Sequence[int]) -> pd.DataFrame:
-    """One row per layer and head of `tables` (`decision`): its `slots`, and those `needed` to keep all of `tokens`."""
-    rows = [
-        {"layer": layer, "head": head, "slots": int(table["kept"].sum()), "needed": budget_for(table, tokens)}
-        for (layer, head), table in tables.items()
-    ]
-    return pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
 
 
 def replay(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Lineage:
@@ -183,7 +155,12 @@ def draw_decision(frame: pd.DataFrame, theme: Theme, run: Run, token: int | None
     """Tokens by position and rank of their score; the chosen ones are outlined and labelled."""
     chosen = chosen_tokens(run, token)
     line = cutoff(frame)
-    shown = thin_rows(frame, chosen)
+    shown = frame
+    if len(frame) > MOST_POINTS:
+        away = (frame["rank"] - frame.loc[~frame["kept"], "rank"].min()).abs()
+        near = away <= np.partition(away, MOST_POINTS // 2 - 1)[MOST_POINTS // 2 - 1]
+        even = np.arange(len(frame)) % -(-2 * len(frame) // MOST_POINTS) == 0
+        shown = frame[near | even | frame["token"].isin(chosen)]
     figure = go.Figure()
     for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
         part = shown[shown["fate"] == fate]
@@ -228,17 +205,6 @@ def draw_decision(frame: pd.DataFrame, theme: Theme, run: Run, token: int | None
     return figure.update_yaxes(autorange="reversed")
 
 
-def thin_rows(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS) -> pd.DataFrame:
-    """The rows that are drawn."""
-    if len(frame) <= most:
-        return frame
-    best_lost = frame.loc[~frame["kept"], "rank"].min()
-    away = (frame["rank"] - best_lost).abs()
-    near = away <= np.partition(away, most // 2 - 1)[most // 2 - 1]
-    even = np.arange(len(frame)) % -(-2 * len(frame) // most) == 0
-    return frame[near | even | frame["token"].isin(chosen)]
-
-
 @decision.caption
 def describe_decision(frame: pd.DataFrame) -> str:
     line = cutoff(frame)
@@ -255,7 +221,7 @@ def describe_decision(frame: pd.DataFrame) -> str:
 
 @view("decision_budgets", title="Slots needed for the chosen tokens", needs="full", page="cache")
 def decision_budgets(run: Run, token: int | None = None) -> pd.DataFrame:
-    """`budgets_by_head` of every recorded head, for the token, else for the facts.
+    """One row per recorded layer and head: its `slots`, and those `needed` to keep the token, else the facts.
 
     Raises:
         UserError: there is neither, or the scores alone explain no head's decision.
@@ -263,7 +229,17 @@ def decision_budgets(run: Run, token: int | None = None) -> pd.DataFrame:
     chosen = chosen_tokens(run, token)
     if not chosen:
         raise UserError("Choose a word of the text, or mark a fact, to see the slots that keeping it would have taken.")
-    frame = budgets_by_head(decisions(run), chosen)
+    model = run.record.model
+    rows = []
+    for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
+        for head in run.record.recording.of_heads(model.num_key_value_heads):
+            try:
+                table = by_rank(run, layer, head)
+            except UserError:  # the decision was not recorded
+                break
+            slots = int(table["kept"].sum())
+            rows.append({"layer": layer, "head": head, "slots": slots, "needed": budget_for(table, chosen)})
+    frame = pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
     if not frame["needed"].notna().any():
         raise UserError("In no head do the scores alone explain which tokens stayed, so no budget can be named.")
     return frame

@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.lines import Line, add_lines
-from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
+from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_look, pick
 from kvlab.views.base.template import along_text, finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import near, part, visible
 from kvlab.views.frames.compare import first_divergence
-from kvlab.views.frames.wall import Wall, difference_by_head, difference_codes
+from kvlab.views.frames.wall import Wall, difference_codes
 from kvlab.views.wall import open_wall, wall_picture
 
 BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
@@ -28,18 +28,28 @@ Hues = tuple[str, str]  # of A and of B
 HUES_OF_TWO: Hues = ("blue", "orange")
 # Hues of one family look alike; a colour of another family is far from both.
 FAMILIES = (("ink", "grey"), ("blue", "sky"), ("orange", "red", "gold"), ("purple", "wine"), ("green",))
+FAMILY = {hue: place for place, family in enumerate(FAMILIES) for hue in family}
 REPLACEMENTS = ("blue", "orange", "green", "purple")
 
 
 @view("difference", title="Difference of two runs: every layer and head", needs="full", page="cache")
 def difference(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
-    """`difference_by_head` of A and B at the step, else at the last one.
+    """One row per layer and head: share of the tokens read by the step (default: the last) that have a slot of their
+    own in A and B, in only one, or in neither; and the Jaccard index (1 if neither has any).
 
     Raises:
         UserError: they have not read the same tokens in the same steps.
     """
     a, b = walls_of(runs)
-    return difference_by_head(a, b, int(a.steps[-1]) if step is None else step)
+    step = int(a.steps[-1]) if step is None else step
+    codes = difference_codes(a.fates(step), b.fates(step))
+    layer = np.repeat(a.layers, a.heads)
+    head = np.tile(np.arange(a.heads), len(a.layers))
+    counts = {name: (codes == code).sum(1) for code, name in enumerate(("both", "only_a", "only_b", "neither"))}
+    either = codes.shape[1] - counts["neither"]
+    jaccard = np.where(either > 0, counts["both"] / np.maximum(either, 1), 1.0)
+    shares = {name: count / codes.shape[1] for name, count in counts.items()}
+    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares, "jaccard": jaccard})
 
 
 @difference.figure
@@ -136,10 +146,10 @@ def hues_of(method_a: str, method_b: str) -> Hues:
 
     Grey marks tokens in neither. Two runs of one method differ in hue here.
     """
-    a, b = (method_hue(method) for method in (method_a, method_b))
+    a, b = (method_look(method)[0] for method in (method_a, method_b))
     if a == "grey":
         a = _far_from("grey", b)
-    if b == "grey" or _family(a) == _family(b):
+    if b == "grey" or FAMILY[a] == FAMILY[b]:
         b = _far_from("grey", a)
     return a, b
 
@@ -147,7 +157,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
 def changed_hues(method_a: str, method_b: str) -> str:
     """One sentence if a run has another colour here than in other figures; "" if none has."""
     shown = zip("AB", (method_a, method_b), hues_of(method_a, method_b), strict=True)
-    changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_hue(method)]
+    changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_look(method)[0]]
     if not changed:
         return ""
     verb = "has" if len(changed) == 1 else "have"
@@ -173,13 +183,9 @@ def wall_looks(hues: Hues, a: str, b: str, theme: Theme) -> tuple[list[str], lis
     return colours, ["in both", f"only in {a}", f"only in {b}", "in neither", NAMES[4]], [*meanings, NAMES[4]]
 
 
-def _family(hue: str) -> int:
-    return next(place for place, family in enumerate(FAMILIES) if hue in family)
-
-
 def _far_from(*hues: str) -> str:
-    taken = {_family(hue) for hue in hues}
-    return next(hue for hue in REPLACEMENTS if _family(hue) not in taken)
+    taken = {FAMILY[hue] for hue in hues}
+    return next(hue for hue in REPLACEMENTS if FAMILY[hue] not in taken)
 
 
 class Kept(NamedTuple):

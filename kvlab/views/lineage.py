@@ -1,7 +1,6 @@
 """Merges into one slot: the river of its tokens, and how much of each is left in it after further merges."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,43 +52,45 @@ def _slot_in_view(lineage: Lineage, slot: int | None, step: int | None) -> tuple
 @river.figure
 def draw_river(
     frame: pd.DataFrame,
-    theme: Theme,
-    run: Run,
-    layer: int,
-    head: int,
+    theme: Theme = "light",
+    run: Run | None = None,
+    layer: int = 0,
+    head: int = 0,
     step: int | None = None,
     slot: int | None = None,
     width: str = "votes",
 ) -> go.Figure:
-    """The river into the slot in view."""
-    lineage, _, texts = head_history(run, layer, head)
-    slot = _slot_in_view(lineage, slot, step)[0]
-    return merge_sankey(frame, slot, texts[slot], theme, width)
-
-
-def merge_sankey(
-    frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme = "light", width: str = "votes"
-) -> go.Figure:
-    """Tokens merged into a slot, from `river`.
+    """Tokens merged into the slot in view, from `river`.
 
     Width is the number of tokens carried over, or with `width="flow"` value weight x attention.
     The `MOST_RIBBONS` widest and those they flow through have ribbons; the rest share one.
     """
-    shown, others = _widest(frame, width)
+    slot_text = ""
+    if run is not None:
+        lineage, _, token_texts = head_history(run, layer, head)
+        slot = _slot_in_view(lineage, slot, step)[0]
+        slot_text = token_texts[slot]
+    assert slot is not None
+    # A ribbon is as wide as its tokens, or as value weight times attention.
+    frame = frame.assign(size=frame[width].astype(float).fillna(0.0))
+    shown, others = _widest(frame)
     positions = list(dict.fromkeys([slot, *shown["target"], *shown["source"]]))
     texts = {slot: slot_text, **dict(zip(shown["target"], shown["target_text"], strict=True))}
     texts |= dict(zip(shown["source"], shown["source_text"], strict=True))
     labels = [token_label(position, texts[position], 16) for position in positions]
-    links = shown[["source", "target"]].assign(
-        width=_sizes(shown, width), words=[_merge(row) for row in shown.to_dict("records")]
-    )
+    words = [
+        f"{row['kind']} at step {row['step']}, carrying {plural(row['votes'], 'token')}<br>"
+        f"key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
+        for row in shown.to_dict("records")
+    ]
+    links = shown[["source", "target"]].assign(width=shown["size"], words=words)
     if len(others):
         labels.append(plural(len(others), "other"))
         positions.append(REST)
         # Skip what flows through another of the others: it is already counted there.
         outer = others[~others["target"].isin(others["source"])]
-        words = f"{plural(len(others), 'token')} with narrower ribbons"
-        links.loc[len(links)] = [REST, slot, float(_sizes(outer, width).sum()), words]
+        rest = f"{plural(len(others), 'token')} with narrower ribbons"
+        links.loc[len(links)] = [REST, slot, float(outer["size"].sum()), rest]
     place = {position: index for index, position in enumerate(positions)}
     pivot = pick(STATE_COLOURS["pivot"], theme)
     absorbed = pick(STATE_COLOURS["absorbed"], theme)
@@ -120,15 +121,11 @@ def merge_sankey(
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
 
 
-def _sizes(frame: pd.DataFrame, width: str) -> pd.Series:
-    return (frame["votes"] if width == "votes" else frame["flow"]).astype(float).fillna(0.0)
-
-
-def _widest(frame: pd.DataFrame, width: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _widest(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows with their own ribbon, and the others; a row comes with all rows it flows through."""
     if len(frame) <= MOST_RIBBONS:
         return frame, frame.iloc[:0]
-    sizes = dict(zip(frame["source"], _sizes(frame, width), strict=True))
+    sizes = dict(zip(frame["source"], frame["size"], strict=True))
     # From the leaves inward, so that each source counts for the widest ribbon through it.
     for row in frame.sort_values("depth", ascending=False, kind="stable").itertuples():
         if row.target in sizes:
@@ -146,18 +143,20 @@ def describe_river(frame: pd.DataFrame) -> str:
     return f"This slot stands for {len(frame) + 1:,} tokens: its own and {len(frame):,} merged into it.{drawn}"
 
 
-def _merge(row: dict[str, Any]) -> str:
-    carried = f"{row['kind']} at step {row['step']}, carrying {plural(row['votes'], 'token')}"
-    return f"{carried}<br>key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
-
-
 @view("half_life", title="What is left of a token in its slot", needs="full", page="cache")
 def decay(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """`decay_by_merges` of one head; raises UserError if no slot was merged twice."""
-    frame = decay_by_merges(*influence_of(run, layer, head))
-    if len(frame) < 2:
+    """Share of a token left in its slot: columns merges, low (quartile), share (median), high, tokens.
+
+    Covers every (step, token) of one head still alive. Raises UserError if no slot was merged twice.
+    """
+    share, merges = influence(run, layer, head)
+    merged = (np.nan_to_num(share) > 0) & (merges > 0)
+    groups = pd.Series(share[merged]).groupby(merges[merged])
+    quarters = groups.quantile([0.25, 0.5, 0.75]).unstack()
+    if len(quarters) < 2:
         raise UserError("No slot of this head was merged more than once, so nothing fades step by step here.")
-    return frame
+    quarters.columns = ["low", "share", "high"]
+    return quarters.assign(tokens=groups.size()).rename_axis("merges").reset_index()
 
 
 @decay.figure
@@ -207,7 +206,7 @@ def describe_decay(frame: pd.DataFrame) -> str:
 def members_of_slot(run: Run, layer: int, head: int, step: int | None = None, slot: int | None = None) -> pd.DataFrame:
     """Share of each token that the slot holds after the step, per step, largest first: token, text, step, share."""
     lineage, _, texts = head_history(run, layer, head)
-    share = influence_of(run, layer, head)[0]
+    share = influence(run, layer, head)[0]
     slot, step = _slot_in_view(lineage, slot, step)
     inside = members(lineage, slot, step)
     row = int(np.searchsorted(lineage.steps, step))
@@ -288,19 +287,14 @@ def describe_members(frame: pd.DataFrame) -> str:
 
 
 @keep_by_run(4)  # 18 MB each at 128k tokens and 17 steps
-def influence_of(run: Run, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """`influence` in one layer and KV head."""
-    lineage, events, _ = head_history(run, layer, head)
-    return influence(lineage, events)
-
-
-def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """(share, merges): both (steps, tokens), float32 and int32, after each recorded step.
+def influence(run: Run, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """(share, merges) of one layer and KV head: both (steps, tokens), float32 and int32, after each recorded step.
 
     `share` is the weight of each token's value in the value of its slot: 1 on its own, multiplied by the value weight
     of every merge its slot goes through as source, and by one minus the sources' weights as target; 0 once evicted, NaN
     before it was read. `merges` counts the merges of the slot it was in.
     """
+    lineage, events, _ = head_history(run, layer, head)
     count = len(lineage.steps)
     tokens = lineage.tokens
     shares = np.ones((count, tokens), np.float32)
@@ -311,51 +305,29 @@ def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.nd
     by_step = {int(step): group for step, group in events.groupby("step")}
     for row, step in enumerate(lineage.steps.tolist()):
         if (group := by_step.get(step)) is not None:
-            share, passed, owner = _apply(group, share, passed, owner)
+            # As in the lineage, of several targets follow the one with the largest weight.
+            main = group.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
+            source = main["source"].to_numpy(np.int64)
+            target = main["target"].to_numpy(np.int64)
+            # What the sources leave of each target, and what of each source goes over to its target.
+            joined = group[group["target"] >= 0]
+            factor = np.ones(tokens)
+            np.subtract.at(factor, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
+            factor = factor.clip(0, 1)
+            factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
+            moved = np.zeros(tokens, bool)
+            moved[joined["target"].to_numpy(np.int64)] = True
+            moved[source] = target >= 0
+            goes = np.arange(tokens)
+            goes[source] = target
+            held = owner >= 0
+            at = owner.clip(0)
+            share = np.where(held, share * factor[at], 0.0)
+            passed = passed + (held & moved[at])
+            owner = np.where(held, goes[at], -1)
         shares[row] = np.where(lineage.birth <= step, share, np.nan)
         merges[row] = passed
     return shares, merges
-
-
-def _apply(
-    group: pd.DataFrame, share: np.ndarray, passed: np.ndarray, owner: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    tokens = len(share)
-    # As in the lineage, of several targets follow the one with the largest weight.
-    main = group.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
-    joined = group[group["target"] >= 0]
-    remaining = np.ones(tokens)
-    np.subtract.at(remaining, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
-    takes = np.zeros(tokens, bool)
-    takes[joined["target"].to_numpy(np.int64)] = True
-    source = main["source"].to_numpy(np.int64)
-    target = main["target"].to_numpy(np.int64)
-    factor = remaining.clip(0, 1)
-    goes = np.arange(tokens)
-    factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
-    goes[source] = target
-    moved = takes.copy()
-    moved[source] = target >= 0
-    held = owner >= 0
-    at = owner.clip(0)
-    share = np.where(held, share * factor[at], 0.0)
-    passed = passed + (held & moved[at])
-    return share, passed, np.where(held, goes[at], -1)
-
-
-def decay_by_merges(share: np.ndarray, merges: np.ndarray) -> pd.DataFrame:
-    """Share of a token left in its slot: columns merges, low (quartile), share (median), high, tokens.
-
-    Covers every (step, token) still alive; arguments come from `influence`.
-    """
-    alive = np.nan_to_num(share) > 0
-    table = pd.DataFrame({"merges": merges[alive], "share": share[alive]})
-    groups = table[table["merges"] > 0].groupby("merges")["share"]
-    quarters = groups.quantile([0.25, 0.5, 0.75]).unstack()
-    if quarters.empty:
-        return pd.DataFrame(columns=["merges", "low", "share", "high", "tokens"])
-    quarters.columns = ["low", "share", "high"]
-    return quarters.assign(tokens=groups.size()).reset_index()
 
 
 def half_life(decay: pd.DataFrame) -> float:

@@ -13,7 +13,7 @@ from kvlab.views.base import words
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.template import INK, axis_height, finish, layer_axis, mark_size
+from kvlab.views.base.template import INK, MARK, axis_height, finish, layer_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import byte_size, byte_unit, near, number, part, percent, sentence, some_of
 from kvlab.views.frames.compare import unique_labels
@@ -62,20 +62,6 @@ def _slack(memory: pd.DataFrame) -> dict[str, pd.Series]:
     return {"slack": slack, "block": block, "room": room, "padding": slack - room}
 
 
-def layer_bytes_frame(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFrame:
-    """Bytes of every layer after `step`: columns layer, live, full (computed) and those of the slack.
-
-    For a layer with quantised slots also codes, scales and native (everything else allocated); else NaN.
-    """
-    here = memory[memory["step"] == step]
-    full = here["logical_tokens"] * full_bytes_per_token(record)
-    table = {"layer": here["layer"], "live": here["live_bytes"], **_slack(here), "full": full}
-    if "codes_bytes" in here:
-        codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
-        table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}
-    return pd.DataFrame(table).reset_index(drop=True)
-
-
 @view("recording_cost", title="Decode rate, recording off and on", page="cost")
 def instrument_cost_frame(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run, not rounded: label, level, and decode rates without and with recording.
@@ -101,12 +87,24 @@ memory_by_use = view("memory", title="Bytes by use", needs="light", page="cost",
 memory_by_step = view("memory_lines", title="Bytes of the cache", needs="light", page="cost", by_step=True)(
     lambda run: over_steps(run.memory, run.record)
 )
-memory_by_layer = view("layer_bytes", title="Bytes of each layer", needs="light", page="cost")(
-    lambda run, step=0: layer_bytes_frame(run.memory, run.record, step)
-)
 slots_of_heads = view("slots_by_head", title="Slots of each head", needs="light", page="attention")(
     lambda run, step=None: budgets_by_layer(run.steps, step)
 )
+
+
+@view("layer_bytes", title="Bytes of each layer", needs="light", page="cost")
+def memory_by_layer(run: Run, step: int = 0) -> pd.DataFrame:
+    """Bytes of every layer after `step`: columns layer, live, full (computed) and those of the slack.
+
+    For a layer with quantised slots also codes, scales and native (everything else allocated); else NaN.
+    """
+    here = run.memory[run.memory["step"] == step]
+    full = here["logical_tokens"] * full_bytes_per_token(run.record)
+    table = {"layer": here["layer"], "live": here["live_bytes"], **_slack(here), "full": full}
+    if "codes_bytes" in here:
+        codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
+        table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}
+    return pd.DataFrame(table).reset_index(drop=True)
 
 
 @memory_by_step.figure
@@ -199,7 +197,10 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}",
         marker_symbol="line-ns-open",
         marker_line_width=2,
-        size=mark_size(layers) / 1.4,  # plotly draws this symbol 1.4 times as long as its size
+        size=MARK
+        * axis_height(layers)
+        / (max(layers) - min(layers) + 1)
+        / 1.4,  # plotly draws this symbol 1.4 times as long as its size
     )
     height = axis_height(layers) + 136
     finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme, height=height)

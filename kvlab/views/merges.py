@@ -1,7 +1,6 @@
 """Merges: what left the cache, how similar merged keys were, votes, and attention before and after each merge."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,11 @@ OF_SLOTS = ("step", "layer", "head", "source", "target", "votes_after")
 def events_over_steps_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
     """Events of a head, or of all, per step and kind: columns step, kind, count."""
     if run.record.level != "full":
-        return departures_from_steps(run.select("steps", layer, head))
+        # Without events, from the counts in `steps`; pools count as merges.
+        sums = run.select("steps", layer, head).groupby("step")[["evicted", "merged"]].sum()
+        kinds = sums.rename(columns={"evicted": "evict", "merged": "merge"}).rename_axis(columns="kind")
+        counts = kinds.stack().rename("count").reset_index()
+        return counts[counts["count"] > 0].reset_index(drop=True)
     events = run.select("events", layer, head, ("step", "kind"), ordered=False)
     return events.groupby(["step", "kind"], observed=True).size().rename("count").reset_index()
 
@@ -59,20 +62,6 @@ def similarity_distribution_frame(run: Run, layer: int | None = None, head: int 
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["similarity", "kind", "count"])
 
 
-def final_votes(events: pd.DataFrame) -> pd.DataFrame:
-    """Slots that hold more than one token at the end: columns layer, head, slot, votes, step of the last merge."""
-    # With events in step order, the last row of a target is its last merge.
-    events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
-    slots = _slot_numbers(events, "target")
-    left = _slot_numbers(events, "source")
-    joined = (events["target"] >= 0).to_numpy()
-    last = np.unique(slots[joined][::-1], return_index=True)[1]
-    rows = np.flatnonzero(joined)[::-1][last]
-    rows = np.sort(rows[~np.isin(slots[rows], left)])
-    found = events.iloc[rows][["layer", "head", "target", "votes_after", "step"]]
-    return found.rename(columns={"target": "slot", "votes_after": "votes"}).reset_index(drop=True)
-
-
 def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
     """A unique number per (layer, head, position), the same for a slot as source and as target."""
     layer, head, position = (events[name].to_numpy(np.int64) for name in ("layer", "head", column))
@@ -84,7 +73,15 @@ def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
 @view("votes", title="Votes of merged slots", needs="full", page="attention")
 def votes_distribution_frame(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
     """Number of slots per vote count at the end of the run: columns votes (rounded), slots."""
-    votes = final_votes(run.select("events", layer, head, OF_SLOTS))["votes"].round().astype(int)
+    events = run.select("events", layer, head, OF_SLOTS)
+    # With events in step order, the last row of a target is its last merge.
+    events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
+    slots = _slot_numbers(events, "target")
+    joined = (events["target"] >= 0).to_numpy()
+    last = np.unique(slots[joined][::-1], return_index=True)[1]
+    rows = np.flatnonzero(joined)[::-1][last]
+    left = np.isin(slots[rows], _slot_numbers(events, "source"))
+    votes = events["votes_after"].iloc[rows[~left]].round().astype(int)
     return votes.value_counts().sort_index().rename_axis("votes").rename("slots").reset_index()
 
 
@@ -110,29 +107,18 @@ def mass_balance_frame(run: Run, layer: int | None = None, head: int | None = No
     return table.loc[order, shown].rename(columns={"target": "slot"}).reset_index(drop=True)
 
 
-def departures_from_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """As `events_over_steps_frame`, from the counts in `steps`, for runs without events. Pools count as merges."""
-    counts = steps.groupby("step")[["evicted", "merged"]].sum().rename(columns={"evicted": "evict", "merged": "merge"})
-    table = counts.rename_axis(columns="kind").stack().rename("count").reset_index()
-    return table[table["count"] > 0].reset_index(drop=True)
-
-
-def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-    """(kind, name, colour, rows) of every kind of event in the frame."""
-    for kind, group in frame.groupby("kind", sort=False):
-        yield str(kind), KIND_NAMES[str(kind)], pick(KIND_COLOURS[str(kind)], theme), group
-
-
 @events_over_steps_frame.figure
 def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Departures in each step by kind; on a log axis from 1 if the prefill dominates."""
     figure = go.Figure()
-    for kind, name, colour, group in _by_kind(frame, theme):
+    for kind, group in frame.groupby("kind", sort=False):
+        name = KIND_NAMES[str(kind)]
+        colour = pick(KIND_COLOURS[str(kind)], theme)
         figure.add_bar(
             x=group["step"],
             y=group["count"],
             name=name,
-            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[kind], "size": 4}},
+            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[str(kind)], "size": 4}},
             hovertemplate=f"step %{{x}}: %{{y:,}} slots {name}<extra></extra>",
         )
     counts = frame.loc[frame["count"] > 0, "count"]
@@ -202,7 +188,9 @@ def caption_events_by_head(frame: pd.DataFrame) -> str:
 def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Distribution of the cosine of the two keys of each merge."""
     figure = go.Figure()
-    for kind, name, colour, group in _by_kind(frame, theme):
+    for kind, group in frame.groupby("kind", sort=False):
+        name = KIND_NAMES[str(kind)]
+        colour = pick(KIND_COLOURS[str(kind)], theme)
         figure.add_scatter(
             x=group["similarity"],
             y=group["count"],

@@ -3,7 +3,6 @@
 import json
 import tomllib
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from kvlab.views.base.words import number, percent, plural
 from kvlab.views.scores import sample_note
 
 SHIPPED = "board"
+FACTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NEEDED = ("model", "press_name", "query_aware", "configured_ratio", "achieved_ratio")
 NO_TASKS = (*NEEDED, "pretty_name", "score_macro13", "press_init_command", "n")
 NO_PRESS = "no_press"
@@ -49,27 +49,14 @@ class Board:
 def read_board(name: str) -> Board:
     """The shipped board, or a FILE.csv of its form with a column n; raises UserError for another file."""
     if name == SHIPPED:
-        facts = _facts()
-        table = pd.read_csv(asset_path("board/kvpress.csv")).assign(n=facts["prompts"])
-        board = _board(table, SHIPPED, facts["source"])
-        notes = _fallbacks(table, facts["tokens"])
-        return Board(board.rows.assign(note=board.rows["note"].where(notes == "", notes)), board.tasks, board.source)
-    path = Path(name)
-    if not path.is_file():
+        table = pd.read_csv(asset_path("board/kvpress.csv")).assign(n=FACTS["prompts"])
+    elif not Path(name).is_file():
         raise UserError(f"There is no board {name!r}: name {SHIPPED}, which ships with kvlab, or a FILE.csv.")
-    try:
-        table = pd.read_csv(path)
-    except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
-        raise UserError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}.") from error
-    return _board(table, str(path), path.name)
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-
-
-def _board(table: pd.DataFrame, name: str, source: str) -> Board:
+    else:
+        try:
+            table = pd.read_csv(name)
+        except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
+            raise UserError(f"{name} cannot be read as CSV: {str(error).splitlines()[0]}.") from error
     if lacking := [column for column in NEEDED if column not in table]:
         raise UserError(
             f"{name} lacks {join_words(lacking)}: a board has the columns {', '.join(NEEDED)}, n and tasks."
@@ -97,20 +84,17 @@ def _board(table: pd.DataFrame, name: str, source: str) -> Board:
         }
     )
     differs = (rows["kept"] - rows["asked"]).abs() > NEAR
-    holds = [f"holds {kept:.0%} where {asked:.1%} was asked" for kept, asked in zip(rows.kept, rows.asked, strict=True)]
-    return Board(rows.assign(note=np.where(differs, holds, ""), **numbers[tasks] / 100), tuple(tasks), source)
-
-
-def _fallbacks(table: pd.DataFrame, tokens: int) -> pd.Series:
-    """A note on runs of PyramidKV in which kvpress gives each layer the same budget, as SnapKV does.
-
-    It does so if the last layer would get fewer slots than the window: kept tokens / beta < window
-    (`get_layer_budget` of kvpress' pyramidkv_press.py).
-    """
-    numbers = table["press_init_command"].astype(str).str.extract(r"window_size=(\d+).*beta=(\d+)").astype(float)
-    least = numbers[0] * numbers[1]
-    falls_back = (table["press_name"] == "pyramidkv") & (tokens * (1 - table["configured_ratio"]) < least)
-    return pd.Series(np.where(falls_back, [f"ran SnapKV: fewer than {slots:,.0f} tokens kept" for slots in least], ""))
+    holds = [f"holds {held:.0%} where {asked:.1%} was asked" for held, asked in zip(rows.kept, rows.asked, strict=True)]
+    note = pd.Series(np.where(differs, holds, ""))
+    if name == SHIPPED:
+        # kvpress' PyramidKV gives each layer the same budget, as SnapKV does, if the last layer would get fewer slots
+        # than the window: kept tokens / beta < window (`get_layer_budget` of its pyramidkv_press.py).
+        settings = table["press_init_command"].astype(str).str.extract(r"window_size=(\d+).*beta=(\d+)").astype(float)
+        least = settings[0] * settings[1]
+        falls_back = (rows["press"] == "pyramidkv") & (FACTS["tokens"] * rows["asked"] < least)
+        note = note.mask(falls_back, pd.Series([f"ran SnapKV: fewer than {slots:,.0f} tokens kept" for slots in least]))
+    source = FACTS["source"] if name == SHIPPED else Path(name).name
+    return Board(rows.assign(note=note, **numbers[tasks] / 100), tuple(tasks), source)
 
 
 def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:
@@ -156,7 +140,7 @@ def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:
 
 def _cells(rows: pd.DataFrame, every: int) -> pd.DataFrame:
     """kvlab's side of `beside_board`; a note where a cell has not `every` task."""
-    presses = [(*parse_spec(spec), press) for spec, press in _facts()["presses"].items()]
+    presses = [(*parse_spec(spec), press) for spec, press in FACTS["presses"].items()]
     lines = []
     by = ["model", "length", "method", "hyper_parameters", "budget", "question_aware"]
     for (model, length, method, options, budget, aware), cell in rows.groupby(by, sort=False):
@@ -266,7 +250,13 @@ def scores_beside_board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
                 colour = pick(HUES[hue], theme)
                 for score in here[here["press"] == press]["score"]:
                     figure.add_vline(x=score, line={"color": colour, "dash": dash, "width": 1.3}, row=1, col=column)
-    _add_legend(figure, bool(cells["note"].any()), theme)
+    # Names of the lines, and of open marks if there are any.
+    empty = {"x": [None], "y": [None], "hoverinfo": "skip", "row": 1, "col": 1}
+    for name, dash in zip(("its random", "its StreamingLLM"), DASHES.values(), strict=True):
+        figure.add_scatter(mode="lines", name=name, line={"color": QUIET[theme], "dash": dash}, **empty)
+    if cells["note"].any():
+        mark = {"symbol": "circle-open", "size": 10, "color": QUIET[theme]}
+        figure.add_scatter(mode="markers", name="ran something else, see the note", marker=mark, **empty)
     measured = cells[~cells["is_board"]]
     x = f"score (ours: {sample_note(measured.assign(prompts=measured['n']))})"
     finish(figure, title="", x=x, y="", theme=theme, height=ROW_PIXELS * len(order) + 190)
@@ -312,16 +302,6 @@ def _add_marks(figure: go.Figure, cells: pd.DataFrame, series: str, mark: dict[s
         row=1,
         col=column,
     )
-
-
-def _add_legend(figure: go.Figure, has_notes: bool, theme: Theme) -> None:
-    """Names of the lines, and of open marks if there are any."""
-    look = {"x": [None], "y": [None], "hoverinfo": "skip", "row": 1, "col": 1}
-    for name, dash in zip(("its random", "its StreamingLLM"), DASHES.values(), strict=True):
-        figure.add_scatter(mode="lines", name=name, line={"color": QUIET[theme], "dash": dash}, **look)
-    if has_notes:
-        mark = {"symbol": "circle-open", "size": 10, "color": QUIET[theme]}
-        figure.add_scatter(mode="markers", name="ran something else, see the note", marker=mark, **look)
 
 
 @public_board.caption

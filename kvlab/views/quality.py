@@ -17,29 +17,34 @@ LEVEL = "level with the best"
 MOST_WITH_SCORES = 8  # tasks; with more, cells show the rank only
 
 
-def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
+def rank_table(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Methods by tasks; each cell shows rank and score, `=` for shared ranks, bold if level with the best.
 
     The colour is the rank's, darkest for the first: scores of tasks have no common scale, nor direction.
 
-    From `kvlab.results.quality_tables.ranks`; a mark's customdata is (task, arm).
+    From `kvlab.results.quality_tables.ranks`; its `attrs` may have the `budget`. A mark's customdata is (task, arm).
     """
     tasks = frame["task"].drop_duplicates().tolist()
     arms = frame["arm"].drop_duplicates().tolist()
     shared = frame.groupby(["task", "rank"])["arm"].transform("size") > 1
     few = len(tasks) <= MOST_WITH_SCORES
-    lines = zip(frame.iterrows(), shared, strict=True)
-    cells = frame.assign(words=[_cell(line, same, few) for (_, line), same in lines])
-    by_cell = cells.set_index(["arm", "task"])
+    written = []
+    hover = []
+    for (_, line), same in zip(frame.iterrows(), shared, strict=True):
+        rank = f"{int(line['rank'])}{'=' if same else ''}"
+        text = f"{rank} · {words.number(line['score'])}" if few else rank
+        written.append(f"<b>{text}</b>" if line["level"] else text)
+        stands = LEVEL if line["level"] else f"behind the best by {line_text(line, 'behind')}"
+        hover.append(f"rank {int(line['rank'])}, score {line_text(line)}, {stands}")
+    by_cell = frame.assign(words=written, hover=hover).set_index(["arm", "task"])
     table = {
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
-        for name, default in (("rank", np.nan), ("words", ""))
+        for name, default in (("rank", np.nan), ("words", ""), ("hover", "not evaluated"))
     }
     x = [words.with_spaces(task) for task in tasks]
     y = [words.arm_text(arm) for arm in arms]
     last = max(2, len(arms))
     ticks = sorted({1, (1 + last) // 2, last})
-    hover = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
         z=-np.asarray(table["rank"], np.float32),
         x=x,
@@ -51,39 +56,26 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
         colorbar=colour_bar("rank", theme)
         | {"tickvals": [-rank for rank in ticks], "ticktext": [str(rank) for rank in ticks]},
-        customdata=hover,
+        customdata=table["hover"],
         hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )
     texts = cell_text(heat, table["words"])
     marks = go.Scatter(
-        x=[words.with_spaces(task) for task in cells["task"]],
-        y=[words.arm_text(arm) for arm in cells["arm"]],
+        x=[words.with_spaces(task) for task in frame["task"]],
+        y=[words.arm_text(arm) for arm in frame["arm"]],
         mode="markers",
         marker={"size": 26, "opacity": 0.0},
-        customdata=cells[["task", "arm"]].to_numpy().tolist(),
+        customdata=frame[["task", "arm"]].to_numpy().tolist(),
         hoverinfo="none",
         showlegend=False,
     )
+    title = f"Ranks at {frame.attrs['budget']}" if "budget" in frame.attrs else "Ranks"
     height = 150 + 46 * len(arms)
     across = f"task (rank{', score' if few else ''}, {sample_note(frame)}; bold: {LEVEL})"
     figure = finish(
         go.Figure([heat, texts, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
     return figure.update_yaxes(range=[len(arms) - 0.5, -0.5], showgrid=False).update_xaxes(showgrid=False)
-
-
-def _cell(line: pd.Series, shared: bool, with_score: bool) -> str:
-    rank = f"{int(line['rank'])}{'=' if shared else ''}"
-    text = f"{rank} · {words.number(line['score'])}" if with_score else rank
-    return f"<b>{text}</b>" if line["level"] else text
-
-
-def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
-    if (arm, task) not in cells.index:
-        return "not evaluated"
-    line = cells.loc[(arm, task)]
-    stands = LEVEL if line["level"] else f"behind the best by {line_text(line, 'behind')}"
-    return f"rank {int(line['rank'])}, score {line_text(line)}, {stands}"
 
 
 def caption_rank_table(frame: pd.DataFrame) -> str:
@@ -178,11 +170,6 @@ def caption_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
 
 
-def paper_models(frame: pd.DataFrame) -> list[str]:
-    """The columns of the paper's models."""
-    return [str(name) for name in frame if name not in OURS]
-
-
 def ours_beside_theirs(
     frame: pd.DataFrame, theme: Theme = "light", title: str = "Measured and published scores"
 ) -> go.Figure:
@@ -190,13 +177,15 @@ def ours_beside_theirs(
 
     `frame` has the columns `OURS` and one per model of the paper, from `kvlab.papers.paper_tables.compare_scores`.
     """
-    theirs = paper_models(frame)[:1]
+    theirs = [str(name) for name in frame if name not in OURS][:1]
     arms = frame["method"].drop_duplicates().tolist()
     styles = run_styles([(arm, arm.split(":")[0]) for arm in arms], theme)
     figure = go.Figure()
     for arm in arms:
         group = frame[frame["method"] == arm]
-        across = [_words(line) for line in group.to_dict("records")]
+        metric = group["metric"].where(group["metric"] != "its own", "")
+        columns = zip(group["dataset"], metric, group["budget"], strict=True)
+        across = [" ".join(filter(None, names)) for names in columns]
         look = {"color": styles[arm].colour, "size": 9}
         figure.add_scatter(
             x=across,
@@ -223,14 +212,9 @@ def ours_beside_theirs(
     return finish(figure, title=title, x=x, y="score", theme=theme, height=460)
 
 
-def _words(line: dict[str, object]) -> str:
-    metric = "" if line["metric"] == "its own" else f" {line['metric']}"
-    return f"{line['dataset']}{metric} {line['budget']}".strip()
-
-
 def caption_ours_beside_theirs(frame: pd.DataFrame) -> str:
     """In how many of the measured cells the paper's value is within our interval."""
-    theirs = paper_models(frame)
+    theirs = [str(name) for name in frame if name not in OURS]
     if not theirs:
         return "The paper prints no numbers to compare with."
     run = frame[frame["ours"].notna()]

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from kvlab.common.intervals import correlation_interval
+from kvlab.trace.reader import Run
 from kvlab.views.base.lines import Line, add_lines, add_points
 from kvlab.views.base.palette import HUES, LOSS, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar, finish, layer_axis
@@ -19,14 +20,6 @@ MAX_STEPS = 384
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
 SEEN: dict[Theme, tuple[float, float]] = {"light": (0.0, 0.72), "dark": (0.35, 1.0)}  # of Viridis on the ground
 TALLEST = 520  # pixels of the axis of layers
-
-
-def regret_map_frame(steps: pd.DataFrame) -> pd.DataFrame:
-    """Mean regret over heads, one row per layer and one column per step (at most `MAX_STEPS`, neighbours averaged)."""
-    table = steps.groupby(["layer", "step"])["regret"].mean().unstack("step")
-    edges = block_edges(0, table.shape[1], MAX_STEPS)
-    values = block_means(table.to_numpy(np.float32).T, edges).T
-    return pd.DataFrame(values, index=table.index, columns=pd.Index(table.columns[edges[:-1]], name="step"))
 
 
 def regret_over_steps_frame(steps: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame:
@@ -74,9 +67,15 @@ def budget_and_regret(steps: pd.DataFrame) -> pd.DataFrame:
     return budgets.merge(means, on=["layer", "head"])
 
 
-regret_by_layer = view("regret_map", title="Regret by layer and step", needs="full", page="attention", by_step=True)(
-    lambda run: regret_map_frame(run.steps)
-)
+@view("regret_map", title="Regret by layer and step", needs="full", page="attention", by_step=True)
+def regret_by_layer(run: Run) -> pd.DataFrame:
+    """Mean regret over heads, one row per layer and one column per step (at most `MAX_STEPS`, neighbours averaged)."""
+    table = run.steps.groupby(["layer", "step"])["regret"].mean().unstack("step")
+    edges = block_edges(0, table.shape[1], MAX_STEPS)
+    values = block_means(table.to_numpy(np.float32).T, edges).T
+    return pd.DataFrame(values, index=table.index, columns=pd.Index(table.columns[edges[:-1]], name="step"))
+
+
 regret_by_step = view("regret", title="Regret at each step", needs="full", page="attention", by_step=True)(
     lambda run: regret_over_steps_frame(run.steps, run.tokens)
 )
@@ -95,7 +94,7 @@ def rank_correlation(first: pd.Series, second: pd.Series) -> float:
 
 @regret_by_layer.figure
 def regret_map(frame: pd.DataFrame, theme: Theme = "light", step: int | None = None) -> go.Figure:
-    """Mean regret by layer (rows) and step (columns), from `regret.regret_map`; a line marks `step`."""
+    """Mean regret by layer (rows) and step (columns), from `regret_by_layer`; a line marks `step`."""
     values = frame.to_numpy(np.float32)
     heat = go.Heatmap(
         z=values,

@@ -49,26 +49,67 @@ def answers_of_batch(runs: Sequence[Run]) -> pd.DataFrame:
     return table
 
 
-@answers_of_batch.figure
-def draw_answers(frame: pd.DataFrame, theme: Theme, budget: str = "") -> go.Figure:
-    return board(at_budget(frames.cells(frame), budget), theme)
-
-
 @answers_of_batch.caption
 def describe_answers(frame: pd.DataFrame, budget: str = "") -> str:
     batch = frames.build_batch([frame])
     return caption_board(replace(batch, cells=at_budget(batch.cells, budget)))
 
 
-def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods by budgets from `views.frames.repeats.cells`; customdata of a mark begins with row and column."""
-    placed, rows, columns = in_grid(cells)
+@answers_of_batch.figure
+def board(frame: pd.DataFrame, theme: Theme = "light", budget: str = "") -> go.Figure:
+    """Methods by budgets (`views.frames.repeats.cells`); customdata of a mark begins with row and column."""
+    placed, rows, columns = in_grid(at_budget(frames.cells(frame), budget))
     fates = _fates(placed, theme)
-    figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
+    # A card behind each cell, tinted by the share of right answers.
+    tint = pick(HUES["blue"], theme)
+    shares = placed["share"].astype(float).fillna(0.0)
+    cards = go.Bar(
+        x=placed["x"],
+        y=[WIDTH] * len(placed),
+        base=placed["y"] - WIDTH / 2,
+        width=placed["span"] - 1 + WIDTH,
+        showlegend=False,
+        marker={
+            "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
+            "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
+        },
+        customdata=[[row.row, row.column, _told(row)] for row in placed.itertuples()],
+        hovertemplate="%{customdata[2]}<extra></extra>",
+        **no_fading(),
+    )
+    figure = go.Figure([cards, *_bars(placed, theme), *fates])
     title = "How often is the answer still right?"
     height = 96 * len(rows)
     lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
-    return figure.update_layout(annotations=_words(placed, len(columns), theme))
+    # Right of n, and if there is room the interval, the live bytes and the two KLs.
+    notes = []
+    for row in placed.itertuples():
+        main = f"<b>{row.right} of {row.n}</b> right" if row.n else "not finished"
+        left = row.x - row.span / 2 + 0.06
+        right = row.x + row.span / 2 - 0.06
+        if row.n > 1 and len(columns) <= ROOMY:
+            main += f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
+        notes.append((left, row.y - 0.33, "left", main, 13))
+        if len(columns) <= ROOMY:
+            size = bytes_text(row, SIZE_LIMIT if len(columns) > row.span else 1000)
+            here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
+            distances = "" if pd.isna(row.mean_kl) else f"KL {here}{number(row.mean_kl, 2)} all"
+            notes.append((right, row.y - 0.33, "right", size, 12))
+            notes.append((left, row.y - 0.11, "left", distances, 12))
+    return figure.update_layout(
+        annotations=[
+            {
+                "x": x,
+                "y": y,
+                "text": text,
+                "xanchor": anchor,
+                "showarrow": False,
+                "font": {"size": size, "color": INK[theme]},
+            }
+            for x, y, anchor, text, size in notes
+            if text
+        ]
+    )
 
 
 def caption_board(batch: Batch) -> str:
@@ -146,26 +187,6 @@ def share_text(line: Any) -> str:
     return f"{get('right')} of {get('n')} ({share} %, {low} to {high} %)"
 
 
-def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
-    """A card behind each cell, tinted by the share of right answers."""
-    tint = pick(HUES["blue"], theme)
-    shares = cells["share"].astype(float).fillna(0.0)
-    return go.Bar(
-        x=cells["x"],
-        y=[WIDTH] * len(cells),
-        base=cells["y"] - WIDTH / 2,
-        width=cells["span"] - 1 + WIDTH,
-        showlegend=False,
-        marker={
-            "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
-            "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
-        },
-        customdata=[[row.row, row.column, _told(row)] for row in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>",
-        **no_fading(),
-    )
-
-
 def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     """In each cell a scale from 0 to 100 %, the interval and the share."""
     known = cells[cells["n"] > 0]
@@ -234,56 +255,21 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     return traces
 
 
-def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
-    """Right of n, and if there is room the live bytes and the two KLs."""
-    words: list[dict[str, Any]] = []
-    for row in cells.itertuples():
-        main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
-        half = row.span / 2 - 0.06
-        left = row.x - half
-        right = row.x + half
-        words.append(_text(left, row.y - 0.33, "left", main, INK[theme], 13))
-        if columns <= ROOMY:
-            size = bytes_text(row, SIZE_LIMIT if columns > row.span else 1000)
-            words.append(_text(right, row.y - 0.33, "right", size, INK[theme], 12))
-            words.append(_text(left, row.y - 0.11, "left", _closeness(row), INK[theme], 12))
-    return [word for word in words if word["text"]]
-
-
-def _interval(row: Any, columns: int) -> str:
-    """The interval after the count, if there is room and more than one prompt."""
-    if row.n < 2 or columns > ROOMY:
-        return ""
-    return f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
-
-
-def _text(x: float, y: float, anchor: str, text: str, colour: str, size: int) -> dict[str, Any]:
-    font = {"size": size, "color": colour}
-    return {"x": x, "y": y, "text": text, "xanchor": anchor, "showarrow": False, "font": font}
-
-
-def _closeness(row: Any) -> str:
-    if pd.isna(row.mean_kl):
-        return ""
-    here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
-    return f"KL {here}{number(row.mean_kl, 2)} all"
-
-
 def _told(row: Any) -> str:
     """Hover text of a cell."""
+    kls = []
+    for name in ("kl_answer", "mean_kl"):
+        value = getattr(row, name)
+        if pd.isna(value):
+            kls.append("not measured")
+        elif row.ended < 2:
+            kls.append(number(value))
+        else:
+            kls.append(range_words(value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), number))
     parts = [
         f"<b>{visible(row.label, 60)}</b>: right {share_text(row)}",
         f"{row.nearly} nearly, {row.wrong} wrong",
-        f"KL on the answer {_mean(row, 'kl_answer')}, on all {_mean(row, 'mean_kl')}, nats per token",
+        f"KL on the answer {kls[0]}, on all {kls[1]}, nats per token",
         f"live bytes {bytes_text(row) or 'not recorded'}",
     ]
     return "<br>".join(parts).replace("·", " ")
-
-
-def _mean(row: Any, name: str) -> str:
-    value = getattr(row, name)
-    if pd.isna(value):
-        return "not measured"
-    if row.ended < 2:
-        return number(value)
-    return range_words(value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), number)

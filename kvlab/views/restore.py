@@ -12,39 +12,43 @@ from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
 from kvlab.views.base.words import join_names, near, token_text, visible
 from kvlab.views.frames.lineage import SINKS
-from kvlab.views.frames.restore import attention_by_series, cheapest, kl_by_series, most_read
+from kvlab.views.frames.restore import LEAST_MASS, cheapest
 
 LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
 BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
 CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
-def result_of(run: Run, result: RestoreResult | None = None) -> RestoreResult:
-    """The result of the search for what restores the run's answer; raises UserError if it was not searched."""
+def searched(run: Run, search: str | None, result: RestoreResult | None) -> tuple[RestoreResult, SearchResult | None]:
+    """The result of searching what restores the run's answer, and the search of this name in it.
+
+    Without such a name, the cheapest that restores the answer, else the first. Raises UserError if it was not searched.
+    """
     found = result or load_result(run.path.parent, run.record.comparison_id, run.record.run_id)
     if found is None:
         raise UserError(
             f"What would restore the answer of {run.record.label} is not searched yet: `kvlab restore "
             f"{run.record.run_id}` does it."
         )
-    return found
-
-
-def search_of(result: RestoreResult, search: str | None) -> SearchResult | None:
-    """The search of this name, else the cheapest that restores the answer, else the first."""
-    named = [found for found in result.found if found.search == search]
-    return next(iter(named), cheapest(result) or next(iter(result.found), None))
+    named = [one for one in found.found if one.search == search]
+    return found, next(iter(named), cheapest(found) or next(iter(found.found), None))
 
 
 @view("restored_kl", title="KL from the full cache along its text", page="why_wrong")
 def restored_kl(run: Run, search: str | None = None, result: RestoreResult | None = None) -> pd.DataFrame:
-    result = result_of(run, result)
-    return kl_by_series(result, search_of(result, search))
+    """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
+    result, found = searched(run, search, result)
+    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.description: found.kl})
+    parts = [
+        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
+        for name, kl in series.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 @restored_kl.figure
 def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """KL from the full cache at every token of its continuation, from `frames.restore.kl_by_series`."""
+    """KL from the full cache at every token of its continuation, from `restored_kl`."""
     figure = go.Figure()
     for (name, part), (hue, dash, symbol) in zip(frame.groupby("series", sort=False), LOOK, strict=False):
         hover = f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats"
@@ -82,11 +86,25 @@ def caption_kl_before_after(frame: pd.DataFrame) -> str:
 
 @view("restored_attention", title="Attention of the answer's queries", page="why_wrong")
 def restored_attention(run: Run, search: str | None = None, result: RestoreResult | None = None) -> pd.DataFrame:
-    """`attention_by_series` with the layer and head that reads the fact; empty where none does."""
-    result = result_of(run, result)
-    table = attention_by_series(result, search_of(result, search), run)
-    if result.reader is None:
-        return table.iloc[:0]
+    """Columns series, token, text, mass (attention of the answer's queries), layer and head (which reads the fact).
+
+    Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
+    Empty where no head reads the fact.
+    """
+    result, found = searched(run, search, result)
+    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
+    series = {"full cache": result.attention_full, "as it ran": result.attention_before}
+    series |= {} if found is None else {found.returned.description: found.attention}
+    texts = [read.get(token, "") for token in result.tokens]
+    parts = [
+        pd.DataFrame({"series": name, "token": result.tokens, "text": texts, "mass": mass})
+        for name, mass in series.items()
+        if mass
+    ]
+    if not parts or result.reader is None:
+        return pd.DataFrame(columns=["series", "token", "text", "mass"])
+    table = pd.concat(parts, ignore_index=True)
+    table = table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
     return table.assign(layer=result.reader[0], head=result.reader[1])
 
 
@@ -116,7 +134,9 @@ def caption_attention_before_after(frame: pd.DataFrame) -> str:
     full = frame[frame["series"] == "full cache"]
     if full.empty or not full["mass"].notna().any() or full["mass"].max() <= 0:
         return "The attention of the answer was not recorded."
-    top = most_read(full)
+    # The token of most attention that is no attention sink; a sink only if no other token has any.
+    apart = full[(full["token"] >= SINKS) & (full["mass"] >= LEAST_MASS)]
+    top = full.loc[(full if apart.empty else apart)["mass"].idxmax()]
     others = frame[(frame["token"] == top["token"]) & (frame["series"] != "full cache")]
     word = f"The full cache looks most at “{token_text(top['text'].strip())}”"
     if top["token"] < SINKS:

@@ -44,35 +44,26 @@ MEASURE_WORDS = {
 }  # fmt: skip
 
 
-def over_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row per step: masses and errors averaged over the layers and KV heads of `steps`, counts summed."""
-    groups = steps.groupby("step")
+def over_steps(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
+    """One row per step: masses and errors averaged over a layer and head, or over all, counts summed."""
+    groups = run.select("steps", layer, head).groupby("step")
     return groups[[*MASS_COLUMNS, *ERROR_COLUMNS]].mean().join(groups[list(COUNT_COLUMNS)].sum()).reset_index()
 
 
-def by_head(steps: pd.DataFrame) -> pd.DataFrame:
+mass = view("mass", title="Attention with nothing dropped, by fate of the token", needs="full", page="attention")(
+    over_steps
+)
+sag_by_step = view("sag", title="Attention sag", needs="full", page="attention")(over_steps)
+errors = view("output_error", title="Error of the attention output", needs="full", page="attention")(over_steps)
+guards = view("guard", title="Guard activations", needs="full", page="attention")(over_steps)
+
+
+@view("loss_by_head", title="Loss by head", needs="full", page="attention")
+def loss_by_head(run: Run) -> pd.DataFrame:
     """One row per layer and KV head: masses and errors averaged over steps, counts summed, largest votes."""
-    groups = steps.groupby(["layer", "head"])
+    groups = run.steps.groupby(["layer", "head"])
     table = groups[[*MASS_COLUMNS, *ERROR_COLUMNS]].mean().join(groups[list(COUNT_COLUMNS)].sum())
     return table.join(groups["max_votes"].max()).reset_index()
-
-
-def over_steps_of(run: Run, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
-    """As `over_steps`, of a layer and head or of all."""
-    return over_steps(run.select("steps", layer, head))
-
-
-mass = view("mass", title="Attention with nothing dropped, by fate of the token", needs="full", page="attention")(
-    over_steps_of
-)
-sag_by_step = view("sag", title="Attention sag", needs="full", page="attention")(over_steps_of)
-errors = view("output_error", title="Error of the attention output", needs="full", page="attention")(over_steps_of)
-guards = view("guard", title="Guard activations", needs="full", page="attention")(over_steps_of)
-
-
-loss_by_head = view("loss_by_head", title="Loss by head", needs="full", page="attention")(
-    lambda run: by_head(run.steps)
-)
 
 
 def has_shadow(steps: pd.DataFrame) -> bool:

@@ -50,7 +50,6 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
                 hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>",
                 **cell,
             )
-    _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
     finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows + legend_room(figure))
     figure.update_xaxes(tickformat=".3~p", rangemode="tozero")
@@ -102,7 +101,6 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
                     f"{words.with_spaces(task)}, {words.with_spaces(option)} %{{customdata}}: %{{text}}<extra></extra>"
                 )
                 figure.add_scatter(**line, **cell)
-    _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
     height = 130 + 240 * rows + legend_room(figure)
     finish(figure, title=title or f"Score by {words.with_spaces(option)}", x="", y="", theme=theme, height=height)
@@ -143,8 +141,14 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     frame = frame.assign(row=words.row_names)
     order = frame["row"].drop_duplicates().tolist()
     tasks = frame["task"].drop_duplicates().tolist()
-    names = ("score", "score_low", "score_high", "difference")
-    score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
+    # Each column as a table of rows by tasks, all NaN if nothing of it is known.
+    tables = {}
+    for name in ("score", "score_low", "score_high", "difference", "prompts"):
+        tables[name] = pd.DataFrame(np.nan, order, tasks)
+        if frame[name].notna().any():
+            wide = frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False)
+            tables[name] = wide.reindex(order)[tasks]
+    score, low, high, gap, prompts = tables.values()
     bounds = np.stack([table.to_numpy(float) for table in (score, low, high)], axis=-1)
     labels = [["" if np.isnan(cell[0]) else range_words(*cell) for cell in row] for row in bounds]
     # Every scored cell needs a number for its colour; without the full cache it is 0.
@@ -161,7 +165,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
         colorscale=DIVERGING[theme],
         text=labels,
         colorbar=colour_bar("difference to the full cache", theme),
-        customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
+        customdata=prompts.to_numpy(),
         hovertemplate="%{y}, %{x}: %{text}, n = %{customdata}<br>difference to the full cache %{z:.3f}<extra></extra>",
     )
     narrow = len(tasks) > MOST_ON_ONE_LINE
@@ -241,20 +245,10 @@ def _panels(titles: list[str], columns: int) -> go.Figure:
 
 
 def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """The axis of scores, and each name once in the legend."""
+    names = [trace.name for trace in figure.data]
+    for place, trace in enumerate(figure.data):
+        trace.showlegend = trace.name not in names[:place]
     figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({sample_note(frame)})", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
-
-
-def _show_each_name_once(figure: go.Figure) -> None:
-    named: set[str] = set()
-    for trace in figure.data:
-        trace.showlegend = trace.name not in named
-        named.add(trace.name)
-
-
-def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:
-    """One column of the frame as a rows x tasks table; all NaN if nothing is known."""
-    if not frame[name].notna().any():
-        return pd.DataFrame(np.nan, rows, tasks)
-    return frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(rows)[tasks]

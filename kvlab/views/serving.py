@@ -39,14 +39,31 @@ used_pages = view("pages", title="Pages that stay", needs="full", page="cost")(
 
 @view("freed_pages", title="Memory that pages free", needs="full", page="cost")
 def freed_pages(runs: Sequence[Run], size: int = 16) -> pd.DataFrame:
-    return run_pages.freed_by_run([run_pages.run_servability(run, open_wall(run)) for run in runs], size)
+    """One row per run: shares of the prompt's slots that the method gives up, and that pages of `size` tokens free.
+
+    `why` is the reason for the `level` of what an engine must hold.
+    """
+    rows = [run_pages.run_servability(run, open_wall(run)) for run in runs]
+    return pd.DataFrame(
+        {
+            "label": f"{row.title} · level {row.level}",
+            "method": row.method,
+            "level": row.level,
+            "why": row.held.why,
+            "page": size,
+            "dropped": 1 - row.kept,
+            "layer": row.freed[size].layer,
+            "model": row.freed[size].model,
+        }
+        for row in rows
+    )
 
 
 @freed_pages.figure
 def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Shares of the prompt's slots given up, by dropping or merging, and really freed, three bars a run.
 
-    From `run_pages.freed_by_run`.
+    From `freed_pages`.
     """
     figure = go.Figure()
     for column, name, hue, pattern in BARS:
@@ -141,7 +158,7 @@ def caption_pages_map(frame: pd.DataFrame) -> str:
 
 
 def verdict(frame: pd.DataFrame, label: str) -> str:
-    """What pages free of what a run gives up, and the run of the comparison that frees most; from `freed_by_run`."""
+    """What pages free of what a run gives up, and the run of the comparison that frees most; from `freed_pages`."""
     names = frame["label"].str.partition(" · ")[0]  # without the level
     here = frame[names == label].iloc[0]
     text = (

@@ -27,27 +27,27 @@ from kvlab.views.frames.head_states import recorded_layers
 from kvlab.views.frames.lineage import Lineage, head_history, keep_by_run
 
 
-def spans(anchor: np.ndarray) -> pd.DataFrame:
-    """Sets of more than one token, from `consecutive_sets`: columns start, stop, size."""
-    starts = np.flatnonzero(np.diff(anchor, prepend=-1))
-    stops = np.append(starts[1:], len(anchor))
-    table = pd.DataFrame({"start": starts, "stop": stops, "size": stops - starts})
-    return table[table["size"] > 1].reset_index(drop=True)
-
-
 def as_outlines(anchor: np.ndarray, window: tuple[int, int], smallest: int = 1) -> pd.DataFrame:
-    """Sets that overlap the window, as squares on the diagonal, with the columns of `outlines`.
+    """Sets of more than one token (`consecutive_sets`) as squares on the diagonal, with the columns of `outlines`.
 
-    Only sets over at least `smallest` tokens (one map cell), the largest first.
+    Only sets that overlap the window and are over at least `smallest` tokens (one map cell), the largest first.
     """
-    sets = spans(anchor)
-    meets = (sets["stop"] > window[0]) & (sets["start"] < window[1]) & (sets["size"] >= smallest)
-    shown = sets[meets].sort_values("size", ascending=False, kind="stable")
-    table = shown.assign(
-        slot=shown["stop"] - 1, pivot_start=shown["start"], pivot_stop=shown["stop"], reach=shown["size"]
+    start = np.flatnonzero(np.diff(anchor, prepend=-1))
+    stop = np.append(start[1:], len(anchor))
+    size = stop - start
+    table = pd.DataFrame(
+        {
+            "slot": stop - 1,
+            "start": start,
+            "stop": stop,
+            "pivot_start": start,
+            "pivot_stop": stop,
+            "votes": size,
+            "reach": size,
+        }
     )
-    names = ["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"]
-    return table.rename(columns={"size": "votes"})[names].reset_index(drop=True)
+    meets = (stop > window[0]) & (start < window[1]) & (size > 1) & (size >= smallest)
+    return table[meets].sort_values("votes", ascending=False, kind="stable").reset_index(drop=True)
 
 
 def merge_sets(lineage: Lineage, step: int) -> pd.DataFrame:
@@ -65,7 +65,13 @@ def outlines(sets: pd.DataFrame, window: tuple[int, int], smallest: int = 1) -> 
     Columns: slot, start, stop (the run), pivot_start, pivot_stop, votes, reach (tokens spanned); the pivot's own run is
     a square on the diagonal. Only those that overlap `window` and span `smallest` tokens (a cell), most votes first.
     """
-    runs = _runs(sets)
+    position, slot, votes = (sets[name].to_numpy(np.int64) for name in ("position", "slot", "votes"))
+    breaks = np.flatnonzero((np.diff(position) != 1) | (np.diff(slot) != 0)) + 1
+    first = np.concatenate([np.zeros(min(1, len(sets)), np.int64), breaks])
+    last = np.concatenate([breaks, np.full(min(1, len(sets)), len(sets))]) - 1
+    runs = pd.DataFrame(
+        {"slot": slot[first], "start": position[first], "stop": position[last] + 1, "votes": votes[first]}
+    )
     home = runs[(runs["start"] <= runs["slot"]) & (runs["slot"] < runs["stop"])].set_index("slot")
     table = runs.assign(
         pivot_start=runs["slot"].map(home["start"]).fillna(runs["slot"]).astype(int),
@@ -80,16 +86,6 @@ def outlines(sets: pd.DataFrame, window: tuple[int, int], smallest: int = 1) -> 
     return shown.sort_values("votes", ascending=False, kind="stable").reset_index(drop=True)
 
 
-def _runs(sets: pd.DataFrame) -> pd.DataFrame:
-    position, slot, votes = (sets[name].to_numpy(np.int64) for name in ("position", "slot", "votes"))
-    breaks = np.flatnonzero((np.diff(position) != 1) | (np.diff(slot) != 0)) + 1
-    first = np.concatenate([np.zeros(min(1, len(sets)), np.int64), breaks])
-    last = np.concatenate([breaks, np.full(min(1, len(sets)), len(sets))]) - 1
-    return pd.DataFrame(
-        {"slot": slot[first], "start": position[first], "stop": position[last] + 1, "votes": votes[first]}
-    )
-
-
 BAND = 16  # offsets compared for all tokens at once; longer sets are followed one by one
 CHUNK = 64
 
@@ -101,11 +97,30 @@ def consecutive_sets(unit: np.ndarray, threshold: float) -> np.ndarray:
     anchor is above `threshold`; the first that fails becomes the next anchor.
     """
     units = unit.astype(np.float32)
-    reach = _reach_in_band(units, threshold).tolist()
+    # How many of the `BAND` tokens before each token would join its set if it were an anchor.
+    reach = np.zeros(len(units), np.int64)
+    growing = np.arange(1, len(units))
+    for offset in range(1, BAND + 1):
+        growing = growing[growing >= offset]
+        cosine = np.einsum("td,td->t", units[growing], units[growing - offset])
+        growing = growing[cosine > threshold]
+        reach[growing] = offset
     anchor = np.arange(len(units))
     place = len(units) - 1
     while place >= 0:
-        length = reach[place] if reach[place] < BAND else _reach(units, place, threshold)
+        length = int(reach[place])
+        if length == BAND:
+            # A set that fills the band is followed further, by growing chunks.
+            length = 0
+            size = CHUNK
+            while length < place:
+                start = max(0, place - length - size)
+                unlike = np.flatnonzero(units[start : place - length] @ units[place] <= threshold)
+                if len(unlike):
+                    length = place - (start + int(unlike[-1])) - 1
+                    break
+                length = place - start
+                size = 2 * size
         anchor[place - length : place + 1] = place
         place -= length + 1
     return anchor
@@ -114,32 +129,6 @@ def consecutive_sets(unit: np.ndarray, threshold: float) -> np.ndarray:
 def set_count(anchor: np.ndarray) -> int:
     """Number of sets, i.e. slots left after merging."""
     return int((anchor == np.arange(len(anchor))).sum())
-
-
-def _reach_in_band(units: np.ndarray, threshold: float) -> np.ndarray:
-    """How many of the `BAND` tokens before each token would join its set if it were an anchor."""
-    reach = np.zeros(len(units), np.int64)
-    growing = np.arange(1, len(units))
-    for offset in range(1, BAND + 1):
-        growing = growing[growing >= offset]
-        cosine = np.einsum("td,td->t", units[growing], units[growing - offset])
-        growing = growing[cosine > threshold]
-        reach[growing] = offset
-    return reach
-
-
-def _reach(units: np.ndarray, place: int, threshold: float) -> int:
-    """How many tokens before `place` join its set, by growing chunks."""
-    length = 0
-    size = CHUNK
-    while length < place:
-        start = max(0, place - length - size)
-        unlike = np.flatnonzero(units[start : place - length] @ units[place] <= threshold)
-        if len(unlike):
-            return place - (start + int(unlike[-1])) - 1
-        length = place - start
-        size = 2 * size
-    return length
 
 
 Mode = Literal["mean", "max", "raw"]
@@ -224,26 +213,18 @@ def diagonal_band(unit: np.ndarray, offsets: int = 256, blocks: int = 512) -> pd
     rows = np.arange(1, reach + 1)
     before = np.zeros((reach, unit.shape[1]), np.float32)  # zero padding
     units = np.concatenate([before, as_float32(unit)])
-    sums = np.stack([_diagonal_sums(units, start, stop, reach) for start, stop in pairwise(edges)], axis=1)
+    sums = np.zeros((reach, len(edges) - 1), np.float32)
+    for block, (start, stop) in enumerate(pairwise(edges)):
+        # One matrix product computes twice the pairs needed and is still four times as fast as vector products.
+        for first in range(start, stop, ROWS_AT_ONCE):
+            last = min(first + ROWS_AT_ONCE, stop)
+            pairs = units[first + reach : last + reach] @ units[first : last + reach].T
+            down, right = pairs.strides
+            # Row t from its own diagonal's left end: column k is the token `reach` - k before it.
+            sums[:, block] += as_strided(pairs, (last - first, reach), (down + right, right)).sum(0)[::-1]
     count = edges[1:] - np.maximum(edges[:-1], rows[:, None])
     band = np.where(count > 0, sums / np.maximum(count, 1), np.nan).astype(np.float32)
     return pd.DataFrame(band, index=pd.Index(rows, name="offset"), columns=pd.Index(edges[:-1], name="position"))
-
-
-def _diagonal_sums(units: np.ndarray, start: int, stop: int, reach: int) -> np.ndarray:
-    """(reach,) cosines of the tokens from `start` to `stop` with the one 1, 2, ... before each, summed over the tokens.
-
-    `units` begins `reach` rows before the text. One matrix product computes twice the pairs needed and is still four
-    times as fast as vector products.
-    """
-    found = np.zeros(reach, np.float32)
-    for first in range(start, stop, ROWS_AT_ONCE):
-        last = min(first + ROWS_AT_ONCE, stop)
-        pairs = units[first + reach : last + reach] @ units[first : last + reach].T
-        down, right = pairs.strides
-        # Row t from its own diagonal's left end: column k is the token `reach` - k before it.
-        found += as_strided(pairs, (last - first, reach), (down + right, right)).sum(0)[::-1]
-    return found
 
 
 def neighbour_profile(unit: np.ndarray, token: int, reach: int = 128) -> pd.DataFrame:
@@ -328,13 +309,6 @@ def similarity_map(
     return figure.update_xaxes(tickangle=-40, constraintoward="left", **square, **token_ticks(columns))
 
 
-def caption_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
-    """How much alike two tokens are on average; `sets` of `every` merge sets in the window are outlined."""
-    outlined = shown_of(sets, every, "merge set", "the largest; zoom in to see smaller ones")
-    text = f"On average, two tokens here are {alike(float(np.nanmean(frame.to_numpy(float))))}."
-    return f"{text}{outlined.replace('Showing', 'Outlined:')}"
-
-
 @view("similarity", title="Similarity of a head", needs="full", page="attention")
 def similarity_of_head(run: Run, layer: int, head: int, what: str = "keys") -> pd.DataFrame:
     unit = unit_vectors(run, what, layer, head)
@@ -354,8 +328,11 @@ def draw_similarity_of_head(
 
 
 @similarity_of_head.caption
-def describe_similarity_of_head(frame: pd.DataFrame) -> str:
-    return caption_similarity_map(frame)
+def caption_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
+    """How much alike two tokens are on average; `sets` of `every` merge sets in the window are outlined."""
+    outlined = shown_of(sets, every, "merge set", "the largest; zoom in to see smaller ones")
+    text = f"On average, two tokens here are {alike(float(np.nanmean(frame.to_numpy(float))))}."
+    return f"{text}{outlined.replace('Showing', 'Outlined:')}"
 
 
 @view("similarity_band", title="Neighbours along the text", needs="full", page="attention")
@@ -364,15 +341,11 @@ def band_of_head(run: Run, layer: int, head: int, what: str = "keys") -> pd.Data
 
 
 @band_of_head.figure
-def draw_band_of_head(
+def similarity_band(
     frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int, what: str = "keys"
 ) -> go.Figure:
-    return similarity_band(frame, head_history(run, layer, head)[2], theme, what)
-
-
-def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", what: str = "keys") -> go.Figure:
     """Cosine of each token with earlier ones by distance, from `diagonal_band`."""
-    labels = token_labels(frame.columns, texts)
+    labels = token_labels(frame.columns, head_history(run, layer, head)[2])
     heat = go.Heatmap(
         z=frame.to_numpy(np.float32),
         x=labels,
@@ -401,20 +374,6 @@ def _neighbours(close: float, far: float) -> str:
 def caption_similarity_band(frame: pd.DataFrame) -> str:
     """Whether neighbours are more alike."""
     return _neighbours(float(np.nanmean(frame.iloc[:1])), float(np.nanmean(frame.iloc[len(frame) // 2 :])))
-
-
-def layers_to_show(layers: Sequence[int], *also: int) -> list[int]:
-    """The layers shown in a wall: all, or `MOST_LAYERS` evenly spread plus those in `also`."""
-    if len(layers) <= MOST_LAYERS:
-        return sorted(layers)
-    places = np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)
-    return sorted({sorted(layers)[place] for place in places} | set(also) & set(layers))
-
-
-def extreme_layers(frame: pd.DataFrame) -> tuple[int, int]:
-    """The layers of the most and the least similar head."""
-    mean = frame["mean"].fillna(0)
-    return int(frame.loc[mean.idxmax(), "layer"]), int(frame.loc[mean.idxmin(), "layer"])
 
 
 @keep_by_run(2)
@@ -462,9 +421,16 @@ def describe_similarity_of_heads(frame: pd.DataFrame, focus: Place | None = None
 
 
 def drawn_layers(frame: pd.DataFrame, focus: Place | None) -> list[int]:
-    """The layers whose maps are drawn: spread evenly, with those most and least alike and that of `focus`."""
-    also = extreme_layers(frame) if focus is None else (focus[0], *extreme_layers(frame))
-    return layers_to_show(frame["layer"].unique().tolist(), *also)
+    """The layers whose maps are drawn: all, or `MOST_LAYERS` spread evenly, with those of the heads most and least
+    alike and that of `focus`."""
+    layers = sorted(frame["layer"].unique().tolist())
+    if len(layers) <= MOST_LAYERS:
+        return layers
+    places = np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)
+    mean = frame["mean"].fillna(0)
+    also = {int(frame.loc[row, "layer"]) for row in (mean.idxmax(), mean.idxmin())}
+    also |= set() if focus is None else {focus[0]} & set(layers)
+    return sorted({layers[place] for place in places} | also)
 
 
 def similarity_wall(
@@ -503,17 +469,14 @@ def similarity_wall(
     finish(figure, title=title, x="layer", y="KV head", theme=theme, height=height, legend=False)
     figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": layers, "y": heads}})
     # Maps stay square at any page width.
-    figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5], constrain="domain", constraintoward="left")
-    figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])
-    figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
+    look = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    figure.update_xaxes(tickvals=list(range(len(layers))), ticktext=layers, range=[-0.5, len(layers) - 0.5], **look)
+    figure.update_yaxes(tickvals=list(range(len(heads))), ticktext=heads, range=[len(heads) - 0.5, -0.5], **look)
+    figure.update_xaxes(constraintoward="left").update_yaxes(scaleanchor="x", constraintoward="top")
     between = "".join(f"M{place - 0.5},-0.5V{len(heads) - 0.5}" for place in range(1, len(layers)))
     between += "".join(f"M-0.5,{place - 0.5}H{len(layers) - 0.5}" for place in range(1, len(heads)))
     figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})
     return outline(figure, layers, heads, focus, theme)
-
-
-def _ranks(numbers: list[int]) -> dict[str, object]:
-    return {"tickvals": list(range(len(numbers))), "ticktext": numbers, "showgrid": False, "zeroline": False}
 
 
 def caption_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = None, every: int = 0) -> str:

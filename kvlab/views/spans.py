@@ -78,6 +78,11 @@ def spans(
     )
 
 
+spans_by_budget = view("spans_by_budget", title="What is kept of each part, by budget", needs="full", page="cache")(
+    spans.read
+)
+
+
 @spans.figure
 def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     """Spans (down) by runs (across): the share kept whole, the strip of fates under it, and the answers below.
@@ -85,18 +90,27 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     customdata of every cell begins with run id and first token of the span.
     """
     cells, columns, rows = _in_grid(frame)
-    figure = go.Figure([_grounds(cells, theme), *_strips(cells, theme)])
+    # Each card has the colour of the share kept whole.
+    card = {"color": _colours(cells, theme), "line": {"width": 0}}
+    data = [[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()]
+    figure = go.Figure([_cards(cells, card, data, "%{customdata[2]}"), *_strips(cells, theme)])
     answers = _answer_rows(cells, len(rows))
     if len(answers):
-        figure.add_trace(_answer_grounds(answers, theme))
+        colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
+        card = {
+            "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
+            "line": {"color": colours, "width": 1.5},
+        }
+        data = answers[["name", "words"]].to_numpy().tolist()
+        figure.add_trace(_cards(answers, card, data, "%{customdata[0]}: %{customdata[1]}"))
     if cells["first_dead"].any():
-        look = {
+        mark = {
             "symbol": "square-open",
             "size": 12,
             "color": palette.pick(palette.HUES["red"], theme),
             "line": {"width": 2.5},
         }
-        figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=DEAD_LABEL, hoverinfo="skip")
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=mark, name=DEAD_LABEL, hoverinfo="skip")
     last = float(answers["y"].max()) if len(answers) else len(rows) - 1.0
     moment = moment_of(frame)
     height = round(ROW * (last + 1)) + 190
@@ -112,7 +126,7 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     figure.update_xaxes(
         side="top",
         tickvals=columns["x"].tolist(),
-        ticktext=_column_names(columns),
+        ticktext=columns["name"].tolist(),
         tickangle=0,
         range=[-0.55, columns["x"].max() + 0.55],
         **look,
@@ -136,6 +150,7 @@ def draw_spans(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure:
     return figure
 
 
+@spans_by_budget.caption
 @spans.caption
 def describe_spans(frame: pd.DataFrame) -> str:
     compressed = frame[frame["method"] != "full"]
@@ -159,20 +174,12 @@ def moment_of(frame: pd.DataFrame) -> str:
 
 
 def _in_grid(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """The cells with x and y; one line per run with its x; one line per span."""
+    """The cells with x and y; one line per run with its x and name (budget, under the method's); one line per span."""
     columns = frame.drop_duplicates("run_id").reset_index(drop=True)
     places = [0.0]
     for before, here in pairwise(columns["row"]):
         places.append(places[-1] + 1 + (GAP if before != here else 0))
-    columns = columns.assign(x=places)
-    rows = frame.drop_duplicates("span").reset_index(drop=True)
-    x = dict(zip(columns["run_id"], places, strict=True))
-    y = {name: at for at, name in enumerate(rows["span"])}
-    return frame.assign(x=frame["run_id"].map(x), y=frame["span"].map(y)), columns, rows
-
-
-def _column_names(columns: pd.DataFrame) -> list[str]:
-    """Budgets, with the method above the first of its own."""
+    # Budgets, with the method above the first of its own.
     firsts = ~columns["row"].duplicated()
     alone = columns.groupby("row")["run_id"].transform("size") == 1
     names = []
@@ -182,20 +189,24 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
         # In smaller letters a long name fits its column whole.
         long = f"<span style='font-size:10px'>{long}</span>" if single and len(line.row) > 12 else long
         names.append(f"<b>{long if first else ' '}</b><br>{budget}")
-    return names
+    columns = columns.assign(x=places, name=names)
+    rows = frame.drop_duplicates("span").reset_index(drop=True)
+    x = dict(zip(columns["run_id"], places, strict=True))
+    y = {name: at for at, name in enumerate(rows["span"])}
+    return frame.assign(x=frame["run_id"].map(x), y=frame["span"].map(y)), columns, rows
 
 
-def _grounds(cells: pd.DataFrame, theme: palette.Theme) -> go.Bar:
-    """A clickable card behind each cell, in the colour of the share kept whole."""
+def _cards(cells: pd.DataFrame, look: dict[str, Any], customdata: list[list[Any]], hover: str) -> go.Bar:
+    """A clickable card behind each cell."""
     return go.Bar(
         x=cells["x"],
         y=[HEIGHT] * len(cells),
         base=cells["y"] - HEIGHT / 2,
         width=WIDTH,
         showlegend=False,
-        marker={"color": _colours(cells, theme), "line": {"width": 0}},
-        customdata=[[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>",
+        marker=look,
+        customdata=customdata,
+        hovertemplate=f"{hover}<extra></extra>",
         **no_fading(),
     )
 
@@ -245,24 +256,6 @@ def _answer_rows(cells: pd.DataFrame, below: int) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["name", "x", "y", "kind", "words"])
 
 
-def _answer_grounds(answers: pd.DataFrame, theme: palette.Theme) -> go.Bar:
-    colours = [palette.pick(palette.HUES[palette.VERDICTS[kind][1]], theme) for kind in answers["kind"]]
-    return go.Bar(
-        x=answers["x"],
-        y=[HEIGHT] * len(answers),
-        base=answers["y"] - HEIGHT / 2,
-        width=WIDTH,
-        showlegend=False,
-        marker={
-            "color": [palette.mix(colour, palette.SURFACES[theme], 0.86) for colour in colours],
-            "line": {"color": colours, "width": 1.5},
-        },
-        customdata=answers[["name", "words"]].to_numpy(),
-        hovertemplate="%{customdata[0]}: %{customdata[1]}<extra></extra>",
-        **no_fading(),
-    )
-
-
 def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: palette.Theme) -> list[dict[str, Any]]:
     """The share kept whole in each cell with the mark of its rule, and the words of the answers, where they fit."""
     pixels = PAGE_PIXELS / columns
@@ -272,7 +265,10 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: pa
     written = []
     for cell, colour in zip(cells.itertuples(), _colours(cells, theme), strict=True):
         mark = "" if pd.isna(cell.obeyed) else " ✓" if cell.obeyed else " ✗"
-        text = f"{_short(cell.kept)}{unit if pixels >= 1.5 * ROOMY or not mark else ''}{mark}"
+        # With a decimal under 10, so that one sees which cells are under 5.
+        digits = 0 if cell.kept == 0 or cell.kept >= 0.0995 else 1
+        share = "<0.1" if 0 < cell.kept < 0.0005 else f"{100 * cell.kept:.{digits}f}"
+        text = f"{share}{unit if pixels >= 1.5 * ROOMY or not mark else ''}{mark}"
         ground = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
         written.append((cell.x, cell.y - 0.13, text, ink_on(ground)))
     for line in answers.itertuples():
@@ -283,13 +279,6 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: pa
         {"x": x, "y": y, "text": text, "showarrow": False, "font": {"size": 12, "color": colour}}
         for x, y, text, colour in written
     ]
-
-
-def _short(share: float) -> str:
-    """A percentage without its unit; with a decimal under 10, so that one sees which cells are under 5."""
-    if 0 < share < 0.0005:
-        return "<0.1"
-    return f"{100 * share:.0f}" if share == 0 or share >= 0.0995 else f"{100 * share:.1f}"
 
 
 def _outlines(cells: pd.DataFrame, theme: palette.Theme) -> list[dict[str, Any]]:
@@ -334,11 +323,6 @@ def cell_words(cell: Any) -> str:
     parts += [f"the answer is {cell.verdict}"] if cell.verdict else []
     parts += [] if pd.isna(cell.obeyed) else [f"the rule is {WORDS[bool(cell.obeyed)]}"]
     return "<br>".join(parts)
-
-
-spans_by_budget = view("spans_by_budget", title="What is kept of each part, by budget", needs="full", page="cache")(
-    spans.read
-)
 
 
 @spans_by_budget.figure
@@ -400,9 +384,6 @@ def draw_spans_by_budget(frame: pd.DataFrame, theme: palette.Theme) -> go.Figure
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     figure.update_layout(clickmode="event+select", dragmode=False, margin_t=104)
     return figure.update_layout(legend_y=1 + 36 / (PANEL * down))
-
-
-spans_by_budget.caption(describe_spans)
 
 
 def shares_of_spans(wall: Wall, spans: Sequence[Span], step: int) -> pd.DataFrame:
@@ -468,10 +449,8 @@ def why_unknown(run: Run, first: Run) -> str:
         return f"was recorded at level {record.level}, without events"
     if any(problem.startswith(("events", "tokens", "steps")) for problem in run.problems):
         return "lost a part of what it recorded"
-    if run is not first and not np.array_equal(_prompt_ids(run), _prompt_ids(first)):
-        return "has read other tokens"
+    if run is not first:
+        ids = (one.tokens.loc[one.tokens["phase"] == "prompt", "id"].to_numpy() for one in (run, first))
+        if not np.array_equal(*ids):
+            return "has read other tokens"
     return ""
-
-
-def _prompt_ids(run: Run) -> np.ndarray:
-    return run.tokens.loc[run.tokens["phase"] == "prompt", "id"].to_numpy()

@@ -22,12 +22,6 @@ def doubt_of(line: Any, unit: str) -> str:
     return "busy machine" if pd.notna(line.spread) and line.spread > SCATTERED * line.value else ""
 
 
-def drop_doubtful(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
-    """The rows without a doubt."""
-    sure = [not doubt_of(line, unit) for line in frame.itertuples(index=False)]
-    return frame[np.array(sure, bool)]
-
-
 DEVICE_BOUND = "device bound"
 ROOM_FOR_RATIO = 1.5  # of the longest bar
 PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
@@ -46,10 +40,10 @@ def measured(
     figure = go.Figure()
     colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
     labels = [_ratio(line, unit) for line in frame.itertuples(index=False)]
-    hover = [
-        f"{line.status}, {line.note}" if pd.isna(line.value) else f"{_amount(line.value, unit)}, {ratio}"
-        for line, ratio in zip(frame.itertuples(index=False), labels, strict=True)
-    ]
+    hover = []
+    for line, ratio in zip(frame.itertuples(index=False), labels, strict=True):
+        amount = words.byte_size(line.value) if unit == "bytes" else f"{words.number(line.value)} {unit}"
+        hover.append(f"{line.status}, {line.note}" if pd.isna(line.value) else f"{amount}, {ratio}")
     hatched = ["/" if doubt_of(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
         y=frame["label"],
@@ -58,7 +52,13 @@ def measured(
         name="measured",
         showlegend=False,
         marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
-        error_x=_spread(frame["spread"] / factor, theme),
+        error_x={
+            "type": "data",
+            "array": frame["spread"].fillna(0) / factor / 2,
+            "thickness": 1.2,
+            "width": 4,
+            "color": INK[theme],
+        },
         customdata=hover,
         hovertemplate="%{y}: %{customdata}<extra></extra>",
     )
@@ -97,7 +97,8 @@ def measured(
 def caption_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best compressed cache, and whether it is better than the full one."""
     ran = frame[~frame["method"].str.startswith("full")].dropna(subset=["value", "ratio"])
-    ratios = drop_doubtful(ran, unit).set_index("label")["ratio"]
+    sure = [not doubt_of(line, unit) for line in ran.itertuples(index=False)]
+    ratios = ran[np.array(sure, bool)].set_index("label")["ratio"]
     if ratios.empty:
         return "Nothing here can be compared with the full cache."
     best = float(ratios.max() if more_is_better else ratios.min())
@@ -106,11 +107,6 @@ def caption_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound
     better, worse = ("better", "worse") if more_is_better else ("worse", "better")
     how = words.comparison_words(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
     return f"Best of the compressed caches: {names}, {how} the full cache."
-
-
-def _spread(spread: pd.Series, theme: Theme) -> dict[str, object]:
-    """Error bars over the range of the readings."""
-    return {"type": "data", "array": spread.fillna(0) / 2, "thickness": 1.2, "width": 4, "color": INK[theme]}
 
 
 def _ratio(line: Any, unit: str) -> str:
@@ -127,16 +123,9 @@ def _ratio(line: Any, unit: str) -> str:
         else ""
     )
     limit = "" if pd.isna(line.limit) or line.is_full else f", at most {words.number(line.limit)} by bytes"
-    return f"{words.number(line.ratio)} x {_reference(line) or 'full'}{ratio_to_kvlab}{limit}"
-
-
-def _reference(line: Any) -> str:
-    """The full cache used for the ratio, such as `transformers sdpa`; "" if unnamed."""
-    return str(line.reference).removeprefix("full").removeprefix(": ")
-
-
-def _amount(value: float, unit: str) -> str:
-    return words.byte_size(value) if unit == "bytes" else f"{words.number(value)} {unit}"
+    # The full cache used for the ratio, such as `transformers sdpa`, if it has a name.
+    reference = str(line.reference).removeprefix("full").removeprefix(": ")
+    return f"{words.number(line.ratio)} x {reference or 'full'}{ratio_to_kvlab}{limit}"
 
 
 def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -150,7 +139,32 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     for row, (measure, title) in enumerate(PANELS, start=1):
         scale = factor if measure == "bytes" else 1.0
         for (name, method), group in frame[frame["measure"] == measure].groupby(["name", "method"], sort=False):
-            _line(figure, group.sort_values("context"), str(name), str(method), scale, theme, row)
+            group = group.sort_values("context")
+            style = method_style(str(method), theme)
+            failed = group["status"] == "oom"
+            shared = {"showlegend": row == 1, "row": row, "col": 1}
+            figure.add_scatter(
+                x=group["context"],
+                y=group["value"].where(~failed) / scale,
+                name=name,
+                legendgroup=name,
+                mode="lines+markers",
+                line={"color": style.colour, "dash": style.dash, "width": 1.8},
+                marker={"symbol": style.marker, "size": 8},
+                error_y={"type": "data", "array": group["spread"].fillna(0) / 2 / scale, "thickness": 1, "width": 3},
+                hovertemplate=f"{name}, %{{x:,}} tokens: %{{y:.4g}}<extra></extra>",
+                **shared,
+            )
+            if failed.any():
+                figure.add_scatter(
+                    x=group.loc[failed, "context"],
+                    y=[0] * int(failed.sum()),
+                    name=f"{name}: out of memory",
+                    mode="markers",
+                    marker={"symbol": "x", "size": 13, "color": style.colour},
+                    hovertemplate=f"{name}, %{{x:,}} tokens: out of memory<extra></extra>",
+                    **shared,
+                )
         figure.update_yaxes(title_text=f"{title} ({unit})" if measure == "bytes" else title, row=row)
     axes = figure.layout.yaxis.title.text, figure.layout.yaxis2.title.text
     finish(figure, title="Memory and speed by context length", x="", y="", theme=theme, height=560)
@@ -224,34 +238,3 @@ def caption_against_the_paper(frame: pd.DataFrame) -> str:
     return words.sentence(
         f"the gain is like the paper's (within a tenth) in {words.some_of(close, len(both), 'setting')}"
     )
-
-
-def _line(figure: go.Figure, group: pd.DataFrame, name: str, method: str, scale: float, theme: Theme, row: int) -> None:
-    style = method_style(method, theme)
-    failed = group["status"] == "oom"
-    figure.add_scatter(
-        x=group["context"],
-        y=group["value"].where(~failed) / scale,
-        name=name,
-        legendgroup=name,
-        mode="lines+markers",
-        showlegend=row == 1,
-        row=row,
-        col=1,
-        line={"color": style.colour, "dash": style.dash, "width": 1.8},
-        marker={"symbol": style.marker, "size": 8},
-        error_y={"type": "data", "array": group["spread"].fillna(0) / 2 / scale, "thickness": 1, "width": 3},
-        hovertemplate=f"{name}, %{{x:,}} tokens: %{{y:.4g}}<extra></extra>",
-    )
-    if failed.any():
-        figure.add_scatter(
-            x=group.loc[failed, "context"],
-            y=[0] * int(failed.sum()),
-            name=f"{name}: out of memory",
-            mode="markers",
-            showlegend=row == 1,
-            row=row,
-            col=1,
-            marker={"symbol": "x", "size": 13, "color": style.colour},
-            hovertemplate=f"{name}, %{{x:,}} tokens: out of memory<extra></extra>",
-        )

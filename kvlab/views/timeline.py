@@ -150,8 +150,13 @@ def history_data(lineage: Lineage) -> dict[str, Any]:
     """The lineage's vectors for the browser, with -1 for never."""
     picture = mosaic(lineage, MOSAIC_ROWS)
     rows, columns = picture.shape
+    # Steps in the smallest integer type that holds them.
+    vectors = {name: encode_never(getattr(lineage, name)) for name in VECTORS}
+    for name, steps in vectors.items():
+        kinds = (kind for kind in (np.int8, np.int16, np.int32) if steps.max(initial=0) <= np.iinfo(kind).max)
+        vectors[name] = steps.astype(next(kinds))
     return {
-        **{name: _small(encode_never(getattr(lineage, name))) for name in VECTORS},
+        **vectors,
         "parent": lineage.parent.astype(np.int32),
         "steps": lineage.steps.tolist(),
         "eventSteps": event_steps(lineage).tolist(),
@@ -194,9 +199,3 @@ def mass_data(masses: Masses | None, step: int) -> dict[str, Any]:
 def encode_never(steps: np.ndarray) -> np.ndarray:
     """Steps with -1 for never."""
     return np.where(steps == NEVER, -1, steps)
-
-
-def _small(steps: np.ndarray) -> np.ndarray:
-    """Steps in the smallest integer type that holds them."""
-    kinds = (np.int8, np.int16, np.int32)
-    return steps.astype(next(kind for kind in kinds if steps.max(initial=0) <= np.iinfo(kind).max))

@@ -73,37 +73,45 @@ def quality_against_bytes(
         )
     labelled = drawn[drawn["chosen"]]
     fits = len(labelled) <= MOST_LABELS
-    _lay_out(figure, drawn, f"{AXES[axis]} ({unit})", across[0] > 0, not fits, theme)
-    figure.update_yaxes(range=up).update_xaxes(range=across)
+    # Titles, axes and height.
+    count = int(drawn["prompts"].max()) if len(drawn) else 1
+    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}, 95 % intervals"
+    x = f"{AXES[axis]} ({unit}): fewer is better{', axis not from 0' if across[0] > 0 else ''}"
+    y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
+    height = HEIGHT + 60 + (0 if fits else 8 * drawn["row"].nunique())
+    finish(figure, title=f"Quality against bytes: {what}", x=x, y=y, theme=theme, height=height, legend=not fits)
+    figure.update_yaxes(**(log_axis(drawn["quality"]) if is_kl else {"tickformat": ".3~p"}), range=up)
+    figure.update_xaxes(range=across).update_layout(hovermode="closest")
     for row in known[known["method"] == "full"].head(1).itertuples():
         text = "KL 0" if is_kl else f"{percent(row.quality)} right"
-        _mark_full(figure, f"full cache: {text}", float(row.live_bytes) / factor, across, unit, theme)
+        # The full cache's bytes as a line, or the right edge as a mark of where it would be.
+        place = float(row.live_bytes) / factor
+        words = f"full cache: {text} at {number(place)} {unit}{' →' if place > across[1] else ''} "
+        look = {"text": words, "font": {"size": 12, "color": QUIET[theme]}, "showarrow": False}
+        figure.add_vline(x=min(place, across[1]), line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+        figure.add_annotation(x=min(place, across[1]), xanchor="right", y=1, yref="paper", yanchor="bottom", **look)
     if fits:
         frame = Axes(across, up, is_kl)
-        names = [_point_name(line, bool(budget)) for line in labelled.itertuples()]
+        # A point has the name of its run, or of its method where one budget is shown, after the mark of its verdict.
+        signs = [f"{SIGNS[verdict]} " if verdict in SIGNS else "" for verdict in labelled["verdict"]]
+        names = [sign + name for sign, name in zip(signs, labelled["row" if budget else "label"], strict=True)]
+        # Boxes to keep free of labels: intervals, and the lines of methods and of the frontier.
+        known_ends = labelled[labelled["low"].notna()]
+        ends = (frame.right(known_ends["x"]), frame.down(known_ends["high"]), frame.down(known_ends["low"]))
+        bars = [(x - 3, top, x + 3, bottom) for x, top, bottom in zip(*ends, strict=True)]
         lines = [frame.strokes(cells["x"], cells["quality"]) for _, cells in drawn.groupby("row")]
         steps = frame.strokes(best["x"].repeat(2).iloc[1:], best["quality"].repeat(2).iloc[:-1])
         colours = [styles[row].colour for row in labelled["row"]]
-        _label_points(figure, labelled, names, colours, frame, [*frame.bars(labelled), *chain(*lines), *steps], theme)
+        _label_points(figure, labelled, names, colours, frame, [*bars, *chain(*lines), *steps], theme)
     return figure
-
-
-def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, legend: bool, theme: Theme) -> None:
-    """Titles, axes and height; `cut` is whether the axis of bytes begins above 0."""
-    is_kl = trade_off.measures_kl(drawn)
-    count = int(drawn["prompts"].max()) if len(drawn) else 1
-    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}, 95 % intervals"
-    x = f"{across}: fewer is better{', axis not from 0' if cut else ''}"
-    y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
-    height = HEIGHT + 60 + (8 * drawn["row"].nunique() if legend else 0)
-    finish(figure, title=f"Quality against bytes: {what}", x=x, y=y, theme=theme, height=height, legend=legend)
-    axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".3~p"}
-    figure.update_yaxes(**axis).update_layout(hovermode="closest")
 
 
 def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str, is_kl: bool) -> None:
     """The points of one method, joined by a line, with their intervals."""
-    hover = [[line.label, _quality_words(line, is_kl)] for line in cells.itertuples()]
+    hover = []
+    for line in cells.itertuples():
+        amount = mean_words(line.quality, line.low, line.high, int(line.prompts), number if is_kl else percent)
+        hover.append([line.label, f"KL {amount} nats per token" if is_kl else f"right {amount}"])
     symbols = [style.marker if chosen else f"{style.marker}-open" for chosen in cells["chosen"]]
     bars: dict[str, Any] = {}
     if cells["low"].notna().any():
@@ -135,18 +143,6 @@ def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str,
     )
 
 
-def _quality_words(line: Any, is_kl: bool) -> str:
-    if is_kl:
-        return f"KL {mean_words(line.quality, line.low, line.high, int(line.prompts))} nats per token"
-    return f"right {mean_words(line.quality, line.low, line.high, int(line.prompts), percent)}"
-
-
-def _point_name(line: Any, alone: bool) -> str:
-    """The label of a point: its run, or only its method where one budget is shown, after the mark of its verdict."""
-    sign = f"{SIGNS[line.verdict]} " if line.verdict in SIGNS else ""
-    return f"{sign}{line.row if alone else line.label}"
-
-
 def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) -> list[float]:
     """A range around the values with margins in shares of their span, which is at least `least` or 10 % of them."""
     if not len(values):
@@ -158,15 +154,6 @@ def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) ->
     spare = (span - (high - low)) / 2
     start = low - spare - before * span
     return [max(0.0, start) if low > 0 else start, high + spare + after * span]
-
-
-def _mark_full(figure: go.Figure, label: str, place: float, across: list[float], unit: str, theme: Theme) -> None:
-    """The full cache's bytes as a line, or the right edge as a mark of where it would be."""
-    words = f"{label} at {number(place)} {unit}{' →' if place > across[1] else ''} "
-    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
-    look = {"text": words, "font": {"size": 12, "color": QUIET[theme]}, "showarrow": False}
-    figure.add_vline(x=min(place, across[1]), line=line)
-    figure.add_annotation(x=min(place, across[1]), xanchor="right", y=1, yref="paper", yanchor="bottom", **look)
 
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
@@ -187,12 +174,6 @@ class Axes(NamedTuple):
         """Pixels from the top."""
         value = np.log10(y.astype(float)) if self.is_log else y
         return (PLOT[1] * (self.up[1] - value) / (self.up[1] - self.up[0])).tolist()
-
-    def bars(self, cells: pd.DataFrame) -> list[Box]:
-        """The boxes of the intervals."""
-        known = cells[cells["low"].notna()]
-        ends = zip(self.right(known["x"]), self.down(known["high"]), self.down(known["low"]), strict=True)
-        return [(x - 3, top, x + 3, bottom) for x, top, bottom in ends]
 
     def strokes(self, x: pd.Series, y: pd.Series) -> list[Box]:
         """Boxes along the line through these points."""
@@ -239,37 +220,35 @@ def _label_points(
 
 @quality.caption
 def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = trade_off.HELD) -> str:
-    """The best run for its bytes, and which methods hold more bytes than others of their budget."""
-    unequal = caption_unequal_bytes(points, budget) if axis == trade_off.HELD else ""
-    return f"{_best_for_bytes(points, budget, axis)} {unequal}".strip()
+    """The right runs with the fewest bytes, or without verdicts the run of the best quality.
 
-
-def _best_for_bytes(points: pd.DataFrame, budget: str, axis: str) -> str:
-    """The right runs with the fewest bytes; without verdicts, the run of the best quality."""
+    Then which methods hold more bytes than others of their budget.
+    """
     shown = trade_off.at_budget(trade_off.with_axis(points, axis), budget)
     compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
+    unequal = caption_unequal_bytes(points, budget) if axis == trade_off.HELD else ""
     if compressed.empty:
-        return "No compressed run recorded both its memory and its quality."
+        return f"No compressed run recorded both its memory and its quality. {unequal}".strip()
     is_kl = trade_off.measures_kl(points)
     size = compressed["live_bytes"]
     name = "row" if budget else "label"
     right = compressed["verdict"] == "right"
+    good = -compressed["quality"] if is_kl else compressed["quality"]
+    best = compressed[[near(float(value), float(good.max())) for value in good]]
     if right.any():
         few = compressed[right & (size <= (1 + trade_off.UNEQUAL) * size[right].min())]
         few = few.sort_values(["live_bytes", "quality"], ascending=[True, is_kl], kind="stable")
-        return f"Right at the fewest bytes: {_sized_names(few, name)}."
-    if not is_kl and compressed["quality"].max() <= 0:
-        return "No run has a right answer."
-    good = -compressed["quality"] if is_kl else compressed["quality"]
-    best = compressed[[near(float(value), float(good.max())) for value in good]]
-    if len(best) == len(compressed) > 1:
-        return f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
-    best = best.sort_values("live_bytes", kind="stable")
-    judged = (
-        "No run has a right answer; closest" if compressed["verdict"].isin(["nearly", "wrong"]).any() else "Closest"
-    )
-    what = f"{judged} to the full cache" if is_kl else "Most often right"
-    return f"{what}: {_sized_names(best, name)}."
+        text = f"Right at the fewest bytes: {_sized_names(few, name)}."
+    elif not is_kl and compressed["quality"].max() <= 0:
+        text = "No run has a right answer."
+    elif len(best) == len(compressed) > 1:
+        text = f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
+    else:
+        judged = compressed["verdict"].isin(["nearly", "wrong"]).any()
+        closest = f"{'No run has a right answer; closest' if judged else 'Closest'} to the full cache"
+        what = closest if is_kl else "Most often right"
+        text = f"{what}: {_sized_names(best.sort_values('live_bytes', kind='stable'), name)}."
+    return f"{text} {unequal}".strip()
 
 
 def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:

@@ -9,9 +9,9 @@ from kvlab.views.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import along_text, colour_bar, finish, token_ticks
 from kvlab.views.base.view import view
 from kvlab.views.base.words import part, sentence, token_labels
-from kvlab.views.frames.autopsy import FATES, UNREAD, read_events, token_links
+from kvlab.views.frames.autopsy import read_events, token_links
 from kvlab.views.frames.float16 import block_edges
-from kvlab.views.frames.lineage import Lineage, head_history
+from kvlab.views.frames.lineage import head_history
 
 MOST_BLOCKS = 128
 MOST_STEPS = 512
@@ -48,23 +48,21 @@ def unread_tokens(run: Run, table: pd.DataFrame) -> Unread | None:
     return unread
 
 
-def with_unread(table: pd.DataFrame, unread: np.ndarray) -> pd.DataFrame:
-    """`table` of `autopsy.autopsy` with the fate `UNREAD` where the slot holding a token was not read (rows,)."""
-    held = table["fate"] != FATES[2]
-    return table.assign(fate=np.where(held & unread, UNREAD, table["fate"]))
-
-
-def reading_map_frame(run: Run, lineage: Lineage, layer: int, head: int) -> pd.DataFrame:
+@view("steps_read", title="What each step read, and what it missed", needs="full", page="cache")
+def steps_read(run: Run, layer: int, head: int) -> pd.DataFrame:
     """One row per recorded step and block of tokens: what one head read of it, and the attention that it missed.
 
     Columns step, first, last (tokens of the block), held and read (slots named by its tokens), true (attention to
     its tokens with nothing dropped) and missed (that to tokens whose slot was held and not read). Blocks are of
     `BLOCK` tokens, or as many as leave `MOST_BLOCKS`; steps are thinned to `MOST_STEPS`. The prompt's step, which reads
-    everything, is left out.
+    everything, is left out. Empty for a run that reads everything.
 
     Raises:
         UserError: the run recorded no choices or no attention rows of this head.
     """
+    if not run.reading_layers:
+        return pd.DataFrame(columns=COLUMNS)
+    lineage = head_history(run, layer, head)[0]
     read, (true, _) = run.slots_read(layer, head), run.attention(layer, head, thinned=True)
     rows = np.arange(1, min(len(lineage.steps), len(true) * run.attention_every))
     rows = rows[rows % run.attention_every == 0]
@@ -88,27 +86,16 @@ def reading_map_frame(run: Run, lineage: Lineage, layer: int, head: int) -> pd.D
     return pd.concat(parts, ignore_index=True)[COLUMNS] if parts else pd.DataFrame(columns=COLUMNS)
 
 
-@view("steps_read", title="What each step read, and what it missed", needs="full", page="cache")
-def steps_read(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """`reading_map_frame`; empty for a run that reads everything."""
-    lineage = head_history(run, layer, head)[0]
-    return reading_map_frame(run, lineage, layer, head) if run.reading_layers else pd.DataFrame(columns=COLUMNS)
-
-
 @steps_read.figure
-def draw_steps_read(frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int) -> go.Figure:
-    return along_text(reading_map(frame, head_history(run, layer, head)[2], theme), "y")
-
-
-def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", step: int | None = None) -> go.Figure:
-    """Blocks of tokens (rows) by step (columns), from `reading_map_frame`.
+def reading_map(frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int) -> go.Figure:
+    """Blocks of tokens (rows) by step (columns), from `steps_read`.
 
     Shaded by the share of a block's slots that the step read, under a colour for the attention that it missed there.
     """
     held = frame["held"].where(frame["held"] > 0)
     table = frame.assign(share=frame["read"] / held)
     share, missed = (table.pivot(index="first", columns="step", values=name) for name in ("share", "missed"))
-    labels = token_labels(share.index, texts)
+    labels = token_labels(share.index, head_history(run, layer, head)[2])
     steps = share.columns.to_numpy()
     shade = mix(pick(HUES["blue"], theme), SURFACES[theme], SHADE)
     read = go.Heatmap(
@@ -134,15 +121,13 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
         hovertemplate="step %{x}<br>from token %{y}<br>%{z:.1%} of all attention not read<extra></extra>",
     )
     figure = go.Figure([read, loss])
-    if step is not None and len(steps) > 1:
-        figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
     marker = {"size": 11, "symbol": "square", "color": shade}
     figure.add_scatter(x=[None], y=[None], mode="markers", name="read", marker=marker, hoverinfo="skip")
     title = "What each step read, and what it missed"
     y = "block from token"
     finish(figure, title=title, x="step", y=y, theme=theme, height=480)
     figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(labels, 16))
-    return figure.update_xaxes(showgrid=False)
+    return along_text(figure.update_xaxes(showgrid=False), "y")
 
 
 @steps_read.caption

@@ -4,6 +4,7 @@ import base64
 import io
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,18 @@ from PIL import Image
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.base.head_map import channels
 from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
 from kvlab.views.base.template import INK, QUIET, along_text, finish, round_distance
 from kvlab.views.base.view import view
 from kvlab.views.base.words import part, sentence, visible
 from kvlab.views.frames.facts import facts_in
 from kvlab.views.frames.lineage import head_history, keep_by_run, token_texts
-from kvlab.views.frames.wall import Wall, shares_by_head, wall_of
+from kvlab.views.frames.wall import Fate, Wall, wall_of
 from kvlab.views.timeline import masses_at
 
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
-Reads = tuple[np.ndarray, np.ndarray]  # of `most_read`
+Reads = tuple[np.ndarray, np.ndarray]  # of `reads_at`
 MOST_READ = 8  # slots of each head
 # pixels of all tiles: width, and bounds of the height
 WIDTH = 1_080
@@ -38,15 +40,21 @@ LABEL_HEIGHT = 14
 
 @view("wall", title="The cache: every layer and head", needs="full", page="cache")
 def wall(run: Run, step: int | None = None) -> pd.DataFrame:
-    """`shares_by_head` at the step, else at the last one."""
-    return shares_by_head(open_wall(run), _step_of(run, step))
+    """One row per layer and head: share of the tokens read by the step (default: the last) in each fate, 1 in all."""
+    held = open_wall(run)
+    step = int(held.steps[-1]) if step is None else step
+    fates = held.fates(step)
+    layer = np.repeat(held.layers, held.heads)
+    head = np.tile(np.arange(held.heads), len(held.layers))
+    shares = {fate.name.lower(): (fates == fate).mean(1) for fate in Fate}
+    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares})
 
 
 @wall.figure
 def draw_wall(frame: pd.DataFrame, theme: Theme, run: Run, step: int | None = None) -> go.Figure:
     """The fate of every token in every head."""
     fates = open_wall(run)
-    step = _step_of(run, step)
+    step = int(fates.steps[-1]) if step is None else step
     colours, names, _ = fate_looks(theme)
     title = f"{run.record.label}: the cache after {'the prompt' if step == 0 else f'step {step}'}"
     return wall_picture(fates.fates(step), list(fates.layers), fates.heads, colours, names, title, theme)
@@ -65,20 +73,13 @@ def describe_wall(frame: pd.DataFrame) -> str:
 def live_wall(run: Run, theme: Theme, step: int | None = None) -> dict[str, Any]:
     """The wall of the browser, for all steps."""
     fates = open_wall(run)
-    step = _step_of(run, step)
+    step = int(fates.steps[-1]) if step is None else step
     facts = facts_in(run)
     content = wall_content(fates, step, str(run.path), fate_looks(theme), theme, facts=facts, reads=reads_at(run, step))
     return {**content, "shared": {"texts": token_texts(run.tokens, fates.tokens), "wall": wall_vectors(fates)}}
 
 
-def _step_of(run: Run, step: int | None) -> int:
-    return int(open_wall(run).steps[-1]) if step is None else step
-
-
-@keep_by_run(1)
-def open_wall(run: Run) -> Wall:
-    """The wall of a run; raises UserError as `wall_of`."""
-    return wall_of(run)
+open_wall = keep_by_run(1)(wall_of)
 
 
 def fate_looks(theme: Theme) -> Looks:
@@ -165,7 +166,7 @@ def wall_picture(
     gap = 2 if min(width, height) > 12 else 1
     tiles = _tiles(codes, colours, height - gap, width - gap, theme)
     image = np.empty((heads * height, len(layers) * width, 3), np.uint8)
-    image[:] = _rgb(SURFACES[theme])
+    image[:] = channels(SURFACES[theme])
     for index, tile in enumerate(tiles):
         layer, head = divmod(index, heads)
         image[head * height : head * height + height - gap, layer * width : layer * width + width - gap] = tile
@@ -211,65 +212,54 @@ def _tiles(codes: np.ndarray, colours: list[str], height: int, width: int, theme
     cells = np.full((heads, lines * per_line), empty, np.uint8)
     cells[:, :tokens] = codes
     cells = cells.reshape(heads, lines, per_line)
-    counts = np.stack([_resized(cells == code, height, width) for code in range(empty)], -1)  # (heads, h, w, codes)
+    # The cells of each code under every pixel, at least one cell a pixel: (heads, height, width, codes).
+    of_codes = []
+    for code in range(empty):
+        mask = cells == code
+        for axis, size in ((1, height), (2, width)):
+            starts = np.arange(size) * mask.shape[axis] // size
+            if size >= mask.shape[axis]:
+                mask = np.take(mask, starts, axis)
+            else:
+                mask = np.add.reduceat(mask, starts, axis, dtype=np.int32)
+        of_codes.append(mask.astype(np.float32))
+    counts = np.stack(of_codes, -1)
     every = counts.sum(-1)
     held = counts[..., :HELD].sum(-1)
     strength = np.sqrt(held / np.maximum(every, 1))
-    palette = np.array([_rgb(colour) for colour in colours], np.float32)
+    palette = np.array([channels(colour) for colour in colours], np.float32)
     of_held = counts[..., :HELD] @ palette[:HELD] / np.maximum(held, 1)[..., None]
     of_rest = counts[..., HELD:] @ palette[HELD:] / np.maximum(every - held, 1)[..., None]
     image = strength[..., None] * of_held + (1 - strength)[..., None] * of_rest
-    return np.where(every[..., None] > 0, image, _rgb(SURFACES[theme])).round().astype(np.uint8)
-
-
-def _resized(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Count true cells (heads, lines, per line) under each pixel (heads, height, width), at least one cell a pixel."""
-    for axis, size in ((1, height), (2, width)):
-        count = mask.shape[axis]
-        if size >= count:
-            mask = np.take(mask, np.arange(size) * count // size, axis)
-        else:
-            mask = np.add.reduceat(mask, np.arange(size) * count // size, axis, dtype=np.int32)
-    return mask.astype(np.float32)
-
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return red, green, blue
+    return np.where(every[..., None] > 0, image, channels(SURFACES[theme])).round().astype(np.uint8)
 
 
 @keep_by_run(64)
 def reads_at(run: Run, step: int) -> Reads | None:
-    """The tokens read most at a step in every head; None if attention was not recorded then."""
+    """Positions (heads, `MOST_READ`) int32 and attention (heads, `MOST_READ`) float32 of the slots read most at a step.
+
+    Heads are those of the wall, most first; a head without a recorded row has positions -1. None if attention was not
+    recorded at this step.
+    """
     fates = open_wall(run)
     row, remainder = divmod(int(np.searchsorted(fates.steps, step)), run.attention_every)
-    positions, masses = most_read(run, fates.layers, row, MOST_READ)
-    return None if remainder or (positions < 0).all() else (positions, masses)
-
-
-def most_read(run: Run, layers: tuple[int, ...], row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (heads, count) int32 and attention (heads, count) float32 of the slots read most, most first.
-
-    `row` counts recorded attention rows. Heads are those of `layers`, one layer after the other; a head without a
-    recorded row has positions -1.
-    """
-    heads = run.record.model.num_key_value_heads
-    positions = np.full((len(layers) * heads, count), -1, np.int32)
-    masses = np.zeros((len(layers) * heads, count), np.float32)
-    for place, layer in enumerate(layers):
-        for head in range(heads):
-            try:
-                found = run.attention_row(layer, head, row)
-            except UserError:  # this layer or head was not recorded
-                continue
-            if found is None:
-                return positions, masses
-            mass = found[1].astype(np.float32)
-            most = np.argsort(mass)[::-1][:count]
-            most = most[mass[most] > 0]
-            positions[place * heads + head, : len(most)] = most
-            masses[place * heads + head, : len(most)] = mass[most]
-    return positions, masses
+    if remainder:
+        return None
+    positions = np.full((len(fates.layers) * fates.heads, MOST_READ), -1, np.int32)
+    masses = np.zeros(positions.shape, np.float32)
+    for index, (layer, head) in enumerate(product(fates.layers, range(fates.heads))):
+        try:
+            found = run.attention_row(layer, head, row)
+        except UserError:  # this layer or head was not recorded
+            continue
+        if found is None:
+            break
+        mass = found[1].astype(np.float32)
+        most = np.argsort(mass)[::-1][:MOST_READ]
+        most = most[mass[most] > 0]
+        positions[index, : len(most)] = most
+        masses[index, : len(most)] = mass[most]
+    return None if (positions < 0).all() else (positions, masses)
 
 
 FLOOR = 1e-6
@@ -293,11 +283,7 @@ def attention_at_step(run: Run, layer: int, head: int, step: int = 0) -> pd.Data
 
 
 @attention_at_step.figure
-def draw_attention_at_step(frame: pd.DataFrame, theme: Theme, layer: int, head: int) -> go.Figure:
-    return along_text(attention_along_text(frame, theme), place=f"{layer}/{head}")
-
-
-def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def attention_along_text(frame: pd.DataFrame, theme: Theme, layer: int, head: int) -> go.Figure:
     """Attention on each token with nothing dropped, and on each slot of this cache."""
     figure = go.Figure()
     words = [visible(text) for text in frame["text"]]
@@ -318,7 +304,8 @@ def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
         )
     title = "Attention of this head along the text"
     finish(figure, title=title, x="token (position)", y="share of attention (log)", theme=theme, height=340)
-    return figure.update_yaxes(type="log", tickformat=".6~%").update_layout(showlegend=True)
+    figure.update_yaxes(type="log", tickformat=".6~%").update_layout(showlegend=True)
+    return along_text(figure, place=f"{layer}/{head}")
 
 
 @attention_at_step.caption

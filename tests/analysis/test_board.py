@@ -18,7 +18,7 @@ from kvlab.evaluation.scoring.metrics import whole_match_all
 from kvlab.trace import Run, open_run
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from kvlab.views.frames import board
-from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
+from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, fate_shares, reading_heads
 from kvlab.views.frames.verdict import MOST_CHARACTERS, answer_tokens, judge, token_at
 from tests.synthetic.runs import write_synthetic_run
 
@@ -197,7 +197,8 @@ def test_fates_are_those_of_the_slots_replayed_event_by_event(runs: list[Run], s
 def test_shares_are_counts_over_heads_or_over_tokens(runs: list[Run]):
     positions = np.arange(20, 30)
     fates = fact_fates(runs[3], positions, 3)
-    by_token, by_head = token_shares(fates).set_index("token"), head_shares(fates).set_index(["layer", "head"])
+    by_token = fate_shares(fates, "token").set_index("token")
+    by_head = fate_shares(fates, "layer", "head").set_index(["layer", "head"])
     for fate in FATES:
         for token in positions:
             count = sum(line.token == token and line.fate == fate for line in fates.itertuples())

@@ -77,8 +77,8 @@ def test_the_bound_needs_merges_and_says_none_without(runs: dict[str, Run]):
 
 def test_a_bound_does_not_depend_on_the_scale_of_the_values(runs: dict[str, Run]):
     run = runs["keepkv"]
-    steps, events, found = run.select("steps", 0, 0), run.select("events", 0, 0), bound.read_arrays(run, 0, 0)
-    assert found is not None
+    steps, events = run.select("steps", 0, 0), run.select("events", 0, 0)
+    found = bound.HeadArrays(*run.values(0, 0), *run.attention(0, 0))
     once = bound.bound_over_steps(steps, events, found)["bound"]
     twice = bound.bound_over_steps(steps, events, found._replace(norm=2 * found.norm))["bound"]
     np.testing.assert_allclose(once, twice, rtol=1e-4)
@@ -89,8 +89,8 @@ def test_a_bound_does_not_depend_on_the_scale_of_the_values(runs: dict[str, Run]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_shares_of_a_slot_add_up_to_one(runs: dict[str, Run], method: str):
-    lineage, events = head(runs[method])
-    shares, merges = influence.influence(lineage, events)
+    lineage, _ = head(runs[method])
+    shares, merges = influence.influence(runs[method], 1, 0)
     for row, step in enumerate(lineage.steps.tolist()):
         owner = lineage.owners(step)
         read, held = lineage.birth <= step, owner >= 0
@@ -101,7 +101,7 @@ def test_shares_of_a_slot_add_up_to_one(runs: dict[str, Run], method: str):
 
 
 def test_shares_never_grow(runs: dict[str, Run]):
-    shares, _ = influence.influence(*head(runs["keepkv"]))
+    shares, _ = influence.influence(runs["keepkv"], 1, 0)
     assert (np.diff(np.nan_to_num(shares, nan=1.0), axis=0) <= 1e-9).all()
 
 
@@ -132,7 +132,7 @@ def test_dropped_tokens_are_those_gone_and_their_mass_is_the_regret(runs: dict[s
 
 def test_the_map_has_the_mean_of_every_layer_and_step(runs: dict[str, Run]):
     steps = runs["h2o"].steps
-    table = regret.regret_map_frame(steps)
+    table = regret.regret_by_layer(runs["h2o"])
     assert table.loc[1, 5] == pytest.approx(steps.query("layer == 1 and step == 5")["regret"].mean(), rel=1e-5)
     over_steps = regret.regret_over_steps_frame(steps, runs["h2o"].tokens)
     assert over_steps.loc[over_steps["mean"].idxmax(), "step"] == table.mean().idxmax()

@@ -135,7 +135,7 @@ def test_cells_say_share_and_interval_and_one_prompt_says_none(batch: Batch):
 
 
 def test_the_figure_carries_its_cell_with_every_mark(batch: Batch):
-    figure = figures.board(batch.cells)
+    figure = figures.board(batch.prompts)
     shown = {tuple(data[:2]) for trace in figure.data for data in trace.customdata}
     assert shown == {(method, "20 %") for method in RIGHTS}
     texts = " ".join(note.text for note in figure.layout.annotations)
@@ -153,7 +153,7 @@ def test_the_strip_of_a_cell_is_the_mean_over_the_prompts_whose_fact_was_followe
     (cell,) = batch.cells.itertuples()
     assert cell.traced == 2
     assert (cell.kept, cell.merged, cell.dropped) == pytest.approx((0.3, 0.225, 0.475))
-    strips = [trace for trace in figures.board(batch.cells).data if trace.name and trace.orientation == "h"]
+    strips = [trace for trace in figures.board(batch.prompts).data if trace.name and trace.orientation == "h"]
     assert [trace.x[0] / figures.SPAN for trace in strips] == pytest.approx([0.3, 0.225, 0.475])
     ends = [trace.base[0] + trace.x[0] for trace in strips]
     assert [trace.base[0] for trace in strips[1:]] == pytest.approx(ends[:-1]), "one after the other"

@@ -29,7 +29,7 @@ def record() -> Any:
 
 
 def test_parts_of_a_packed_layer_add_up_to_what_is_allocated() -> None:
-    table = cost.layer_bytes_frame(memory(100.0), record(), 3)
+    table = cost.memory_by_layer(SimpleNamespace(memory=memory(100.0), record=record()), 3)
     assert table[["codes", "scales", "native"]].iloc[0].tolist() == [100, 20, 80]
     bars = [trace.name for trace in cost_figures.layer_bytes(table).data if trace.type == "bar"]
     assert bars == ["codes of quantised slots", "scales", "native slots, metadata and slack"]
@@ -37,7 +37,7 @@ def test_parts_of_a_packed_layer_add_up_to_what_is_allocated() -> None:
 
 @pytest.mark.parametrize("frame", [memory(None), memory(None).drop(columns=["codes_bytes", "scales_bytes"])])
 def test_a_native_layer_shows_live_and_empty_bytes(frame: pd.DataFrame) -> None:
-    table = cost.layer_bytes_frame(frame, record(), 3)
+    table = cost.memory_by_layer(SimpleNamespace(memory=frame, record=record()), 3)
     bars = [trace.name for trace in cost_figures.layer_bytes(table).data if trace.type == "bar"]
     assert bars == ["live: valid slots", "allocated but empty"]
 

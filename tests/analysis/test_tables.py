@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,27 +35,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 
 @pytest.mark.parametrize("method", ["h2o", "keepkv", "pool"])
-def test_event_counts_add_up_and_agree_with_the_steps(runs: dict[str, Run], method: str):
+def test_event_counts_add_up_and_agree_with_the_steps(runs: dict[str, Run], method: str, tmp_path: Path):
     run = runs[method]
     over_steps = merges.events_over_steps_frame(run)
     assert over_steps["count"].sum() == len(run.events)
     by_head = merges.events_by_head_frame(run)
     assert by_head[["evict", "merge", "pool"]].to_numpy().sum() == len(run.events)
-    counted = merges.departures_from_steps(run.steps).groupby("step")["count"].sum()
+    shape = {"layers": 2, "heads": 2, "prompt_tokens": 80, "steps": 12}
+    light = open_run(write_synthetic_run(tmp_path, method=method, level="light", **shape))
+    counted = merges.events_over_steps_frame(light).groupby("step")["count"].sum()
     assert counted.to_dict() == over_steps.groupby("step")["count"].sum().to_dict()
 
 
 def test_final_votes_are_the_votes_of_the_fold(runs: dict[str, Run]):
     run = runs["keepkv"]
-    slots = merges.final_votes(run.events)
-    for (layer, head), group in slots.groupby(["layer", "head"]):
+    every = []
+    for layer, head in product(range(2), range(2)):
         votes = fold(run.select("events", layer, head), run.select("steps", layer, head)).votes(12)
-        merged = np.flatnonzero(votes > 1)
-        assert sorted(group["slot"]) == merged.tolist()
-        assert np.allclose(group.sort_values("slot")["votes"], votes[merged])
+        merged = Counter(votes[votes > 1].tolist())
+        spread = merges.votes_distribution_frame(run, layer, head)
+        assert merged and dict(zip(spread["votes"], spread["slots"], strict=True)) == merged
+        every.append(merged)
     spread = merges.votes_distribution_frame(run)
-    assert spread["slots"].sum() == len(slots)
-    assert (spread["votes"] * spread["slots"]).sum() == slots["votes"].sum()
+    assert dict(zip(spread["votes"], spread["slots"], strict=True)) == sum(every, Counter())
 
 
 def test_votes_that_are_all_large_fill_the_axis():
@@ -77,12 +82,12 @@ def test_similarity_counts_every_merge_once(runs: dict[str, Run]):
 def test_sag_of_one_head_and_of_all(runs: dict[str, Run]):
     steps = runs["keepkv"].steps
     expected = steps[(steps["layer"] == 1) & (steps["head"] == 0)].sort_values("step")
-    one = sag.over_steps(expected)
+    one = sag.over_steps(runs["keepkv"], 1, 0)
     assert np.allclose(one["sag"], expected["sag"])
-    every = sag.over_steps(steps)
+    every = sag.over_steps(runs["keepkv"])
     assert every["guard_activations"].sum() == steps["guard_activations"].sum()
     assert np.allclose(every["sag"], steps.groupby("step")["sag"].mean())
-    assert len(sag.by_head(steps)) == 4
+    assert len(sag.loss_by_head(runs["keepkv"])) == 4
     assert sag.totals(steps)["merged"] == steps["merged"].sum()
     assert sag.has_shadow(steps)
     assert not sag.has_shadow(runs["light"].steps)

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from kvlab.core.errors import UserError
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views import autopsy as autopsies
 from kvlab.views import board as boards
 from kvlab.views import difference, similarity
 from kvlab.views import heads as fingerprints
@@ -21,7 +22,6 @@ from kvlab.views import memory as costs
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.facts import FATES, fact_fates
 from kvlab.views.frames.lineage import State, states_at, step_labels, steps_with_events
-from kvlab.views.frames.wall import difference_by_head, wall_of
 from kvlab.views.memory import instrument_cost_frame, memory_stack_frame
 from kvlab.views.similarity import consecutive_sets, set_count
 from tests.analysis.conftest import METHODS, head
@@ -41,9 +41,9 @@ def test_kept_tokens_are_the_slots_of_the_fold(runs: dict[str, Run]):
 
 def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
     a, b = (difference.kept_at(runs[method], 6) for method in ("h2o", "keepkv"))
-    first, second = (wall_of(runs[method]) for method in ("h2o", "keepkv"))
+    first, second = (runs[method] for method in ("h2o", "keepkv"))
     pairs = ((first, second), (second, first), (first, first))
-    there, back, own = (difference_by_head(*pair, 6) for pair in pairs)
+    there, back, own = (difference.difference(pair, 6) for pair in pairs)
     assert (there["jaccard"] == back["jaccard"]).all() and (there["only_a"] == back["only_b"]).all()
     assert (own["jaccard"] == 1).all()
     assert there["jaccard"].between(0, 1).all()
@@ -78,7 +78,7 @@ def test_fates_are_the_states_after_the_step(runs: dict[str, Run], method: str, 
         own = table.query("layer == @layer and head == 1")
         assert own["fate"].tolist() == [names.get(State(code), "kept") for code in states]
         assert own["slot"].tolist() == lineage.owners(last)[10:30].tolist()
-    over = autopsy.fates_over_steps(table, 12).iloc[-1 if step is None else step]
+    over = autopsies.fates_of_span_over_steps(run, (10, 29)).iloc[-1 if step is None else step]
     shares = table["fate"].value_counts(normalize=True)
     assert [over[fate] for fate in autopsy.FATES] == pytest.approx([shares.get(fate, 0.0) for fate in autopsy.FATES])
 
@@ -108,8 +108,7 @@ def test_words_are_found_where_they_stand(texts: list[str], data: st.DataObject)
 
 
 def test_attention_on_the_tokens_is_theirs_in_the_full_cache(runs: dict[str, Run]):
-    table = autopsy.autopsy(runs["full"], (5, 6))
-    masses = autopsy.needle_mass(runs["full"], table, 0, 1)
+    masses = autopsies.attention_to_span(runs["full"], 0, 1, (5, 6))
     np.testing.assert_allclose(masses["received"], masses["true"], atol=2e-3)
 
 
@@ -146,12 +145,11 @@ def test_the_plane_keeps_what_varies_and_heads_that_do_not_differ_are_one_group(
 def test_outlined_sets_are_the_sets_of_more_than_one_token(vectors: np.ndarray, threshold: float):
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
     anchor = consecutive_sets(unit, threshold)
-    sets = similarity.spans(anchor)
-    assert 30 - (sets["size"] - 1).sum() == set_count(anchor)
+    sets = similarity.as_outlines(anchor, (0, 30))
+    assert 30 - (sets["votes"] - 1).sum() == set_count(anchor)
     for row in sets.itertuples():
         assert (anchor[row.start : row.stop] == row.stop - 1).all()
-    shown = similarity.as_outlines(anchor, (0, 30))
-    assert len(shown) == len(sets) and (shown["start"] == shown["pivot_start"]).all()
+    assert (sets["start"] == sets["pivot_start"]).all()
 
 
 def test_a_looser_threshold_never_reports_fewer_tokens_than_there_are(runs: dict[str, Run]):

@@ -10,7 +10,8 @@ import pytest
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import open_run
 from kvlab.views.frames.lineage import State, fold, states_at
-from kvlab.views.frames.wall import Fate, shares_by_head, wall_of
+from kvlab.views.frames.wall import Fate, wall_of
+from kvlab.views.wall import wall as shares_by_head
 from tests.synthetic.runs import write_synthetic_run
 
 OF_STATE = {
@@ -48,8 +49,7 @@ def test_a_wall_changes_step_by_step_into_its_last_picture(tmp_path: Path) -> No
 
 
 def test_shares_of_a_head_add_up_to_one(tmp_path: Path) -> None:
-    wall = wall_of(open_run(write_synthetic_run(tmp_path, layers=2, heads=3)))
-    table = shares_by_head(wall, int(wall.steps[-1]))
+    table = shares_by_head(open_run(write_synthetic_run(tmp_path, layers=2, heads=3)))
     assert len(table) == 6
     assert np.allclose(table[[fate.name.lower() for fate in Fate]].sum(axis=1), 1.0)
     assert table["dropped"].between(0, 1).all()

@@ -13,14 +13,14 @@ from kvlab.engine.compare import compare
 from kvlab.evaluation.results.summary import with_measures
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
+from kvlab.views.autopsy import fates_at, fates_of_span_over_steps
 from kvlab.views.base.view import find_view
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.compare import headline
-from kvlab.views.frames.lineage import fold
 from kvlab.views.frames.memory import over_steps
 from kvlab.views.frames.trade_off import READ, reads_less, run_points
 from kvlab.views.trade_off import caption_quality_against_bytes, quality_against_bytes
-from kvlab.views.unread import caption_reading_map, reading_map_frame, unread_tokens, with_unread
+from kvlab.views.unread import caption_reading_map, steps_read, unread_tokens
 
 METHODS = "full:read=oracle-topk:read_share=0.2,snapkv:window=4:kernel=3:read=random,snapkv:window=4:kernel=3"
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
@@ -63,15 +63,15 @@ def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None
         given = both.attention(row["layer"], row["head"])[1][:, row["token"]]
         held = (row["left"] > np.arange(len(given))) if pd.notna(row["left"]) else np.full(len(given), True)
         assert (unread[1:, place] == ((given == 0) & held)[1:]).all()
-    fates = with_unread(table, unread[-1])["fate"]
+    fates = fates_at(both, (0, 15))["fate"]
     assert set(fates) == {"kept", "dropped", "not read"}
     assert ((fates == "dropped") == (table["fate"] == "dropped")).all()
-    over = autopsy.fates_over_steps(table, len(unread) - 1, unread)
+    over = fates_of_span_over_steps(both, (0, 15))
     assert np.allclose(over.drop(columns="step").sum(1), 1)
     assert np.allclose(over.iloc[-1][[*autopsy.FATES, autopsy.UNREAD]].astype(float),
                        [(fates == fate).mean() for fate in (*autopsy.FATES, autopsy.UNREAD)])  # fmt: skip
     steps = both.select("steps", 1, 0)
-    blocks = reading_map_frame(both, fold(both.select("events", 1, 0), steps), 1, 0)
+    blocks = steps_read(both, 1, 0)
     missed = blocks.groupby("step")[["missed", "held"]].sum()
     assert missed["missed"].to_numpy() == pytest.approx(steps["unread_mass"].iloc[1:].to_numpy(), abs=2e-3)
     assert (missed["held"].to_numpy() == steps["live_slots"].to_numpy()[:-1] + 1).all(), "and the step's own token"

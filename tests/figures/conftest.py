@@ -59,7 +59,7 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     band, near = similarity.diagonal_band(unit), similarity.neighbour_profile(unit, 700)
     yield (
         "band",
-        lambda theme: similarity.similarity_band(band, texts, theme),
+        lambda theme: similarity.similarity_band(band, theme, run, 0, 1),
         similarity.caption_similarity_band(band),
         band,
     )
@@ -88,15 +88,15 @@ def _of_one_run(run: Run) -> Iterator[Drawn]:
         (merges, "similarity_distribution", merges.similarity_distribution_frame(run)),
         (merges, "votes_distribution", merges.votes_distribution_frame(run)),
         (merges, "mass_balance", merges.mass_balance_frame(run)),
-        (sag, "mass_over_steps", sag.over_steps(run.steps)),
-        (sag, "sag_over_steps", sag.over_steps(run.steps)),
-        (sag, "errors_over_steps", sag.over_steps(run.steps)),
-        (sag, "guard_over_steps", sag.over_steps(run.steps)),
+        (sag, "mass_over_steps", sag.over_steps(run)),
+        (sag, "sag_over_steps", sag.over_steps(run)),
+        (sag, "errors_over_steps", sag.over_steps(run)),
+        (sag, "guard_over_steps", sag.over_steps(run)),
         (memory, "memory_over_steps", memories.over_steps(run.memory, run.record)),
         (memory, "slots_by_head", memories.budgets_by_layer(run.steps)),
     ):
         yield _drawn(module, name, frame)
-    heads = sag.by_head(run.steps)
+    heads = sag.loss_by_head(run)
     for measure in sag.MEASURES:
         yield (
             f"by_head {measure}",

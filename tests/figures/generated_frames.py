@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.papers.kvmerger.merging_sets import Walkthrough
+from kvlab.views.board import with_reader
 from kvlab.views.frames.repeats import Batch
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
@@ -120,6 +121,12 @@ def _sizes(values: Values) -> tuple[Any, ...]:
     return (pd.concat(ends, ignore_index=True),)
 
 
+def _risk(values: Values) -> tuple[Any, ...]:
+    frame = values.frame("arm:l certified:b budget:v", asked="20 %")
+    frame.attrs["tolerance"] = 0.05
+    return (frame,)
+
+
 def _walls(values: Values) -> tuple[Any, ...]:
     return (values.frame("kept:s holds:s absorbed:s dropped:s", step=0),)
 
@@ -150,7 +157,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view sag.guard_over_steps": _frame(f"{STEP} guard_activations:n merged:n"),
     "view sag.measure_by_head": lambda values: (*_heads("sag:d")(values), "sag"),
     "view bound.sag_against_bound": _frame("gamma:v bound:v epsilon:v output_error:v", flag=""),
-    "view bound.bound_medians": _frame("gamma:v bound:v epsilon:v output_error:v", flag=""),
     "view bound.bound_by_head": lambda values: (*_heads("above:s")(values), "above"),
     "view autopsy.survival_by_head": _heads("dropped:s"),
     "view autopsy.fates_over_steps": _frame(f"{STEP} dropped:s"),
@@ -181,7 +187,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view compare.memory_over_steps": _frame("label:l live_bytes:v", step=3, full_bytes=2.0, method="some"),
     "view compare.slots_by_layer": _frame("label:g live_slots:n"),
     "view board.board": lambda values: (_board(values),),
-    "view board.fact_by_head": lambda values: (*_heads("dropped:s")(values), None),
+    "view board.describe_fact": lambda values: (with_reader(*_heads("dropped:s")(values), pd.DataFrame(), ""),),
     "view repeats.board": _batch,
     "view trade_off.quality_against_bytes": _points,
     "view lost_heads.lost_heads": _lost_heads,
@@ -207,13 +213,12 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS, difference=-0.1),
     "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED, **WITH_BOUNDS),
     "view scores.benchmark_table": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
-    "view risk.risk_against_budget": _frame("arm:l certified:b budget:v", 0.05, asked="20 %"),
+    "results risk.describe_risk": _risk,
     "view quality.ours_beside_theirs": _frame("ours_low:s ours_high:v ours:v theirs:s", method="h2o"),
     "view similarity.similarity_map": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
     "view similarity.similarity_band": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
     "view similarity.similarity_wall": _frame("near:s far:s"),
     "view similarity.describe_similarity_of_heads": _frame("layer:p mean:s near:s far:s"),
-    "view similarity.describe_similarity_of_head": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
     "view similarity.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
     "view heads.heads_plane": _frame("group:p"),
     "view heads.groups_by_head": _frame("layer:p group:n"),

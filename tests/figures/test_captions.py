@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import kvlab.papers
 import kvlab.views
+from kvlab.results.risk import export
 from kvlab.views import autopsy, regret, restore, serving, trade_off
 from kvlab.views import board as boards
 from kvlab.views.base import words
@@ -28,6 +29,7 @@ VIEWS = {
     for view in iter_modules(kvlab.views.__path__)
     if not view.ispkg
 }
+VIEWS["results risk"] = export
 PAPERS = Path(kvlab.papers.__path__[0])
 for _file in PAPERS.rglob("*.py"):
     if _file.stem != "evaluations" and "\ndef caption_" in _file.read_text(encoding="utf-8"):
@@ -35,7 +37,7 @@ for _file in PAPERS.rglob("*.py"):
         MODULES[" ".join(("papers", *_parts))] = import_module(".".join(("kvlab.papers", *_parts)))
 # Sentences that join another caption, or stand below a table.
 # Of several prompts: with their frames in `tests/views`.
-OF_BATCHES = {"describe_answers", "describe_fact"}
+OF_BATCHES = {"describe_answers"}
 REMARKS = {"caption_beyond_budget", "caption_unequal_bytes", "caption_references", "caption_significance"}
 PRIVATE = re.compile(
     r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"

@@ -18,11 +18,10 @@ from kvlab.views.base.head_map import (
     WHOLE,
     caption_focus,
     cell_size,
-    fits_text,
     head_map,
     takes_whole_width,
 )
-from kvlab.views.base.template import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size, same_cells
+from kvlab.views.base.template import LABEL, MARK, TALLEST_AXIS, axis_height, layer_axis, same_cells
 
 SHAPES = ((6, 2), (30, 3), (80, 8), (32, 32))
 DEPTHS = (1, 6, 30, 32, 80, 126)
@@ -67,7 +66,7 @@ def test_marks_of_the_uncompressed_bytes_stay_apart(depth: int):
     figure = memory.layer_bytes(bytes_of(depth))
     marks = next(trace for trace in figure.data if trace.name == "uncompressed")
     row = axis_height(range(depth)) / depth
-    assert 1.4 * marks.marker.size == pytest.approx(mark_size(range(depth)))
+    assert 1.4 * marks.marker.size == pytest.approx(MARK * row)
     assert 1.4 * marks.marker.size < 0.8 * row
     assert figure.layout.yaxis.range == (depth - 0.5, -0.5)
     assert figure.layout.height >= axis_height(range(depth))
@@ -156,8 +155,10 @@ def test_digits_of_the_groups_are_on_cells_with_room_and_else_on_the_colour_bar(
 
 
 def test_text_needs_room():
-    assert not fits_text(13, 1) and fits_text(14, 1)
-    assert not fits_text(30, 4) and fits_text(44, 4)
+    for layers, word, fits in ((67, "1", False), (62, "1", True), (12, "1234", False), (8, "1234", True)):
+        words = np.full((layers, 1), word, object)
+        drawn = head_map(pd.DataFrame(np.zeros((layers, 1))), "", "light", bar="", hover="", words=words)
+        assert (len(drawn.data) == 2) == fits, (cell_size(layers, 1), word)
 
 
 def test_cells_and_their_hover_text_stay_together_and_layers_without_a_recording_leave_no_gap():

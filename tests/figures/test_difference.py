@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from kvlab.views.base.palette import HUES, METHODS, method_hue, pick
+from kvlab.views.base.palette import HUES, METHODS, method_look, pick
 from kvlab.views.difference import FAMILIES, changed_hues, class_looks, draw_difference_kl, hues_of
 
 
@@ -26,10 +26,10 @@ def test_no_two_runs_look_alike_and_a_keeps_the_colour_of_its_method():
         assert family(hues[0]) != family(hues[1]), (a, b)
         assert len(set(looks.values())) == len({hue for hue, _ in looks.values()}) == 4, (a, b)
         assert len({pattern for _, pattern in looks.values()}) == 4
-        if method_hue(a) != "grey":
-            assert hues[0] == method_hue(a)
-        if method_hue(b) != "grey" and family(method_hue(b)) != family(hues[0]):
-            assert hues[1] == method_hue(b)
+        if method_look(a)[0] != "grey":
+            assert hues[0] == method_look(a)[0]
+        if method_look(b)[0] != "grey" and family(method_look(b)[0]) != family(hues[0]):
+            assert hues[1] == method_look(b)[0]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

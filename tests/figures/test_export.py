@@ -16,7 +16,7 @@ from PIL import Image
 from kvlab.core.errors import UserError
 from kvlab.views.base import export
 from kvlab.views.base.animation import frames_of, with_slider
-from kvlab.views.base.export import text_panel, wrap_text
+from kvlab.views.base.export import text_panel
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import finish, without_controls
 from tests.dashboard_speed.server import chromium
@@ -140,7 +140,8 @@ def test_a_caption_is_wrapped_and_as_high_as_its_lines():
     assert long.layout.height > short.layout.height
     lines = long.layout.annotations[0].text.split("<br>")
     assert " ".join(lines) == " ".join(("Many words make lines. " * 40).split())
-    assert len(wrap_text("注意" * 100, 13, 1000)) > len(wrap_text("ab" * 100, 13, 1000))
+    square, narrow = (text_panel(text * 100, "").layout.annotations[0].text for text in ("注意", "ab"))
+    assert square.count("<br>") > narrow.count("<br>")
     assert text_panel("", "").layout.annotations == ()
 
 

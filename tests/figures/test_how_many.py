@@ -34,7 +34,7 @@ def tree(count: int, depth: int = 1) -> pd.DataFrame:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, depth: int):
     frame = tree(210, depth)
-    figure = lineage.merge_sankey(frame, 0, "slot", width=width)
+    figure = lineage.draw_river(frame, slot=0, width=width)
     link, labels = figure.data[0].link, figure.data[0].node.label
     assert len(link.value) == 61 and labels[link.source[-1]] == "150 others" and link.target[-1] == 0
     if width == "flow":
@@ -54,7 +54,7 @@ def test_the_words_are_of_all_tokens_of_the_slot():
 
 
 def test_few_tokens_have_a_ribbon_each():
-    link = lineage.merge_sankey(tree(60), 0, "slot").data[0].link
+    link = lineage.draw_river(tree(60), slot=0).data[0].link
     assert len(link.value) == 60
 
 
@@ -80,15 +80,15 @@ def heads_of(layers: int, heads: int, best: tuple[int, int]) -> pd.DataFrame:
 def test_a_wall_of_a_deep_model_speaks_of_all_heads_and_shows_the_one_in_focus(best: tuple[int, int]):
     frame = heads_of(60, 3, best)
     for focus in (7, 17, 18):
-        shown = similarity.layers_to_show(range(60), focus, *similarity.extreme_layers(frame))
+        shown = similarity.drawn_layers(frame, (focus, 0))
         assert {focus, best[0], 28} <= set(shown) and len(shown) <= similarity.MOST_LAYERS + 3
         told = similarity.caption_similarity_wall(frame, shown)
         assert f"Showing {3 * len(shown)} of 180 heads, those of layers {', '.join(map(str, shown))}." in told
 
 
 def test_a_wall_of_a_few_layers_is_whole():
-    assert similarity.layers_to_show([3, 1, 0], 7) == [0, 1, 3]
-    assert similarity.layers_to_show(range(30), 7) == [*range(30)]
+    assert similarity.drawn_layers(pd.DataFrame({"layer": [3, 1, 0], "mean": 0.3}), (7, 0)) == [0, 1, 3]
+    assert similarity.drawn_layers(heads_of(30, 1, (0, 0)), (7, 0)) == [*range(30)]
     assert "Showing" not in similarity.caption_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
     assert "10 of 40 heads were read" in similarity.caption_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
 

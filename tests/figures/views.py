@@ -16,7 +16,7 @@ from kvlab.views import board as boards
 from kvlab.views import bound, heads, health, memory, regret, serving, unread
 from kvlab.views import restore as restored
 from kvlab.views import wall as wall_figures
-from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
+from kvlab.views.frames import autopsy, board, facts, run_pages, wall
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
@@ -32,7 +32,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_board(runs)
     yield from _of_cost(merging)
     yield from _of_restored(runs[1])
-    yield from _of_unread()
+    yield from _of_unread(merging)
     yield from _of_serving(runs[1:3])
     table = health.over_steps(runs)
     yield (
@@ -46,17 +46,17 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
 def _of_bound(run: Run) -> Iterator[Drawn]:
     table = bound.bound_by_head_frame(run, (0, 1))
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
-    for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
+    for name, frame in (("bound head", one), ("bound medians", bound.bound_medians(run, (0, 1)))):
         caption = bound.caption_sag_against_bound(frame)
         yield name, lambda theme, frame=frame: bound.sag_against_bound(frame, theme), caption, frame
-    summary = bound.heads_summary(table)
+    summary = bound.bound_of_heads(run, (0, 1))
     for measure in bound.MEASURES:
         caption = bound.caption_bound_by_head(summary, measure)
         yield measure, lambda theme, m=measure: bound.bound_by_head(summary, theme, m), caption, summary
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:
-    picture, table = regret.regret_map_frame(run.steps), regret.regret_over_steps_frame(run.steps, run.tokens)
+    picture, table = regret.regret_by_layer(run), regret.regret_over_steps_frame(run.steps, run.tokens)
     yield (
         "regret map",
         lambda theme: regret.regret_map(picture, theme, 9),
@@ -79,18 +79,18 @@ def _of_attention(a: Run) -> Iterator[Drawn]:
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
     caption = wall_figures.caption_attention_along_text(masses)
-    yield "attention", lambda theme: wall_figures.attention_along_text(masses, theme), caption, masses
+    yield "attention", lambda theme: wall_figures.attention_along_text(masses, theme, 0, 1), caption, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:
-    table = autopsy.autopsy(run, (40, 60))
-    survived, over = autopsy.survival(table), autopsy.fates_over_steps(table, 60)
+    survived = autopsies.survival_of_span(run, (40, 60))
+    over = autopsies.fates_of_span_over_steps(run, (40, 60))
     for fate in autopsy.FATES:
         caption = autopsies.caption_survival_by_head(survived)
         yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, theme, f), caption, survived
     caption = autopsies.caption_fates_over_steps(over)
     yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), caption, over
-    mass = autopsy.needle_mass(run, table, 0, 1)
+    mass = autopsies.attention_to_span(run, 0, 1, (40, 60))
     yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.caption_needle_mass(mass), mass
 
 
@@ -99,12 +99,13 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     asked = board.check_answer(runs, board.ExpectedAnswer(answer, ((200, 260),), False))
     frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
     yield "board", lambda theme: boards.board(frame, theme), boards.caption_board(frame), frame
-    heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
-    for at in (None, readers.iloc[0]):
-        place = None if at is None else (int(at["layer"]), int(at["head"]))
+    heads_of = facts.fate_shares(facts.fact_fates(runs[2], asked.positions, asked.step), "layer", "head")
+    for at in (readers.iloc[:0], readers):
+        place = (int(at["layer"].iloc[0]), int(at["head"].iloc[0])) if len(at) else None
+        caption = boards.describe_fact(boards.with_reader(heads_of.copy(), at, ""))
         for fate in facts.FATES:
             draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
-            yield f"fact {fate}", draw, boards.caption_fact_by_head(heads_of, at), heads_of
+            yield f"fact {fate}", draw, caption, heads_of
 
 
 def _of_restored(run: Run) -> Iterator[Drawn]:
@@ -115,32 +116,30 @@ def _of_restored(run: Run) -> Iterator[Drawn]:
         fact=(3,), reference=("x", "y"), reader=(0, 1), slots=9, text_before="", kl_before=(1.0, 2.0), tokens=(3, 9),
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
     )  # fmt: skip
-    kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
+    kl, looks = (view(run, result=known) for view in (restored.restored_kl, restored.restored_attention))
     yield "restored kl", lambda theme: restored.kl_before_after(kl, theme), restored.caption_kl_before_after(kl), kl
     caption = restored.caption_attention_before_after(looks)
     yield (
         "restored looks",
-        lambda theme: restored.attention_before_after(looks.assign(layer=0, head=1), theme),
+        lambda theme: restored.attention_before_after(looks, theme),
         caption,
         looks,
     )
 
 
-def _of_unread() -> Iterator[Drawn]:
+def _of_unread(run: Run) -> Iterator[Drawn]:
     draw, first, step = np.random.default_rng(0), np.arange(0, 1500, 12), np.arange(1, 61)
     table = pd.DataFrame([(one, at, at + 11, 12, read, mass, mass * (read < 12)) for one in step for at, read, mass in
                           zip(first, draw.integers(0, 13, len(first)), draw.random(len(first)) / 60, strict=True)],
                          columns=["step", "first", "last", "held", "read", "true", "missed"])  # fmt: skip
-    texts = [f"word {number}" for number in range(1512)]
-    draw_map = lambda theme: unread.reading_map(table, texts, theme, 5)  # noqa: E731
+    draw_map = lambda theme: unread.reading_map(table, theme, run, 0, 1)  # noqa: E731
     yield "reading map", draw_map, unread.caption_reading_map(table), table
 
 
 def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
-    walls = [wall.wall_of(run) for run in runs]
-    rows = [run_pages.run_servability(run, own) for run, own in zip(runs, walls, strict=True)]
-    freed, over = run_pages.freed_by_run(rows, 16), run_pages.pages_over_steps(walls[0], 16)
-    stays = run_pages.pages_map(walls[0], 16, 20)
+    held = wall.wall_of(runs[0])
+    freed, over = serving.freed_pages(runs, 16), run_pages.pages_over_steps(held, 16)
+    stays = run_pages.pages_map(held, 16, 20)
     yield "freed", lambda theme: serving.freed_by_run(freed, theme), serving.caption_freed_by_run(freed), freed
     caption = serving.caption_pages_over_steps(over)
     yield "pages over steps", lambda theme: serving.pages_over_steps(over, theme, 16), caption, over
@@ -156,7 +155,7 @@ def _of_heads(run: Run) -> Iterator[Drawn]:
 def _of_cost(run: Run) -> Iterator[Drawn]:
     stack = memory.memory_stack_frame(run.memory, run.record)
     yield "stack", lambda theme: memory.memory_stack(stack, theme), memory.caption_memory_stack(stack), stack
-    layers = memory.layer_bytes_frame(run.memory, run.record, 7)
+    layers = memory.memory_by_layer(run, 7)
     yield "layers", lambda theme: memory.layer_bytes(layers, theme), memory.caption_layer_bytes(layers), layers
     timed = Run(run.path, run.record.model_copy(update={"recorded_tokens_per_second": 20.0}))
     table = memory.instrument_cost_frame([timed, run])

@@ -16,8 +16,8 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob
 from kvlab.evaluation.results.rows import ROWS
+from kvlab.results.risk import export
 from kvlab.results.risk.safe_budget import safe_budget
-from kvlab.views import risk
 from tests.pages.test_board_page import told
 from tests.results.risk_rows import rows_of
 
@@ -156,11 +156,11 @@ def test_the_form_queues_a_ladder_and_kl_where_it_is_asked_for(
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_figure_shows_what_is_certified(theme: str) -> None:
     safe = safe_budget(rows_of(WRONG, 150), tolerance=0.05)
-    figure = risk.risk_against_budget(safe.table, 0.05, "prompts that lose their answer", theme)
+    figure = export.draw_risk(export.risk_table(safe), theme)
     drawn = {trace.name: trace for trace in figure.data}
     assert list(figure.layout.xaxis.categoryarray) == ["20 %", "50 %", "90 %"]
     filled = {name: [not symbol.endswith("-open") for symbol in trace.marker.symbol] for name, trace in drawn.items()}
     assert filled == {"h2o": [False, False, True], "snapkv": [False, True, True]}
     top = figure.layout.yaxis.range[1]
     assert top > 4 * 0.05 and top < 1, "the tolerance can be seen"
-    assert "Smallest safe budget: h2o 90 %, snapkv 50 %." in risk.caption_risk_against_budget(safe.table, 0.05)
+    assert "Smallest safe budget: h2o 90 %, snapkv 50 %." in export.describe_risk(export.risk_table(safe))

@@ -68,7 +68,7 @@ def test_the_full_caches_curve_is_that_of_its_own_run(runs: dict[str, Run]) -> N
     chosen = sorted(fates["token"].unique())
     apart = 0.0
     for layer, head in ((1, 0), (3, 1), (5, 0)):
-        drawn = autopsy.needle_mass(run, fates, layer, head, full)
+        drawn = autopsy_figures.attention_to_span(run, layer, head, CHOSEN, full)
         its = attention(full, layer)["true_mass"][:, head][:, chosen].astype(np.float64).sum(1)
         own = attention(run, layer)["true_mass"][:, head][:, chosen].astype(np.float64).sum(1)
         np.testing.assert_allclose(drawn["full"], its[: len(drawn)], atol=1e-6)
@@ -89,7 +89,7 @@ def test_in_the_full_caches_run_slots_and_tokens_are_the_same(runs: dict[str, Ru
 
 def test_without_the_full_caches_attention_the_figure_says_so(runs: dict[str, Run]) -> None:
     run = runs["snapkv"]
-    drawn = autopsy.needle_mass(run, autopsy.autopsy(run, CHOSEN), 3, 1)
+    drawn = autopsy_figures.attention_to_span(run, 3, 1, CHOSEN)
     assert drawn["full"].isna().all()
     assert not any(trace.name.startswith("full cache") for trace in autopsy_figures.needle_mass(drawn).data)
     caption = autopsy_figures.caption_needle_mass(drawn)
@@ -100,7 +100,7 @@ def test_another_text_is_not_taken_for_the_full_caches(runs: dict[str, Run]) -> 
     run, full = runs["snapkv"], runs["full"]
     words = full.tokens.assign(id=full.tokens["id"].where(full.tokens["position"] != 7, 5))
     other = SimpleNamespace(tokens=words, attention=full.attention, attention_every=1)
-    assert autopsy.needle_mass(run, autopsy.autopsy(run, CHOSEN), 3, 1, other)["full"].isna().all()
+    assert autopsy_figures.attention_to_span(run, 3, 1, CHOSEN, other)["full"].isna().all()
 
 
 # Peak of each step.

@@ -20,7 +20,7 @@ from kvlab.papers.registry import EXHIBITS, find
 from kvlab.papers.scorecard import Judged, by_model, verdicts_on_each
 from kvlab.papers.shipped_archive import Packed, pack
 from kvlab.results import shipped_folder
-from kvlab.results.shipped_folder import CARDS, DRAWN, Shipped, find_shipped, model_order
+from kvlab.results.shipped_folder import CARDS, DRAWN, Shipped, model_order
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Claim
 from kvlab.trace.schema import ModelShape
@@ -59,7 +59,7 @@ def packed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
         second = pack(folder, results / "models" / SECOND, model=SECOND)
         (results / "drawn.parquet").write_bytes(b"older")
         pack(folder, results, model="mini")
-    return find_shipped(results), second
+    return shipped_folder.shipped_results(results), second
 
 
 @pytest.fixture

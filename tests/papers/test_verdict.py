@@ -21,7 +21,6 @@ from kvlab.results.verdict import (
     Claim,
     Threshold,
     Verdict,
-    combine_verdicts,
     judge,
     judge_universal,
     prompts_needed,
@@ -47,13 +46,6 @@ def test_few_prompts_decide_nothing_however_clear_they_are():
     assert 2 / 2**LEAST_PROMPTS < 0.05 <= 2 / 2 ** (LEAST_PROMPTS - 1)
     assert MORE.side(Interval(0.9, 0.9, 0.9, LEAST_PROMPTS - 1)) == OPEN
     assert MORE.side(None) == OPEN
-
-
-def test_a_claim_in_parts_fails_with_one_and_holds_with_all():
-    assert combine_verdicts([HOLDS, HOLDS]) == HOLDS
-    assert combine_verdicts([HOLDS, OPEN]) == OPEN
-    assert combine_verdicts([OPEN, FAILS, HOLDS]) == FAILS
-    assert combine_verdicts([]) == OPEN
 
 
 def test_one_exception_refutes_always_and_silence_of_few_prompts_proves_nothing():

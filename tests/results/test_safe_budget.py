@@ -12,10 +12,9 @@ import pytest
 import kvlab
 from kvlab.core.errors import UserError
 from kvlab.results.risk import bounds, sentences
-from kvlab.results.risk.export import as_json
+from kvlab.results.risk.export import as_json, describe_risk, draw_risk, risk_table
 from kvlab.results.risk.losses import flips, losses, measurable, overlap
 from kvlab.results.risk.safe_budget import Criterion, SafeBudgets, find_safe_budgets
-from kvlab.views.risk import risk_against_budget
 from tests.results.risk_rows import BUDGETS, rows_of
 
 COUNT = 200
@@ -178,9 +177,11 @@ def test_rows_of_two_models_or_with_holes_are_refused() -> None:
 @pytest.mark.parametrize("tolerance", [0.001, 0.02, 0.15])
 def test_no_risk_and_no_bound_is_outside_of_the_chart(wrong: list[int], tolerance: float) -> None:
     rows = rows_of({"h2o": wrong}, COUNT)
-    table = find_safe_budgets(rows, Criterion(tolerance=tolerance), show_too_few=True).table
-    low, high = risk_against_budget(table, tolerance, "prompts").layout.yaxis.range
+    table = risk_table(find_safe_budgets(rows, Criterion(tolerance=tolerance), show_too_few=True))
+    low, high = draw_risk(table, "light").layout.yaxis.range
     assert low < 0 and high > max(table["risk"].max(), table["upper"].max(), tolerance)
+    start = "Smallest safe budget: h2o" if table["certified"].any() else "No smaller cache was found safe"
+    assert describe_risk(table).startswith(start)
 
 
 def test_too_few_prompts_are_counted_where_that_is_asked_for_and_nothing_is_certified() -> None:

@@ -336,7 +336,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
     drawn = []
     for kind, small in thumbnails.items():
         frame = _wall_frame(near[near["kind"] == kind], small)
-        layers = maps.layers_to_show(frame["layer"].unique().tolist(), layer, *maps.extreme_layers(frame))
+        layers = maps.drawn_layers(frame, (layer, 0))
         figure = maps.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
         caption = maps.caption_similarity_wall(frame, layers, every)
         words = f"{paper}{caption}"

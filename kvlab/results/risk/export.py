@@ -10,10 +10,12 @@ from kvlab.core.errors import UserError
 from kvlab.results.risk import sentences
 from kvlab.results.risk.losses import ARM, ASKED, Measure, flips, measurable, overlap
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
-from kvlab.views.base.palette import Theme
+from kvlab.views.base.palette import HUES, Theme, pick, run_styles
+from kvlab.views.base.template import QUIET, finish
 from kvlab.views.base.view import view
-from kvlab.views.risk import caption_risk_against_budget, risk_against_budget
 
+TOLERANCES = 4  # the axis has room for as many at least
+ABOVE = 1.06
 NOT_MEASURABLE = "These rows have neither scores nor texts nor KL, so nothing can be certified."
 AXES: dict[Measure, str] = {
     "answer": "prompts that lose their answer", "score": "mean fall of the score", "text": "prompts with another text",
@@ -84,11 +86,79 @@ def risk_table(found: SafeBudgets, group: str = ALL) -> pd.DataFrame:
 
 @risk_by_budget.figure
 def draw_risk(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    group = frame["group"].iloc[0]
-    where = "" if group == ALL else str(group)
-    return risk_against_budget(frame, frame.attrs["tolerance"], AXES[frame.attrs["by"]], theme, where)
+    """A line per method through the observed risks, with bars up to the bounds; certified budgets are filled.
+
+    The frame is one group's (`risk_table`).
+    """
+    tolerance = frame.attrs["tolerance"]
+    group = str(frame["group"].iloc[0])
+    figure = go.Figure()
+    order = frame.sort_values("budget").drop_duplicates("asked")["asked"].tolist()
+    styles = run_styles(frame[["arm", "method"]].itertuples(index=False, name=None), theme)
+    for arm, arm_rows in frame.groupby("arm", sort=False):
+        rows = arm_rows.sort_values("budget")
+        style = styles[str(arm)]
+        hover = []
+        for line in rows.itertuples():
+            tested = "not certified" if line.tested else "not tested: a larger budget is not certified"
+            state = "certified" if line.certified else tested
+            hover.append(
+                [
+                    f"{line.changed:.3g} of {line.prompts:,}",
+                    sentences.share(line.risk),
+                    sentences.share(line.upper),
+                    state,
+                ]
+            )
+        figure.add_scatter(
+            x=rows["asked"],
+            y=rows["risk"],
+            name=str(arm),
+            customdata=hover,
+            mode="lines+markers",
+            line={"color": style.colour, "dash": style.dash, "width": 1.5},
+            marker={
+                "symbol": [style.marker if certified else f"{style.marker}-open" for certified in rows["certified"]],
+                "color": style.colour,
+                "size": 11,
+            },
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": rows["upper"] - rows["risk"],
+                "thickness": 1.5,
+                "width": 6,
+                "arrayminus": [0.0] * len(rows),
+                "color": style.colour,
+            },
+            hovertemplate=f"{arm} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound %{{customdata[2]}}"
+            "<br>%{customdata[3]}<extra></extra>",
+        )
+    figure.add_hline(y=tolerance, line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.5})
+    figure.add_annotation(
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=tolerance,
+        yanchor="bottom",
+        text=f"tolerance {sentences.share(tolerance)}",
+        showarrow=False,
+        font={"size": 12, "color": QUIET[theme]},
+    )
+    title = "Risk by budget" if group == ALL else f"Risk by budget: {group}"
+    finish(figure, title=title, x="budget, smaller to the left", y=AXES[frame.attrs["by"]], theme=theme, height=420)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
+    top = float(max(min(1.0, TOLERANCES * tolerance), frame["risk"].max(), frame["upper"].max()) * ABOVE)
+    return figure.update_yaxes(tickformat=".3~p", range=[-0.03 * top, top])
 
 
 @risk_by_budget.caption
 def describe_risk(frame: pd.DataFrame) -> str:
-    return caption_risk_against_budget(frame, frame.attrs["tolerance"])
+    """The smallest budget of each method that was found safe."""
+    if not frame["certified"].any():
+        return f"No smaller cache was found safe at a tolerance of {sentences.share(frame.attrs['tolerance'])}."
+    safe = [
+        f"{arm} {rows.loc[rows['certified'], 'asked'].iloc[-1] if rows['certified'].any() else 'none'}"
+        for arm, rows in frame.sort_values("budget", ascending=False).groupby("arm", sort=False)
+    ]
+    return f"Smallest safe budget: {', '.join(safe)}."

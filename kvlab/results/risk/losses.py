@@ -61,7 +61,21 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
         raise UserError("These rows have the full cache alone: evaluate at least one method.")
     if "error" not in rows:  # rows from before errors were recorded
         rows = rows.assign(error=None)
-    paired = _chosen(_paired(label_rows(with_measures(rows))), methods)
+    rows = label_rows(with_measures(rows))
+    keys = [name for name in PROMPT if name in rows]
+    rows = rows.assign(prompt=rows.groupby(keys, dropna=False, sort=False).ngroup())
+    whole = rows[rows["method"] == FULL.method].drop_duplicates("prompt").set_index("prompt")
+    paired = rows[(rows["method"] != FULL.method) & rows["prompt"].isin(whole.index)]
+    named = {"reference": "score", "reference_text": "prediction", "reference_error": "error"}
+    at = paired["prompt"]
+    paired = paired.assign(**{name: whole[column].reindex(at).to_numpy() for name, column in named.items()})
+    # The named methods: by arm, or all arms of a method.
+    for name in methods:
+        if not (paired[[ARM, "method"]] == name).any(axis=None):
+            known = paired[ARM].drop_duplicates().tolist()
+            raise UserError(f"These rows have no method {name!r}: they have {join_words(known)}.")
+    if methods:
+        paired = paired[paired[ARM].isin(methods) | paired["method"].isin(methods)]
     loss, gain = _loss(paired, by, kl_above)
     paired = paired.assign(loss=loss, gain=gain, group=paired["task"])
     count = int(full.sum())
@@ -97,26 +111,6 @@ def lacking(by: Measure) -> str:
     return f"These prompts have no answers, so none can be lost by {by}: add a column answer, or measure by text or kl."
 
 
-def _chosen(paired: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    known = paired[ARM].drop_duplicates().tolist()
-    names = dict(zip(paired[ARM], paired["method"], strict=True))
-    for name in methods:
-        if name not in known and name not in names.values():
-            raise UserError(f"These rows have no method {name!r}: they have {join_words(known)}.")
-    wanted = [arm for arm in known if not methods or arm in methods or names[arm] in methods]
-    return paired[paired[ARM].isin(wanted)]
-
-
-def _paired(rows: pd.DataFrame) -> pd.DataFrame:
-    keys = [name for name in PROMPT if name in rows]
-    rows = rows.assign(prompt=rows.groupby(keys, dropna=False, sort=False).ngroup())
-    full = rows[rows["method"] == FULL.method].drop_duplicates("prompt").set_index("prompt")
-    compressed = rows[(rows["method"] != FULL.method) & rows["prompt"].isin(full.index)]
-    at = compressed["prompt"]
-    named = {"reference": "score", "reference_text": "prediction", "reference_error": "error"}
-    return compressed.assign(**{name: full[column].reindex(at).to_numpy() for name, column in named.items()})
-
-
 def _loss(paired: pd.DataFrame, by: Measure, kl_above: float) -> tuple[np.ndarray, np.ndarray]:
     if by == "kl":
         # A KL that is not a number is no closeness to the full cache.
@@ -140,12 +134,6 @@ def ladder(paired: pd.DataFrame, arm: str) -> list[str]:
         units = join_words(sorted(budgets["budget_unit"].unique()))
         raise UserError(f"{arm} has budgets in {units}, which have no common order: give budgets in one unit.")
     return budgets.sort_values("budget", ascending=False)[ASKED].tolist()
-
-
-def loss_table(paired: pd.DataFrame, arm: str, budgets: Sequence[str]) -> np.ndarray:
-    """The losses of a method as (prompts, budgets)."""
-    losses = paired[paired[ARM] == arm].drop_duplicates(["prompt", ASKED])
-    return losses.pivot(index="prompt", columns=ASKED, values="loss")[list(budgets)].to_numpy(float)
 
 
 COLUMNS = [ARM, "method", ASKED, "prompts", "worse", "better", "share_worse", "share_better"]

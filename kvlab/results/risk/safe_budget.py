@@ -10,8 +10,8 @@ import pandas as pd
 from kvlab.core.errors import UserError
 from kvlab.evaluation.results.rows import read_results
 from kvlab.results.risk import bounds
-from kvlab.results.risk.bounds import Simulation, Step, certify_ladder, drops, simulate
-from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, loss_table, losses
+from kvlab.results.risk.bounds import Simulation, certify_ladder, drops, simulate
+from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, losses
 
 ALL = "all prompts"
 TABLE = [
@@ -114,7 +114,8 @@ def find_safe_budgets(
     groups = paired["group"].drop_duplicates().tolist() if criterion.by_group else [ALL]
     families = len(arms) * len(groups)
     alpha = (1 - criterion.confidence) / families
-    counts = {group: len(_of_group(paired, group)["prompt"].unique()) for group in groups}
+    by_group = {group: paired if group == ALL else paired[paired["group"] == group] for group in groups}
+    counts = {group: len(group_rows["prompt"].unique()) for group, group_rows in by_group.items()}
     least = least_prompts(criterion, families)
     if not show_too_few and (why := shortage(criterion, counts, families)):
         raise UserError(why)
@@ -122,10 +123,12 @@ def find_safe_budgets(
     lines: list[pd.DataFrame] = []
     answers: list[dict[str, object]] = []
     tables: dict[tuple[str, str], np.ndarray] = {}
-    for group in groups:
-        group_rows = _of_group(paired, group)
+    for group, group_rows in by_group.items():
         for arm in arms if show_too_few or group not in too_few else ():
-            tables[group, arm] = loss_table(group_rows, arm, ladder(group_rows, arm))
+            # The losses of the method, (prompts, budgets).
+            of_arm = group_rows[group_rows[ARM] == arm].drop_duplicates(["prompt", ASKED])
+            by_budget = of_arm.pivot(index="prompt", columns=ASKED, values="loss")
+            tables[group, arm] = by_budget[ladder(group_rows, arm)].to_numpy(float)
             table, answer = _certified(group_rows, arm, criterion, alpha, tables[group, arm])
             lines.append(table.assign(group=group))
             answers.append({"group": group, **answer})
@@ -134,10 +137,6 @@ def find_safe_budgets(
     model = str(rows["model"].iloc[0])
     simulated = simulate(tables, criterion.tolerance, alpha, criterion.p_value)
     return SafeBudgets(criterion, table, frame, paired, alpha, families, least, too_few, model, simulated)
-
-
-def _of_group(paired: pd.DataFrame, group: str) -> pd.DataFrame:
-    return paired if group == ALL else paired[paired["group"] == group]
 
 
 def least_prompts(criterion: Criterion, families: int) -> int:
@@ -193,28 +192,24 @@ def _certified(
             "bytes": means["bytes"].to_numpy(),
         }
     )
-    return frame, _answer(frame, steps, criterion, alpha)
-
-
-def _answer(frame: pd.DataFrame, steps: Sequence[Step], criterion: Criterion, alpha: float) -> dict[str, object]:
+    # The smallest certified budget, and the largest that is not.
     passed = [place for place, step in enumerate(steps) if step.certified]
     failed = len(passed) if len(passed) < len(steps) else None
     safe = frame.iloc[passed[-1]] if passed else None
     needed = None
     if failed is not None:
         needed = bounds.prompts_needed(criterion.p_value, steps[failed].risk, criterion.tolerance, alpha)
-    risks = np.array([step.risk for step in steps])
-    first = frame.iloc[0]
-    return {
-        ARM: first[ARM],
-        "method": first["method"],
-        "prompts": int(first["prompts"]),
+    answer = {
+        ARM: arm,
+        "method": arm_rows["method"].iloc[0],
+        "prompts": len(table),
         "safe": None if safe is None else safe[ASKED],
         **{name: np.nan if safe is None else float(safe[name]) for name in ("changed", "risk", "upper", "bytes")},
-        "next": None if failed is None else frame[ASKED].iloc[failed],
+        "next": None if failed is None else budgets[failed],
         "needed": needed,
-        "drops": [frame[ASKED].iloc[place] for place in drops(risks)],
+        "drops": [budgets[place] for place in drops(np.array([step.risk for step in steps]))],
     }
+    return frame, answer
 
 
 def _percent(share: float) -> str:

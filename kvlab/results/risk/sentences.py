@@ -21,23 +21,36 @@ def share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def promise(criterion: Criterion) -> str:
-    """What is certified, as the end of a sentence."""
-    most = share(criterion.tolerance)
-    return {
-        "answer": f"at most {most} of prompts like these lose their right answer",
-        "score": f"the score falls by at most {criterion.tolerance:.3g} on average over prompts like these",
-        "text": f"at most {most} of prompts like these get another text than from the full cache",
-        "kl": f"at most {most} of prompts like these get a mean KL to the full cache above {criterion.kl_above:g} nats "
-        "per token",
-    }[criterion.by]
-
-
 def headline(found: SafeBudgets) -> list[str]:
     """The answer: one sentence, or one per group."""
     if (few := found.too_few.get(ALL)) is not None:
         return [shortage(found.criterion, {ALL: few}, found.families)]
-    return [_group_line(found, group) for group in found.groups if group not in found.too_few] + [
+    confidence = share(found.criterion.confidence)
+    criterion = found.criterion
+    most = f"at most {share(criterion.tolerance)} of prompts like these"
+    promised = {
+        "answer": f"{most} lose their right answer",
+        "score": f"the score falls by at most {criterion.tolerance:.3g} on average over prompts like these",
+        "text": f"{most} get another text than from the full cache",
+        "kl": f"{most} get a mean KL to the full cache above {criterion.kl_above:g} nats per token",
+    }[criterion.by]
+    lines = []
+    for group in (group for group in found.groups if group not in found.too_few):
+        where = "" if group == ALL else f"{group}: "
+        best = found.best(group)
+        if best is None:
+            lines.append(
+                f"{where}No budget of this ladder is certified: it cannot be said with {confidence} confidence that "
+                f"{promised}."
+            )
+            continue
+        count = int((found.answers["group"] == group).sum())
+        among = f" (the fewest bytes of {count} methods)" if count > 1 else ""
+        lines.append(
+            f"{where}{best[ARM]} at {best['safe']} is safe{among}: with {confidence} confidence, {promised} "
+            f"({observed_words(best, found.criterion)})."
+        )
+    return lines + [
         f"{group}: {prompts(count)}, too few: at least {found.least:,} are needed."
         for group, count in found.too_few.items()
     ]
@@ -78,23 +91,6 @@ def prompts_warning(count: int, families: int) -> str:
     )
 
 
-def _group_line(found: SafeBudgets, group: str) -> str:
-    where = "" if group == ALL else f"{group}: "
-    confidence = share(found.criterion.confidence)
-    best = found.best(group)
-    answers = found.answers[found.answers["group"] == group]
-    if best is None:
-        return (
-            f"{where}No budget of this ladder is certified: it cannot be said with {confidence} confidence that "
-            f"{promise(found.criterion)}."
-        )
-    among = f" (the fewest bytes of {len(answers)} methods)" if len(answers) > 1 else ""
-    return (
-        f"{where}{best[ARM]} at {best['safe']} is safe{among}: with {confidence} confidence, "
-        f"{promise(found.criterion)} ({observed_words(best, found.criterion)})."
-    )
-
-
 def observed_words(line: Any, criterion: Criterion) -> str:
     """`3 of 200, at most 3.8 %`: what was seen at a budget and the upper bound."""
     if criterion.by == "score":
@@ -114,24 +110,24 @@ def fewest_prompts() -> str:
 
 def method_lines(found: SafeBudgets) -> list[str]:
     """One sentence per group and method: its safe budget, and what the next smaller one would need."""
-    return [_method_line(found, answer) for _, answer in found.answers.iterrows()]
-
-
-def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
-    where = "" if answer["group"] == ALL else f"{answer['group']}, "
-    safe = answer["safe"]
-    start = f"{where}{answer[ARM]}: {'none certified' if pd.isna(safe) else f'safe at {safe}'}."
-    if pd.isna(answer["next"]):
-        return f"{start} That is the smallest budget of the ladder: a smaller one may be safe too."
     table = found.table
-    at = (table["group"] == answer["group"]) & (table[ARM] == answer[ARM]) & (table[ASKED] == answer["next"])
-    observed = observed_words(table[at].iloc[0], found.criterion)
-    needed = answer["needed"]
-    if pd.isna(needed):
-        more = "no number of prompts would certify it if this rate held"
-    else:
-        more = f"about {int(needed):,} prompts would certify it if this rate held"
-    return f"{start} Not certified at {answer['next']}: {observed}; {more}."
+    lines = []
+    for _, answer in found.answers.iterrows():
+        where = "" if answer["group"] == ALL else f"{answer['group']}, "
+        safe = answer["safe"]
+        start = f"{where}{answer[ARM]}: {'none certified' if pd.isna(safe) else f'safe at {safe}'}."
+        if pd.isna(answer["next"]):
+            lines.append(f"{start} That is the smallest budget of the ladder: a smaller one may be safe too.")
+            continue
+        at = (table["group"] == answer["group"]) & (table[ARM] == answer[ARM]) & (table[ASKED] == answer["next"])
+        observed = observed_words(table[at].iloc[0], found.criterion)
+        needed = answer["needed"]
+        number = "no number of" if pd.isna(needed) else f"about {int(needed):,}"
+        lines.append(
+            f"{start} Not certified at {answer['next']}: {observed}; {number} prompts would certify it if this rate "
+            "held."
+        )
+    return lines
 
 
 def assumptions(found: SafeBudgets) -> str:
@@ -161,7 +157,37 @@ def notes(found: SafeBudgets) -> list[str]:
         often = sorted(zip(counts, [*names, "none"], strict=True), key=lambda one: -one[0])
         words = [f"{name} in {share(count / made.draws)}" for count, name in often[:SHOWN_SAFE] if count]
         lines.append(f"Smallest certified budget of {where}{arm} in these samples: {join_words(words)}.")
-    return [*_split(found), *_counted(found), *_not_monotone(found), *lines, *_errors(found)]
+    # Where the observed risk is lower at a smaller budget.
+    falls = []
+    for _, answer in found.answers.iterrows():
+        if answer["drops"]:
+            where = "" if answer["group"] == ALL else f" on {answer['group']}"
+            falls.append(
+                f"{answer[ARM]}{where} (lower at {join_words(answer['drops'])} than at the next larger budget)"
+            )
+    monotone = "The observed risk never falls as the budget shrinks."
+    if falls:
+        monotone = f"The observed risk is not monotone for {join_words(falls)}. The guarantee does not need that."
+    if found.criterion.by not in ("answer", "score"):
+        return [*_split(found), monotone, *lines]
+    once = found.paired.drop_duplicates("prompt")
+    right = int((once["reference"] >= 1).sum())
+    counted = (
+        f"The full cache is right on {right:,} of {prompts(len(once))}. One that it gets wrong cannot be lost, and "
+        f"counts as a prompt: shares are of all {len(once):,}."
+    )
+    # Prompts on which the metric raised an error.
+    broken = found.paired[found.paired[["error", "reference_error"]].notna().any(axis=1)].drop_duplicates("prompt")
+    if len(broken):
+        named = [
+            f"{line.task} {int(line.index_in_task) + 1} ({line.error or line.reference_error})"
+            for line in broken.rename(columns={"index": "index_in_task"}).head(SHOWN_ERRORS).itertuples()
+        ]
+        more = f" and {len(broken) - SHOWN_ERRORS} more" if len(broken) > SHOWN_ERRORS else ""
+        lines.append(
+            f"The metric raised an error on {prompts(len(broken))}, counted as changed: {join_words(named)}{more}."
+        )
+    return [*_split(found), counted, monotone, *lines]
 
 
 def _split(found: SafeBudgets) -> list[str]:
@@ -177,41 +203,3 @@ def _split(found: SafeBudgets) -> list[str]:
         f"so that all statements hold together with {share(found.criterion.confidence)}.",
         least,
     ]
-
-
-def _counted(found: SafeBudgets) -> list[str]:
-    if found.criterion.by not in ("answer", "score"):
-        return []
-    once = found.paired.drop_duplicates("prompt")
-    right = int((once["reference"] >= 1).sum())
-    count = len(once)
-    return [
-        f"The full cache is right on {right:,} of {prompts(count)}. One that it gets wrong cannot be lost, and counts "
-        f"as a prompt: shares are of all {count:,}."
-    ]
-
-
-def _not_monotone(found: SafeBudgets) -> list[str]:
-    lines = []
-    for _, answer in found.answers.iterrows():
-        if answer["drops"]:
-            where = "" if answer["group"] == ALL else f" on {answer['group']}"
-            lines.append(
-                f"{answer[ARM]}{where} (lower at {join_words(answer['drops'])} than at the next larger budget)"
-            )
-    if not lines:
-        return ["The observed risk never falls as the budget shrinks."]
-    return [f"The observed risk is not monotone for {join_words(lines)}. The guarantee does not need that."]
-
-
-def _errors(found: SafeBudgets) -> list[str]:
-    paired = found.paired
-    broken = paired[paired[["error", "reference_error"]].notna().any(axis=1)].drop_duplicates("prompt")
-    if found.criterion.by not in ("answer", "score") or broken.empty:
-        return []
-    named = [
-        f"{line.task} {int(line.index_in_task) + 1} ({line.error or line.reference_error})"
-        for line in broken.rename(columns={"index": "index_in_task"}).head(SHOWN_ERRORS).itertuples()
-    ]
-    more = f" and {len(broken) - SHOWN_ERRORS} more" if len(broken) > SHOWN_ERRORS else ""
-    return [f"The metric raised an error on {prompts(len(broken))}, counted as changed: {join_words(named)}{more}."]

@@ -21,7 +21,20 @@ def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = 
     pause = {"label": "pause", "method": "animate", "args": [[None], _jump(0)]}
     look = {"font": {"size": 12, "color": INK[theme]}, "bgcolor": SURFACES[theme], "bordercolor": GRID[theme]}
     figure.update_layout(
-        sliders=[{**_slider(names, prefix, active, below), "font": look["font"], "bordercolor": GRID[theme]}],
+        sliders=[
+            {
+                "active": active,
+                "steps": [{"label": name, "method": "animate", "args": [[name], _jump(0)]} for name in names],
+                "x": 0,
+                "len": 1,
+                "y": 0,
+                "yanchor": "top",
+                "pad": {"t": below, "b": 8},
+                "currentvalue": {"prefix": prefix, "xanchor": "left"},
+                "font": look["font"],
+                "bordercolor": GRID[theme],
+            }
+        ],
         updatemenus=[
             {
                 "type": "buttons",
@@ -48,19 +61,6 @@ def frames_of(names: Sequence[Any], traces: Sequence[Sequence[Any]]) -> list[go.
         go.Frame(data=list(data), traces=list(range(len(data))), name=str(name))
         for name, data in zip(names, traces, strict=True)
     ]
-
-
-def _slider(names: list[str], prefix: str, active: int, below: int) -> dict[str, Any]:
-    return {
-        "active": active,
-        "steps": [{"label": name, "method": "animate", "args": [[name], _jump(0)]} for name in names],
-        "x": 0,
-        "len": 1,
-        "y": 0,
-        "yanchor": "top",
-        "pad": {"t": below, "b": 8},
-        "currentvalue": {"prefix": prefix, "xanchor": "left"},
-    }
 
 
 def _jump(milliseconds: int, **more: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass
@@ -40,11 +40,15 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
         (source, SOURCE_SIZE, QUIET[theme]),
     )
     for text, size, ink in texts:
-        lines = wrap_text(text, size, width - 2 * EDGE)
+        # East Asian text gets fewer characters per line.
+        square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
+        in_a_line = max(1, int((width - 2 * EDGE) / (size * (WIDE if square else NARROW))))
+        lines = textwrap.wrap(" ".join(text.split()), in_a_line)
         if not lines:
             continue
         figure.add_annotation(
-            text="<br>".join(_literal(line) for line in lines),
+            # plotly reads tags, and formulas between dollars
+            text="<br>".join(html.escape(line, quote=False).replace("$", "&#36;") for line in lines),
             font={"size": size, "color": ink, "family": FONT},
             align="left",
             showarrow=False,
@@ -65,42 +69,12 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
     return figure.update_layout(template="none", width=width, height=round(down) + 10, margin=nothing, **ground)
 
 
-def wrap_text(text: str, size: float, width: float) -> list[str]:
-    """Wrap the text to `width` pixels at this font size; East Asian text gets fewer characters per line."""
-    square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return textwrap.wrap(" ".join(text.split()), max(1, int(width / (size * (WIDE if square else NARROW)))))
-
-
-def below_svg(picture: bytes, text: bytes) -> bytes:
-    """One SVG with `text` (SVG) under `picture` (SVG)."""
-    (width, height), (_, more) = svg_size(picture), svg_size(text)
-    size = f'width="{width:g}" height="{height + more:g}" viewBox="0 0 {width:g} {height + more:g}"'
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
-    return opening.encode() + picture + f'<g transform="translate(0,{height:g})">'.encode() + text + b"</g></svg>"
-
-
-def below_png(picture: bytes, text: bytes) -> bytes:
-    """One PNG with `text` under `picture`, which are equally wide."""
-    parts = [Image.open(io.BytesIO(part)).convert("RGB") for part in (picture, text)]
-    whole = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)))
-    whole.paste(parts[0], (0, 0))
-    whole.paste(parts[1], (0, parts[0].height))
-    file = io.BytesIO()
-    whole.save(file, "png", optimize=True)
-    return file.getvalue()
-
-
 def svg_size(picture: bytes) -> tuple[float, float]:
     """Width and height in pixels."""
     found = SIZE_OF_SVG.match(picture.lstrip())
     if found is None:
         raise ValueError("an SVG must begin with its width and height")
     return float(found[1]), float(found[2])
-
-
-def _literal(text: str) -> str:
-    """Escape text for plotly (tags and formulas)."""
-    return html.escape(text, quote=False).replace("$", "&#36;")
 
 
 def decode_arrays(value: object) -> object:
@@ -149,7 +123,7 @@ class ImageWriter:
         """
         if find_browser() is None:
             raise UserError(NO_BROWSER)
-        return self._answer(self._captioned, figure, kind, caption, source, theme)
+        return self._answer(for_export(without_controls(figure), theme), None, kind, caption, source, theme, 2)
 
     def picture(
         self, svg: bytes, kind: ImageFormat, caption: str = "", source: str = "", theme: Theme = "light", scale: int = 2
@@ -161,7 +135,15 @@ class ImageWriter:
             raise UserError(NO_BROWSER)
         # The caption is rendered at scale 2, so only a picture without one may use another scale.
         scale = 2 if caption or source else scale
-        return self._answer(self._pictured, svg, kind, caption, source, theme, scale)
+        # In a figure of its size, so that the same browser renders it.
+        width, height = svg_size(svg)
+        figure = go.Figure().update_xaxes(visible=False).update_yaxes(visible=False)
+        data = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        everywhere = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "sizex": 1, "sizey": 1, "sizing": "stretch"}
+        figure.add_layout_image(source=data, **everywhere)
+        nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
+        figure.update_layout(template="none", width=width, height=height, margin=nothing)
+        return self._answer(figure, svg, kind, caption, source, theme, scale)
 
     def close(self) -> None:
         """Stop the browser."""
@@ -171,26 +153,40 @@ class ImageWriter:
             kaleido.stop_sync_server(silence_warnings=True)
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, draw: Callable[..., bytes], *args: Any) -> bytes:
+    def _answer(self, *args: Any) -> bytes:
         try:
-            return self._worker.submit(draw, *args).result(SECONDS)
+            return self._worker.submit(self._captioned, *args).result(SECONDS)
         except TooSlow as error:
             raise UserError("Chromium did not render the figure within a minute: export HTML instead.") from error
 
-    def _pictured(self, svg: bytes, kind: ImageFormat, caption: str, source: str, theme: Theme, scale: int) -> bytes:
-        figure = figure_from_svg(svg)
-        picture = svg if kind == "svg" else self._draw(figure, kind, scale)
+    def _captioned(
+        self,
+        figure: go.Figure,
+        svg: bytes | None,
+        kind: ImageFormat,
+        caption: str,
+        source: str,
+        theme: Theme,
+        scale: int,
+    ) -> bytes:
+        """The figure, or as SVG the one that it was made of, with the texts below, which are equally wide."""
+        picture = svg if svg is not None and kind == "svg" else self._draw(figure, kind, scale)
         if not (caption or source):
             return picture
         text = self._draw(text_panel(caption, source, theme, figure.layout.width), kind)
-        return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
-
-    def _captioned(self, figure: go.Figure, kind: ImageFormat, caption: str, source: str, theme: Theme) -> bytes:
-        picture = self._draw(for_export(without_controls(figure), theme), kind)
-        if not (caption or source):
-            return picture
-        text = self._draw(text_panel(caption, source, theme), kind)
-        return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
+        if kind == "svg":
+            (width, height), (_, more) = svg_size(picture), svg_size(text)
+            size = f'width="{width:g}" height="{height + more:g}" viewBox="0 0 {width:g} {height + more:g}"'
+            opening = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
+            moved = f'<g transform="translate(0,{height:g})">'
+            return opening.encode() + picture + moved.encode() + text + b"</g></svg>"
+        parts = [Image.open(io.BytesIO(part)).convert("RGB") for part in (picture, text)]
+        whole = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)))
+        whole.paste(parts[0], (0, 0))
+        whole.paste(parts[1], (0, parts[0].height))
+        file = io.BytesIO()
+        whole.save(file, "png", optimize=True)
+        return file.getvalue()
 
     def _draw(self, figure: go.Figure, kind: ImageFormat, scale: int = 2) -> bytes:
         import kaleido
@@ -202,17 +198,6 @@ class ImageWriter:
         return kaleido.calc_fig_sync(
             figure.to_dict(), opts={"format": kind, "scale": scale if kind == "png" else 1, **size}
         )
-
-
-def figure_from_svg(svg: bytes) -> go.Figure:
-    """Wrap an SVG in a figure of its size, so that the same browser renders it."""
-    width, height = svg_size(svg)
-    figure = go.Figure().update_xaxes(visible=False).update_yaxes(visible=False)
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-    everywhere = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "sizex": 1, "sizey": 1, "sizing": "stretch"}
-    figure.add_layout_image(source=source, **everywhere)
-    nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
-    return figure.update_layout(template="none", width=width, height=height, margin=nothing)
 
 
 def csv(frame: pd.DataFrame) -> bytes:
@@ -244,15 +229,13 @@ def document(title: str, introduction: str, sections: Sequence[Section], theme: 
     )
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
     opening = f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>" if introduction else ""
-    body = "".join(_section(section, theme, first=not place) for place, section in enumerate(sections))
+    body = ""
+    for section in sections:
+        chart = figure_html(section.figure, theme, 1100, with_plotly=not body)
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
+        source = f"<p><small>{html.escape(section.source)}</small></p>"
+        body += f"<section>{chart}<p>{html.escape(section.caption)}</p>{lines}{source}</section>"
     return f"{head}<style>{style}</style>{opening}{body}".encode()
-
-
-def _section(section: Section, theme: Theme, first: bool) -> str:
-    chart = figure_html(section.figure, theme, 1100, first)
-    lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
-    source = f"<p><small>{html.escape(section.source)}</small></p>"
-    return f"<section>{chart}<p>{html.escape(section.caption)}</p>{lines}{source}</section>"
 
 
 def figure_html(figure: go.Figure, theme: Theme, width: int, with_plotly: bool) -> str:

@@ -96,11 +96,6 @@ def cell_size(layers: int, heads: int) -> int:
     return max(SMALLEST, min(LARGEST, width // max(1, layers), TALLEST // max(1, heads)))
 
 
-def fits_text(cell: int, characters: int) -> bool:
-    """Whether a cell has room for text of so many characters."""
-    return cell >= max(SMALLEST_WITH_TEXT, CHARACTER * characters + 4)
-
-
 def head_map(
     table: pd.DataFrame,
     title: str,
@@ -126,7 +121,8 @@ def head_map(
     layers = [str(layer) for layer in table.index]
     heads = [str(head) for head in table.columns]
     cell = cell_size(len(layers), len(heads))
-    written = words is not None and fits_text(cell, max((len(word) for word in words.ravel()), default=0))
+    longest = max((len(word) for word in words.ravel()), default=0) if words is not None else 0
+    written = words is not None and cell >= max(SMALLEST_WITH_TEXT, CHARACTER * longest + 4)
     heat = go.Heatmap(
         z=table.to_numpy(np.float32).T,
         x=layers,

@@ -169,8 +169,33 @@ def place_labels(
     for index in sorted(range(len(points)), key=lambda index: (points[index][1], index)):
         width = CHARACTER * len(texts[index]) + 4
         others = [point for place, point in enumerate(points) if place != index]
-        found = [(_cost(label, points[index], others, taken, size), label) for label in _candidates(width)]
-        label = min(found, key=lambda pair: pair[0])[1]
+        # Beside the point, above and below it, then further away on both sides.
+        near = POINT + POINT_GAP
+        candidates = [Label(near, 0.0, "left", width), Label(-near, 0.0, "right", width)]
+        candidates += [Label(0.0, row * (LINE + 1), "center", width) for row in (-1, 1)]
+        for row in (sign * row for row in range(1, ROWS + 1) for sign in (-1, 1)):
+            candidates.append(Label(near + 8, row * LINE, "left", width, leads=True))
+            candidates.append(Label(-near - 8, row * LINE, "right", width, leads=True))
+        # Covered area outweighs points that the line to a label crosses or that are nearer to it than its own, and
+        # these the distance.
+        point = points[index]
+        costs = []
+        for label in candidates:
+            box = label.box(point)
+            outside = (box[2] - box[0]) * (box[3] - box[1]) - overlap(box, (0.0, 0.0, *size))
+            covered = sum(overlap(box, other) for other in taken)
+            end = point[0] + label.across, point[1] + label.down
+            length = math.dist(point, end)
+            crossed = 0
+            for other in others:
+                along = sum((b - a) * (p - a) for a, b, p in zip(point, end, other, strict=True)) / length
+                way = min(max(along / length, 0.0), 1.0)
+                nearest = [a + (b - a) * way for a, b in zip(point, end, strict=True)]
+                crossed += along > 0 and math.dist(nearest, other) < POINT
+            nearer = sum(math.dist(end, other) < length for other in others)
+            distance = abs(label.down) + abs(label.across) / 10 + (LINE if label.leads else 0.0)
+            costs.append(1000 * (covered + outside) + 100 * crossed + 200 * nearer + distance)
+        label = candidates[costs.index(min(costs))]
         placed[index] = label
         taken.append(label.box(points[index]))
     return [label for label in placed if label is not None]
@@ -181,47 +206,6 @@ def overlap(one: tuple[float, float, float, float], other: tuple[float, float, f
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     return max(width, 0.0) * max(height, 0.0)
-
-
-def _candidates(width: float) -> list[Label]:
-    near = POINT + POINT_GAP
-    found = [Label(near, 0.0, "left", width), Label(-near, 0.0, "right", width)]
-    found += [Label(0.0, row * (LINE + 1), "center", width) for row in (-1, 1)]
-    for row in range(1, ROWS + 1):
-        for sign in (-1, 1):
-            found += [
-                Label(near + 8, sign * row * LINE, "left", width, leads=True),
-                Label(-near - 8, sign * row * LINE, "right", width, leads=True),
-            ]
-    return found
-
-
-def _cost(
-    label: Label,
-    point: tuple[float, float],
-    others: Sequence[tuple[float, float]],
-    taken: Sequence[tuple[float, float, float, float]],
-    size: tuple[float, float],
-) -> float:
-    """Covered area, which outweighs points that its line crosses or that are nearer to it than its own, and these the
-    distance."""
-    box = label.box(point)
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    outside = area - overlap(box, (0.0, 0.0, *size))
-    covered = sum(overlap(box, other) for other in taken)
-    end = point[0] + label.across, point[1] + label.down
-    crossed = sum(_crosses(point, end, other) for other in others)
-    nearer = sum(math.dist(end, other) < math.dist(end, point) for other in others)
-    distance = abs(label.down) + abs(label.across) / 10 + (LINE if label.leads else 0.0)
-    return 1000 * (covered + outside) + 100 * crossed + 200 * nearer + distance
-
-
-def _crosses(start: tuple[float, float], end: tuple[float, float], point: tuple[float, float]) -> bool:
-    """Whether the middle of a marker lies by the line from `start` to `end`."""
-    length = math.dist(start, end)
-    along = sum((b - a) * (p - a) for a, b, p in zip(start, end, point, strict=True)) / length
-    nearest = [a + (b - a) * min(max(along / length, 0.0), 1.0) for a, b in zip(start, end, strict=True)]
-    return along > 0 and math.dist(nearest, point) < POINT
 
 
 GAP = 15.0  # pixels between the middles of two labels at size 12
@@ -259,10 +243,32 @@ def label_ends(
     heights = [math.log10(end.y) if is_log else end.y for end in ends]
     wanted = [pixels * (span[1] - height) / (span[1] - span[0]) for height in heights]
     placed = spread(wanted, GAP, 0.0, pixels)
-    texts = [shorten_name(end.name) for end in ends]
+    # Long names are cut in the middle: names of runs differ at their ends.
+    half = (LONGEST - 1) // 2
+    texts = [
+        end.name if len(end.name) <= LONGEST else f"{end.name[:half]}…{end.name[half + 1 - LONGEST :]}" for end in ends
+    ]
     for end, text, y, start, stop in zip(ends, texts, heights, wanted, placed, strict=True):
-        label = _label(end, text, y, stop - start, theme)
-        figure.add_annotation(xref=f"x{axis}", yref=f"y{axis}", **label)
+        figure.add_annotation(
+            xref=f"x{axis}",
+            yref=f"y{axis}",
+            name=LINE_END,
+            x=end.x,
+            y=y,
+            ax=LEAD,
+            ay=stop - start,
+            text=visible(text, LONGEST).replace("·", " "),
+            xanchor="left",
+            yanchor="middle",
+            align="left",
+            showarrow=True,
+            arrowhead=0,
+            arrowwidth=1,
+            arrowcolor=end.colour,
+            standoff=4,
+            borderpad=0,
+            font={"size": 12, "color": mix(end.colour, INK[theme], 0.25)},
+        )
     width = LEAD + 6 + CHARACTER * max(map(len, texts), default=0)
     figure.update_yaxes(range=list(span), autorange=False)
     # Plotly would widen the range for the labels, which lie in the margin.
@@ -272,36 +278,6 @@ def label_ends(
     # By these names the page fades the other lines while the pointer is on one.
     meta = {**(figure.layout.meta or {}), "lines": [end.name for end in ends]}
     return figure.update_layout(showlegend=False, margin_r=max(20, math.ceil(width)), meta=meta)
-
-
-def _label(end: End, text: str, y: float, down: float, theme: Theme) -> dict[str, Any]:
-    ink = mix(end.colour, INK[theme], 0.25)
-    return {
-        "name": LINE_END,
-        "x": end.x,
-        "y": y,
-        "ax": LEAD,
-        "ay": down,
-        "text": visible(text, LONGEST).replace("·", " "),
-        "xanchor": "left",
-        "yanchor": "middle",
-        "align": "left",
-        "showarrow": True,
-        "arrowhead": 0,
-        "arrowwidth": 1,
-        "arrowcolor": end.colour,
-        "standoff": 4,
-        "borderpad": 0,
-        "font": {"size": 12, "color": ink},
-    }
-
-
-def shorten_name(name: str, limit: int = LONGEST) -> str:
-    """The name, cut in the middle if it is long: names of runs differ at their ends."""
-    if len(name) <= limit:
-        return name
-    start = (limit - 1) // 2
-    return f"{name[:start]}…{name[start + 1 - limit :]}"
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -63,9 +63,17 @@ def pick(pair: tuple[str, str], theme: Theme) -> str:
     return pair[1] if theme == "dark" else pair[0]
 
 
-def method_hue(method: str) -> str:
-    """Name of a method's hue, one of `HUES`."""
-    return (METHODS.get(method) or _fallback(method))[0]
+def method_look(method: str) -> tuple[str, str, str]:
+    """Hue (one of `HUES`), marker and dash of a method.
+
+    Those of an unknown one are from a checksum, because Python's hash differs between processes.
+    """
+    if method in METHODS:
+        return METHODS[method]
+    number = zlib.crc32(method.encode())
+    hues = [name for name in HUES if name not in ("ink", "grey")]
+    marker = FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)]
+    return hues[number % len(hues)], marker, DASHES[number // 41 % len(DASHES)]
 
 
 def method_style(method: str, theme: Theme = "light", rank: int = 0, hue: str = "") -> Style:
@@ -73,7 +81,7 @@ def method_style(method: str, theme: Theme = "light", rank: int = 0, hue: str = 
 
     `hue` replaces the method's own one.
     """
-    usual, marker, dash = METHODS.get(method) or _fallback(method)
+    usual, marker, dash = method_look(method)
     colour = mix(pick(HUES[hue or usual], theme), pick(HUES["ink"], theme), min(0.5, 0.25 * rank))
     return Style(colour, marker, DASHES[(DASHES.index(dash) + rank) % len(DASHES)])
 
@@ -89,8 +97,9 @@ def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[
     ordered = [*(method for method in METHODS if method in methods), *sorted(methods - METHODS.keys())]
     hues: dict[str, str] = {}
     for method in ordered:
-        if method_hue(method) not in hues.values():
-            hues[method] = method_hue(method)
+        hue, *_ = method_look(method)
+        if hue not in hues.values():
+            hues[method] = hue
     counts = Counter(hues.values())
     free = [name for name in HUES if name not in ("ink", "grey")]
     ranks: dict[str, int] = {}
@@ -105,14 +114,6 @@ def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[
             styles[label] = method_style(method, theme, ranks.get(method, 0), hues[method])
             ranks[method] = ranks.get(method, 0) + 1
     return styles
-
-
-def _fallback(method: str) -> tuple[str, str, str]:
-    """Style of an unknown method, from a checksum because Python's hash differs between processes."""
-    number = zlib.crc32(method.encode())
-    hues = [name for name in HUES if name not in ("ink", "grey")]
-    marker = FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)]
-    return hues[number % len(hues)], marker, DASHES[number // 41 % len(DASHES)]
 
 
 def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:

@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
-from kvlab.trace.schema import RunRecord
 
 # Methods without published settings.
 WITHOUT_PAPER = ("full", "packed", "sparse", "window", "random", "compose", "exactmerge", "exactmerge2")
@@ -67,11 +66,32 @@ FigureSource = Provenance | str  # text: no recorded run is behind the figure
 
 
 def of_run(run: Run) -> Provenance:
-    """Run, method, model, prompt, device and versions."""
+    """Run, method, model, prompt, device and versions, and its settings compared with the paper's, if it has one."""
     record = run.record
+    settings = PUBLISHED
+    if record.method in WITHOUT_PAPER:
+        settings = ""
+    elif record.departures is None:
+        settings = f"{UNDER}settings not compared with the paper's (an older run)"
+    elif record.departures:
+        values = record.hyper_parameters
+        named = [f"{name} {_text(values.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
+        more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+        differences = "; ".join(named[:SHOWN]) + more
+        settings = f"{UNDER}{record.preset} settings, not the paper's: {differences}"
+        if record.preset.startswith(PAPER):
+            settings = f"{UNDER}{PRESET}={record.preset} but for {differences}"
+    elif record.preset.startswith(PAPER):
+        settings = f"{UNDER}preset={record.preset}"
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    details = (record.label, model_title(record.model.name), _prompt(run), record.device, versions)
-    return Provenance(f"run {record.run_id}", details, settings_of_record(record), (record.run_id,))
+    details = (
+        record.label,
+        model_title(record.model.name),
+        f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens",
+        record.device,
+        versions,
+    )
+    return Provenance(f"run {record.run_id}", details, settings, (record.run_id,))
 
 
 def of_batch(batch: str, count: int) -> Provenance:
@@ -82,17 +102,13 @@ def of_batch(batch: str, count: int) -> Provenance:
 def of_comparison(runs: Sequence[Run]) -> Provenance:
     """Comparison, model and prompt."""
     record = runs[0].record
-    details = (record.model.title, _prompt(runs[0]))
+    details = (record.model.title, f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens")
     return Provenance(f"comparison {record.comparison_id}", details, comparison_id=record.comparison_id)
 
 
 def join_sources(first: Provenance, *others: Provenance, separator: str = "; ") -> Provenance:
     """Several sources of one figure, rendered one after the other."""
     return replace(first, others=others, separator=separator)
-
-
-def _prompt(run: Run) -> str:
-    return f"{ONE_PROMPT} of {run.record.prompt_tokens:,} tokens"
 
 
 def as_published(method: str, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -106,41 +122,22 @@ def under_paper_settings(method: str) -> str:
     return format_spec(name, as_published(name, options))
 
 
-def settings_of_record(record: RunRecord) -> str:
-    """The settings that a run ran under, compared with the paper's; empty for a method without a paper."""
-    if record.method in WITHOUT_PAPER:
-        return ""
-    if record.departures is None:
-        return f"{UNDER}settings not compared with the paper's (an older run)"
-    if not record.departures:
-        return f"{UNDER}preset={record.preset}" if record.preset.startswith(PAPER) else PUBLISHED
-    settings = record.hyper_parameters
-    named = [f"{name} {_text(settings.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
-    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    differences = "; ".join(named[:SHOWN]) + more
-    if record.preset.startswith(PAPER):
-        return f"{UNDER}{PRESET}={record.preset} but for {differences}"
-    return f"{UNDER}{record.preset} settings, not the paper's: {differences}"
-
-
 def settings_of_rows(rows: pd.DataFrame) -> str:
     """The settings that rows of an evaluation or benchmark ran under; empty if no method has a paper."""
     if "hyper_parameters" not in rows:
         return ""
     pairs = rows[["method", "hyper_parameters"]].drop_duplicates().itertuples(index=False)
-    judged = [(method, json.loads(text or "{}")) for method, text in pairs]
-    known = [options for method, options in judged if method not in WITHOUT_PAPER or _part_presets(options)]
-    if not known:
+    published = []
+    for method, text in pairs:
+        options = json.loads(text or "{}")
+        of_parts = [value for name, value in options.items() if name.endswith(f"_{PRESET}")]  # of a composition
+        if method not in WITHOUT_PAPER or of_parts:
+            published.append(PAPER in str(options.get(PRESET, "")) or PAPER in of_parts)
+    if not published:
         return ""
-    published = [PAPER in str(options.get(PRESET, "")) or PAPER in _part_presets(options) for options in known]
     if all(published):
         return PUBLISHED
     return f"{UNDER}kvlab's default settings{' in part' if any(published) else ''}, not preset=paper"
-
-
-def _part_presets(options: Mapping[str, JsonValue]) -> list[JsonValue]:
-    """The presets of a composition's parts."""
-    return [value for name, value in options.items() if name.endswith(f"_{PRESET}")]
 
 
 def _text(value: object) -> str:

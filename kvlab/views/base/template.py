@@ -45,41 +45,8 @@ def finish(
     The background stays transparent to match the page; exports fill it in.
     """
     figure.layout.template = "none"
-    layout = _merged(figure.layout.to_plotly_json(), _look(title, theme, height, legend))
-    for name in {"xaxis", "yaxis", *layout}:
-        if name.startswith(("xaxis", "yaxis")):
-            layout[name] = _merged(
-                layout.get(name, {}),
-                {
-                    **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
-                    "title": {"text": (x if name[0] == "x" else y), "standoff": 10, "font": {"size": 13}},
-                    "automargin": True,
-                    "ticks": "outside",
-                    "ticklen": 4,
-                    "tickfont": {"color": QUIET[theme], "size": 12},
-                },
-            )
-    go_to = {axis: URL_PARAMETERS[title] for axis, title in (("x", x), ("y", y)) if title in URL_PARAMETERS}
-    layout["meta"] = {**(layout.get("meta") or {}), **({"go": go_to} if go_to else {})}
-    # Assigned at once: update_layout and update_xaxes validate each field, which takes eight times as long.
-    figure.layout = layout
-    return figure
-
-
-def legend_room(figure: go.Figure, width: int = 440) -> int:
-    """Pixels that a figure of this width needs for the rows of its legend beyond the first two.
-
-    Plotly gives all names the width of the longest one.
-    """
-    names = {str(trace.name) for trace in figure.data if trace.name and trace.showlegend is not False}
-    longest = max(map(len, names), default=0)
-    in_a_row = max(1, int(width / (LEGEND_CHARACTER * longest + LEGEND_LINE)))
-    return LEGEND_ROW * max(-(-len(names) // in_a_row) - 2, 0)
-
-
-def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]:
     ink = INK[theme]
-    return {
+    look: dict[str, Any] = {
         "title": {
             "text": title,
             "font": {"size": 15, "color": ink},
@@ -110,6 +77,36 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
         # keeps the zoom when the data change
         "uirevision": title,
     }
+    layout = _merged(figure.layout.to_plotly_json(), look)
+    for name in {"xaxis", "yaxis", *layout}:
+        if name.startswith(("xaxis", "yaxis")):
+            layout[name] = _merged(
+                layout.get(name, {}),
+                {
+                    **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
+                    "title": {"text": (x if name[0] == "x" else y), "standoff": 10, "font": {"size": 13}},
+                    "automargin": True,
+                    "ticks": "outside",
+                    "ticklen": 4,
+                    "tickfont": {"color": QUIET[theme], "size": 12},
+                },
+            )
+    go_to = {axis: URL_PARAMETERS[title] for axis, title in (("x", x), ("y", y)) if title in URL_PARAMETERS}
+    layout["meta"] = {**(layout.get("meta") or {}), **({"go": go_to} if go_to else {})}
+    # Assigned at once: update_layout and update_xaxes validate each field, which takes eight times as long.
+    figure.layout = layout
+    return figure
+
+
+def legend_room(figure: go.Figure, width: int = 440) -> int:
+    """Pixels that a figure of this width needs for the rows of its legend beyond the first two.
+
+    Plotly gives all names the width of the longest one.
+    """
+    names = {str(trace.name) for trace in figure.data if trace.name and trace.showlegend is not False}
+    longest = max(map(len, names), default=0)
+    in_a_row = max(1, int(width / (LEGEND_CHARACTER * longest + LEGEND_LINE)))
+    return LEGEND_ROW * max(-(-len(names) // in_a_row) - 2, 0)
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -248,12 +245,7 @@ MARK = 0.7  # share of a row that a mark may cover, so that the marks of two lay
 
 def axis_height(layers: Sequence[int]) -> int:
     """Height of the axis in pixels: grows with the layers it spans, up to `TALLEST_AXIS`."""
-    return min(TALLEST_AXIS, max(SHORTEST_AXIS, ROOMY_ROW * _span(layers)))
-
-
-def mark_size(layers: Sequence[int]) -> float:
-    """Length in pixels of a vertical mark in the row of one layer."""
-    return MARK * axis_height(layers) / _span(layers)
+    return min(TALLEST_AXIS, max(SHORTEST_AXIS, ROOMY_ROW * (max(layers) - min(layers) + 1)))
 
 
 def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, object]:
@@ -263,13 +255,9 @@ def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, ob
     """
     first = min(layers)
     last = max(layers)
-    every = round_distance(LABEL * _span(layers) / (pixels or axis_height(layers)))
+    every = round_distance(LABEL * (last - first + 1) / (pixels or axis_height(layers)))
     ticks = [layer for layer in range(first, last + 1) if layer % every == 0]
     return {"tickvals": ticks, "range": [last + 0.5, first - 0.5], "autorange": False}
-
-
-def _span(layers: Sequence[int]) -> int:
-    return max(layers) - min(layers) + 1
 
 
 def round_distance(distance: float) -> int:

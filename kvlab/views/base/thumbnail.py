@@ -29,14 +29,41 @@ MOST_BARS = 120
 
 def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
     """The figure as a 240 x 120 SVG of its marks; unsupported traces are skipped."""
+    inner_width = WIDTH - 2 * EDGE
+    inner_height = HEIGHT - 2 * EDGE
     panels: dict[tuple[str, str], Panel] = {}
-    placed = [(trace, _panel(panels, figure, trace)) for trace in figure.data if hasattr(trace, "xaxis")]
-    points = [(trace, panel, *_points(trace, panel)) for trace, panel in placed]
-    body = [_frame(panel, theme) for panel in panels.values()]
+    points = []
+    for trace in (trace for trace in figure.data if hasattr(trace, "xaxis")):
+        names = (trace.xaxis or "x", trace.yaxis or "y")
+        if names not in panels:
+            axes = [figure.layout[name.replace(name[0], f"{name[0]}axis", 1)] for name in names]
+            (left, right), (bottom, top) = (axis.domain or (0, 1) for axis in axes)
+            scales = []
+            for axis in axes:
+                is_reversed = axis.autorange == "reversed" or (axis.range is not None and axis.range[0] > axis.range[1])
+                order = axis.categoryarray if axis.categoryarray is not None else ()
+                scales.append(Scale(axis.type == "log", is_reversed, {str(name): at for at, name in enumerate(order)}))
+            panels[names] = Panel(
+                EDGE + left * inner_width,
+                EDGE + (1 - top) * inner_height,
+                (right - left) * inner_width,
+                (top - bottom) * inner_height,
+                *scales,
+            )
+        points.append((trace, panels[names], *_points(trace, panels[names])))
+    body = []
+    for panel in panels.values():
+        right = panel.left + panel.width
+        lines = f"M{panel.left:.1f} {panel.top:.1f}V{panel.top + panel.height:.1f}H{right:.1f}"
+        body.append(f'<path d="{lines}" fill="none" stroke="{GRID[theme]}" stroke-width="1"/>')
     for trace, panel, x, y in points:
         body += _marks(trace, panel, x, y, theme)
     if not points:
-        body.append(_unknown(theme))
+        # A symbol for a figure without axes, such as a Sankey diagram or a table.
+        look = f'fill="none" stroke="{pick(HUES["purple"], theme)}" stroke-width="7" opacity="0.5"'
+        for level in (25, 48, 72, 95):
+            end = f"{60 + (level - 60) / 3:.0f}"
+            body.append(f'<path d="M20 {level}C110 {level} 130 {end} 220 {end}" {look}/>')
     return f"{OPENING}{''.join(body)}</svg>"
 
 
@@ -47,30 +74,6 @@ def blank(reason: str, theme: Theme = "light") -> str:
     words = f'<text x="{WIDTH / 2}" y="{HEIGHT / 2 + 4}" fill="{ink}" text-anchor="middle" font-size="12"'
     font = 'font-family="Inter, system-ui, sans-serif"'
     return f'{OPENING}{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>{reason}</text></svg>'
-
-
-def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) -> Panel:
-    names = (trace.xaxis or "x", trace.yaxis or "y")
-    if names not in panels:
-        across, up = (figure.layout[name.replace(name[0], f"{name[0]}axis", 1)] for name in names)
-        (left, right), (bottom, top) = (axis.domain or (0, 1) for axis in (across, up))
-        inner_width = WIDTH - 2 * EDGE
-        inner_height = HEIGHT - 2 * EDGE
-        scales = [_scale(axis) for axis in (across, up)]
-        panels[names] = Panel(
-            EDGE + left * inner_width,
-            EDGE + (1 - top) * inner_height,
-            (right - left) * inner_width,
-            (top - bottom) * inner_height,
-            *scales,
-        )
-    return panels[names]
-
-
-def _scale(axis: Any) -> Scale:
-    is_reversed = axis.autorange == "reversed" or (axis.range is not None and axis.range[0] > axis.range[1])
-    order = axis.categoryarray if axis.categoryarray is not None else ()
-    return Scale(axis.type == "log", is_reversed, {str(name): place for place, name in enumerate(order)})
 
 
 def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +101,28 @@ def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
 
 def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme) -> list[str]:
     if trace.type == "heatmap":
-        return [_heat(trace, panel, theme)] if trace.z is not None else []
+        values = np.zeros((0, 0)) if trace.z is None else np.asarray(trace.z, float)
+        for axis in (0, 1) if values.size else ():
+            # Maximum per block, so that thin bright lines stay visible.
+            edges = block_edges(0, values.shape[axis], MOST_CELLS)[:-1]
+            values = np.fmax.reduceat(values, edges, axis=axis)
+        if not panel.y.reverse:
+            values = values[::-1]
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            return []
+        low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
+        high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
+        shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
+        # (rows, columns, 4) uint8 RGBA of shares between 0 and 1.
+        stops = [(float(place), str(stop)) for place, stop in trace.colorscale or ()]
+        if not stops or not all(stop.startswith("#") for _, stop in stops):
+            scale = SEQUENTIAL[theme]
+            stops = [(place / (len(scale) - 1), stop) for place, stop in enumerate(scale)]
+        result = np.zeros((*shares.shape, 4), np.uint8)
+        result[..., :3] = colours_at(stops, shares)
+        result[..., 3] = np.where(np.isfinite(shares), 255, 0)
+        return [_image(Image.fromarray(result, "RGBA"), panel)]
     if trace.type == "image":
         return [_image(Image.open(io.BytesIO(base64.b64decode(trace.source.partition(",")[2]))), panel)]
     count = min(len(x), len(y))
@@ -112,20 +136,17 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     thin = slice(None, None, max(1, -(-count // MOST_POINTS)))
     parts = []
     if "lines" in mode:
-        parts.append(_line(x[thin], y[thin], finite[thin], colour, (trace.line.dash or "solid") != "solid"))
+        shown = finite[thin]
+        path = "".join(
+            f"{'L' if index and shown[index - 1] else 'M'}{x[thin][index]:.1f} {y[thin][index]:.1f}"
+            for index in np.flatnonzero(shown)
+        )
+        dash = ' stroke-dasharray="3 2"' if (trace.line.dash or "solid") != "solid" else ""
+        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dash}/>' if path else "")
     if "markers" in mode:
         dot = f'<circle cx="{{:.1f}}" cy="{{:.1f}}" r="1.6" fill="{colour}"/>'
         parts += [dot.format(x[place], y[place]) for place in np.flatnonzero(finite)[thin]]
     return parts
-
-
-def _line(x: np.ndarray, y: np.ndarray, visible: np.ndarray, colour: str, dashed: bool) -> str:
-    path = "".join(
-        f"{'L' if index and visible[index - 1] else 'M'}{x[index]:.1f} {y[index]:.1f}"
-        for index in np.flatnonzero(visible)
-    )
-    dash = ' stroke-dasharray="3 2"' if dashed else ""
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dash}/>' if path else ""
 
 
 def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, visible: np.ndarray, theme: Theme) -> list[str]:
@@ -149,32 +170,6 @@ def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, visible: np.nd
     return drawn
 
 
-def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
-    values = np.asarray(trace.z, float)
-    for axis in (0, 1):
-        # Maximum per block, so that thin bright lines stay visible.
-        edges = block_edges(0, values.shape[axis], MOST_CELLS)[:-1]
-        values = np.fmax.reduceat(values, edges, axis=axis)
-    if not panel.y.reverse:
-        values = values[::-1]
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return ""
-    low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
-    high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
-    shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
-    # (rows, columns, 4) uint8 RGBA of shares between 0 and 1.
-    stops = [(float(place), str(colour)) for place, colour in trace.colorscale or ()]
-    if not stops or not all(colour.startswith("#") for _, colour in stops):
-        colours = SEQUENTIAL[theme]
-        stops = [(place / (len(colours) - 1), colour) for place, colour in enumerate(colours)]
-    known = np.isfinite(shares)
-    result = np.zeros((*shares.shape, 4), np.uint8)
-    result[..., :3] = colours_at(stops, shares)
-    result[..., 3] = np.where(known, 255, 0)
-    return _image(Image.fromarray(result, "RGBA"), panel)
-
-
 def _image(picture: Image.Image, panel: Panel) -> str:
     """A picture that fills the panel, at most as many pixels as the thumbnail."""
     picture.thumbnail((WIDTH, HEIGHT))
@@ -194,21 +189,6 @@ def _colour(trace: Any, theme: Theme) -> str:
         if isinstance(colour, str):
             return colour
     return pick(HUES["blue"], theme)
-
-
-def _frame(panel: Panel, theme: Theme) -> str:
-    left = panel.left
-    right = panel.left + panel.width
-    foot = panel.top + panel.height
-    lines = f"M{left:.1f} {panel.top:.1f}V{foot:.1f}H{right:.1f}"
-    return f'<path d="{lines}" fill="none" stroke="{GRID[theme]}" stroke-width="1"/>'
-
-
-def _unknown(theme: Theme) -> str:
-    """Symbol for a figure without axes, such as a Sankey diagram or a table."""
-    colour = pick(HUES["purple"], theme)
-    paths = (f"M20 {y}C110 {y} 130 {60 + (y - 60) / 3:.0f} 220 {60 + (y - 60) / 3:.0f}" for y in (25, 48, 72, 95))
-    return "".join(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="7" opacity="0.5"/>' for path in paths)
 
 
 @dataclass

@@ -49,10 +49,20 @@ class BrowserView(anywidget.AnyWidget):
         first = dict(data_at(None))
         shared = first.pop("shared", {})
         names = ("step-bar.css", f"{component}.css")
+        # The properties that Streamlit sets for the components' styles.
+        ink = INK[theme]
+        paper = SURFACES[theme]
+        accent = pick(HUES["blue"], theme)
+        of_theme = f""".kv-notebook {{
+  --st-text-color: {ink}; --st-background-color: {paper}; --st-border-color: {GRID[theme]};
+  --st-secondary-background-color: color-mix(in srgb, {ink} 5%, {paper}); --st-primary-color: {accent};
+  padding: 8px; color: {ink}; background: {paper}; font-size: 16px;
+}}
+"""
         super().__init__(
             component=component,
             markup=read_static(f"{component}.html"),
-            styles=_theme_style(theme) + read_static(*(name for name in names if (STATIC / name).exists())),
+            styles=of_theme + read_static(*(name for name in names if (STATIC / name).exists())),
             picture=picture,
             shared={
                 name: pack_payload(value if isinstance(value, Mapping) else {"value": value})
@@ -63,15 +73,13 @@ class BrowserView(anywidget.AnyWidget):
         )
         self.was_used = False
         self._data_at = data_at
-        self.observe(self._answer_step, "step")
-        self.observe(self._note_use, ["step", "place", "token"])
+        self.observe(self._answer, ["step", "place", "token"])
 
-    def _note_use(self, change: Mapping[str, Any]) -> None:
+    def _answer(self, change: Mapping[str, Any]) -> None:
         self.was_used = True
-
-    def _answer_step(self, change: Mapping[str, Any]) -> None:
-        data = self._data_at(change["new"])
-        self.content = pack_payload({name: value for name, value in data.items() if name != "shared"})
+        if change["name"] == "step":
+            data = self._data_at(change["new"])
+            self.content = pack_payload({name: value for name, value in data.items() if name != "shared"})
 
 
 def stepped_figure(
@@ -111,16 +119,3 @@ def stepped_figure(
 
     scrubber = BrowserView("scrubber", data_at, theme, picture)
     return VBox([scrubber, chart]), scrubber
-
-
-def _theme_style(theme: Theme) -> str:
-    """The properties that Streamlit sets for the components' styles."""
-    ink = INK[theme]
-    paper = SURFACES[theme]
-    accent = pick(HUES["blue"], theme)
-    return f""".kv-notebook {{
-  --st-text-color: {ink}; --st-background-color: {paper}; --st-border-color: {GRID[theme]};
-  --st-secondary-background-color: color-mix(in srgb, {ink} 5%, {paper}); --st-primary-color: {accent};
-  padding: 8px; color: {ink}; background: {paper}; font-size: 16px;
-}}
-"""

@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -50,9 +51,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{float(shown):,.0f}" if "e" in shown else shown
 
 
-def two_digits(value: float) -> str:
-    """A number with two significant digits."""
-    return number(value, 2)
+two_digits = partial(number, digits=2)  # significant ones
 
 
 def percent(share: float | None) -> str:

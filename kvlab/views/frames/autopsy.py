@@ -9,7 +9,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 FATES = ("kept", "merged", "dropped")
-UNREAD = "not read"  # held, but left out by the reading of a step (`unread.with_unread`)
+UNREAD = "not read"  # held, but left out by the reading of a step (`views.autopsy.fates_at`)
 TIED = 0.02  # steps whose attention differs by less, relative to the largest, have the most alike
 EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 
@@ -92,10 +92,15 @@ class Links:
         self.heads = heads
         self.tokens = tokens
         taken = events[events["target"] >= 0]
-        self.taken = taken["step"].astype(np.int64).groupby(self._keys_of(taken, "target")).min()
+        self.taken = (
+            taken["step"]
+            .astype(np.int64)
+            .groupby(self._key(*(taken[name].to_numpy() for name in ("layer", "head", "target"))))
+            .min()
+        )
         # If a slot was merged into several targets, follow the one with the largest weight.
         events = events.sort_values("value_weight", kind="stable")
-        keys = self._keys_of(events, "source")
+        keys = self._key(*(events[name].to_numpy() for name in ("layer", "head", "source")))
         order = np.argsort(keys, kind="stable")
         last = np.append(keys[order][1:] != keys[order][:-1], True) if len(order) else np.zeros(0, bool)
         order = order[last]
@@ -156,9 +161,6 @@ class Links:
         held = self.end(layer, head, position)[0] >= 0
         return np.select([~held, self.shared(layer, head, position) >= 0], [FATES[2], FATES[1]], FATES[0])
 
-    def _keys_of(self, events: pd.DataFrame, name: str) -> np.ndarray:
-        return self._key(*(events[column].to_numpy() for column in ("layer", "head", name)))
-
     def _key(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         return (layer.astype(np.int64) * self.heads + head) * self.tokens + position
 
@@ -177,80 +179,3 @@ def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> 
     named = lost_first.assign(text=[texts[token] for token in lost_first["token"]], **slots)
     names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
-
-
-def survival(table: pd.DataFrame, reads: bool = False) -> pd.DataFrame:
-    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop.
-
-    With `reads`, also in `UNREAD`.
-    """
-    shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
-    shares = shares.reindex(columns=[*FATES, UNREAD] if reads else list(FATES), fill_value=0.0)
-    return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()
-
-
-def fates_over_steps(table: pd.DataFrame, last_step: int, unread: np.ndarray | None = None) -> pd.DataFrame:
-    """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`.
-
-    With `unread` (steps, rows), from `unread.unread_tokens`, those held and not read are in a column `UNREAD` instead.
-    """
-    steps = np.arange(last_step + 1)
-    lost = table["lost"].fillna(last_step + 1).to_numpy(np.int64)
-    changed = np.minimum(table["shared"].fillna(last_step + 1).to_numpy(np.int64), lost)
-    gone, dropped = (np.searchsorted(np.sort(values), steps, side="right") / len(table) for values in (changed, lost))
-    shares = pd.DataFrame({"step": steps, FATES[0]: 1 - gone, FATES[1]: gone - dropped, FATES[2]: dropped})
-    if unread is None:
-        return shares
-    at = np.arange(len(unread))[:, None]
-    out = unread & (lost > at)
-    whole = changed > at
-    left = {FATES[0]: (out & whole).mean(1), FATES[1]: (out & ~whole).mean(1), UNREAD: -out.mean(1)}
-    left = {name: np.pad(share, (0, last_step + 1 - len(share))) for name, share in left.items()}
-    return shares.assign(**{name: shares.get(name, 0.0) - share for name, share in left.items()})
-
-
-def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run | None = None) -> pd.DataFrame:
-    """Attention on the chosen tokens of one head per step: columns step, full, true, received.
-
-    `full` is that of the full cache's run, NaN where it was not recorded; `true` what this run's query would give them
-    with nothing dropped. `received` sums the attention of all slots that hold a chosen token, including the whole
-    attention of merged slots. A slot that was itself merged away no longer counts. `table` comes from `autopsy`.
-
-    Raises:
-        UserError: the run recorded no attention rows.
-    """
-    true_mass, slot_mass = run.attention(layer, head, thinned=True)
-    steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()[:: run.attention_every]
-    head_rows = table[(table["layer"] == layer) & (table["head"] == head)]
-    positions = head_rows["token"].to_numpy(np.int64)
-    rows = min(len(steps), len(true_mass))
-    received = [_received(slot_mass[row], head_rows, int(steps[row])) for row in range(rows)]
-    true = true_mass[:rows, positions].astype(np.float32).sum(1)
-    table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
-    return table.assign(full=table["step"].map(_full_mass(run, full, positions, layer, head)))
-
-
-def _full_mass(run: Run, full: Run | None, positions: np.ndarray, layer: int, head: int) -> pd.Series:
-    """Attention of the full cache's run on the tokens, by step; empty if it read another text or was not recorded."""
-    texts = [one.tokens.loc[one.tokens["phase"] != "free", "id"].tolist() for one in (run, full) if one is not None]
-    if full is None or texts[0] != texts[1]:
-        return pd.Series(dtype=float)
-    try:
-        mass = full.attention(layer, head, thinned=True)[0]
-    except UserError:
-        return pd.Series(dtype=float)
-    return pd.Series(mass[:, positions].astype(np.float32).sum(1), np.arange(len(mass)) * full.attention_every)
-
-
-def _received(slot_mass: np.ndarray, rows: pd.DataFrame, step: int) -> float:
-    alone = rows.loc[rows["left"].isna() | (rows["left"] > step).fillna(False), "token"]
-    inside = rows.loc[
-        (rows["left"] <= step).fillna(False) & (rows["lost"].isna() | (rows["lost"] > step).fillna(False))
-    ]
-    slots = np.unique(np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64))
-    return float(slot_mass[slots].astype(np.float32).sum())
-
-
-def step_of_most(frame: pd.DataFrame, column: str) -> pd.Series:
-    """The row of `needle_mass` with the most attention in `column`; of equal ones that where the run gives least."""
-    return frame[frame[column] >= (1 - TIED) * frame[column].max()].sort_values("received", kind="stable").iloc[0]

@@ -12,7 +12,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 from kvlab.views.frames.compare import at_same_bytes, headline, rivals_at_same_bytes
-from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
+from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, fate_shares, reading_heads
 from kvlab.views.frames.labels import differing_parts, parse_label
 from kvlab.views.frames.verdict import KINDS, Verdict, answer_tokens, judge
 
@@ -133,10 +133,18 @@ def verdicts(runs: Sequence[Run], check: AnswerCheck) -> pd.DataFrame:
     """`headline` with verdict columns, one row per run.
 
     Columns: row and column (position on the board), verdict, at, wrote, wrong, expected (as in `Verdict`), late (right,
-    but later than in the full cache's text) and kl_answer (`kl_on_answer`).
+    but later than in the full cache's text) and kl_answer (mean KL from the full cache over the tokens that spell the
+    answer, nats per token; none without an answer).
     """
     texts = reference_texts(runs)
     judged = [judge_any(answer_texts(run, "free"), check.expected.answers, texts) for run in runs]
+    kl_answer: list[float | None] = []
+    for run in runs:
+        forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")["kl"].to_numpy(np.float64)
+        first, last = check.answer or (0, -1)
+        here = forced[first : last + 1]
+        is_known = len(here) == last + 1 - first > 0 and np.isfinite(here).all()
+        kl_answer.append(float(here.mean()) if is_known else None)
     rows, columns = zip(*places(runs), strict=True)
     return headline(runs).assign(
         row=rows,
@@ -147,18 +155,8 @@ def verdicts(runs: Sequence[Run], check: AnswerCheck) -> pd.DataFrame:
         wrote=[one.wrote for one in judged],
         wrong=[one.wrong for one in judged],
         expected=[one.expected for one in judged],
-        kl_answer=[kl_on_answer(run, check.answer) for run in runs],
+        kl_answer=kl_answer,
     )
-
-
-def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
-    """Mean KL from the full cache over the tokens that spell the answer, nats per token; None without an answer."""
-    if answer is None:
-        return None
-    tokens = run.tokens
-    forced = tokens[tokens["phase"] == "forced"].sort_values("position")["kl"].to_numpy(np.float64)
-    here = forced[answer[0] : answer[1] + 1]
-    return float(here.mean()) if len(here) == answer[1] + 1 - answer[0] and np.isfinite(here).all() else None
 
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -199,7 +197,7 @@ def fact_strip(run: Run, check: AnswerCheck) -> pd.DataFrame:
     nothing = pd.DataFrame({"position": pd.array([None], "Int64"), "text": [""], **{fate: [np.nan] for fate in FATES}})
     if run.record.level != "full" or not len(check.positions) or run.record.status == "running":
         return nothing
-    shares = token_shares(fact_fates(run, check.positions, check.step)).rename(columns={"token": "position"})
+    shares = fate_shares(fact_fates(run, check.positions, check.step), "token").rename(columns={"token": "position"})
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"]
     texts = read.reindex(shares["position"]).fillna("").tolist()
     return shares.assign(position=shares["position"].astype("Int64"), text=texts)[["position", "text", *FATES]]
@@ -227,23 +225,23 @@ def rank_runs(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]]
         groups = rivals_at_same_bytes(table)
         ranking = [("", groups)] if groups else []
     inside = {label for _, groups in ranking for group in groups for label in group["label"]}
-    left = [(line["label"], _why_left_out(line)) for _, line in table.iterrows() if line["label"] not in inside]
+    left = []
+    for _, line in table[~table["label"].isin(inside)].iterrows():
+        unfinished = line["verdict"] == "unfinished" if "verdict" in line else pd.isna(line["mean_kl"])
+        if line["method"] == "full":
+            why = "what the others are compared with"
+        elif line["status"] != "complete" and unfinished:
+            why = "not finished" if line["status"] == "running" else str(line["status"])
+        elif pd.isna(line["live_bytes"]):
+            why = "its bytes were not recorded"
+        elif "verdict" in line:
+            why = "its own text was not recorded"
+        elif pd.isna(line["mean_kl"]):
+            why = "its KL was not recorded"
+        else:
+            why = "no other run has about as many bytes"
+        left.append((line["label"], why))
     return ranking, left
-
-
-def _why_left_out(line: pd.Series) -> str:
-    if line["method"] == "full":
-        return "what the others are compared with"
-    unfinished = line["verdict"] == "unfinished" if "verdict" in line else pd.isna(line["mean_kl"])
-    if line["status"] != "complete" and unfinished:
-        return "not finished" if line["status"] == "running" else str(line["status"])
-    if pd.isna(line["live_bytes"]):
-        return "its bytes were not recorded"
-    if "verdict" in line:
-        return "its own text was not recorded"
-    if pd.isna(line["mean_kl"]):
-        return "its KL was not recorded"
-    return "no other run has about as many bytes"
 
 
 def most_interesting_run(cells: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ from kvlab.core.budget import BYTE_SHARE, BYTES, Budget
 from kvlab.trace.schema import RunRecord
 from kvlab.views.frames.labels import distinct_names, parse_label
 from kvlab.views.frames.memory import full_bytes_per_token, over_steps
-from kvlab.views.frames.speed import Speed, speed_limit, speed_of
+from kvlab.views.frames.speed import speed_limit, speed_of
 
 
 class RunLike(Protocol):
@@ -40,57 +40,57 @@ def rename_runs(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     """One row per run: bytes after the last step and their share of the full cache's, speed, and closeness to it.
 
-    Nothing is rounded. `reading` is empty for runs that read everything. `over_budget` is the share by which live bytes
-    exceed the budget's; `speed_ratio_doubt` says why the speed ratio is unreliable, if it is. Bytes and speed of the
-    full cache come from the run of method `full`; without one, bytes are computed from the model's shape and the speed
-    ratio is empty. `speed_limit` is the most that ratio can be by bytes, `limit_reached` the share. KL in nats per
-    token of the forced continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
+    Nothing is rounded. `reading` is empty for runs that read everything; `unread_mass` is the attention, with nothing
+    dropped, on slots that a step left out, mean over steps, layers and KV heads, where it was recorded. `over_budget`
+    is the share by which live bytes exceed the budget's; `speed_ratio_doubt` says why the speed ratio is unreliable, if
+    it is. Bytes and speed of the full cache come from the run of method `full`; without one, bytes are computed from
+    the model's shape and the speed ratio is empty. `speed_limit` is the most that ratio can be by bytes,
+    `limit_reached` the share. KL in nats per token of the forced continuation, a mean over `mean_tokens` tokens;
+    `prompts` is 1.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     speeds = [speed_of(run.record) for run in runs]
     reference = next((speed for run, speed in zip(runs, speeds, strict=True) if run is full), None)
     whole = None if full is None or full.memory.empty else over_steps(full.memory, full.record)
-    each = zip(runs, unique_labels(runs), speeds, strict=True)
-    return pd.DataFrame([_row(run, label, whole, speed, reference) for run, label, speed in each])
-
-
-def _row(
-    run: RunLike, label: str, whole: pd.DataFrame | None, speed: Speed, reference: Speed | None
-) -> dict[str, object]:
-    record = run.record
-    forced = run.tokens[run.tokens["phase"] == "forced"]
-    ratio = speed.ratio_to(reference)
-    doubt = speed.ratio_doubt(reference)
-    limit = _limit(run, whole)
-    reached = None
-    if ratio is not None and limit is not None and not doubt and record.method != "full":
-        reached = ratio / limit
-    return {
-        "label": label,
-        "method": record.method,
-        "budget": Budget(record.budget).description,
-        "reading": str(record.hyper_parameters.get("read", "")),
-        **_bytes(run, whole),
-        "unread_mass": _unread(run),
-        "over_budget": over_budget(run),
-        "tokens_per_second": speed.rate,
-        **speed.columns(),
-        "speed_ratio": ratio,
-        "speed_ratio_doubt": doubt,
-        "speed_limit": limit,
-        "limit_reached": reached,
-        "prompt_seconds": record.seconds_prefill,
-        "second_pass_seconds": record.seconds_rehearse,
-        "mean_kl": _mean(forced["kl"]),
-        "top1_agreement": _mean(forced["top1_agree"]),
-        "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),
-        "first_divergence": first_divergence(run.tokens),
-        "prompts": 1,
-        "mean_tokens": int(forced["kl"].notna().sum()),
-        "device": f"{record.device}, {record.model.dtype}",
-        "status": record.status,
-        "run_id": record.run_id,
-    }
+    rows = []
+    for run, label, speed in zip(runs, unique_labels(runs), speeds, strict=True):
+        record = run.record
+        forced = run.tokens[run.tokens["phase"] == "forced"]
+        ratio, doubt = speed.ratio_to(reference)
+        limit = _limit(run, whole)
+        reached = None
+        if ratio is not None and limit is not None and not doubt and record.method != "full":
+            reached = ratio / limit
+        reads = "read" in record.hyper_parameters and record.level == "full"
+        rows.append(
+            {
+                "label": label,
+                "method": record.method,
+                "budget": Budget(record.budget).description,
+                "reading": str(record.hyper_parameters.get("read", "")),
+                **_bytes(run, whole),
+                "unread_mass": _mean(run.steps["unread_mass"]) if reads else None,
+                "over_budget": over_budget(run),
+                "tokens_per_second": speed.rate,
+                **speed.columns(),
+                "speed_ratio": ratio,
+                "speed_ratio_doubt": doubt,
+                "speed_limit": limit,
+                "limit_reached": reached,
+                "prompt_seconds": record.seconds_prefill,
+                "second_pass_seconds": record.seconds_rehearse,
+                "mean_kl": _mean(forced["kl"]),
+                "top1_agreement": _mean(forced["top1_agree"]),
+                "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),
+                "first_divergence": first_divergence(run.tokens),
+                "prompts": 1,
+                "mean_tokens": int(forced["kl"].notna().sum()),
+                "device": f"{record.device}, {record.model.dtype}",
+                "status": record.status,
+                "run_id": record.run_id,
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
@@ -132,16 +132,6 @@ def _limit(run: RunLike, there: pd.DataFrame | None) -> float | None:
     return speed_limit(weights, full, float(first["bytes_read"]))
 
 
-def _unread(run: RunLike) -> float | None:
-    """Attention, with nothing dropped, on slots that a step left out, mean over steps, layers and KV heads.
-
-    None for a run without a reading, or one recorded without attention.
-    """
-    if "read" not in run.record.hyper_parameters or run.record.level != "full":
-        return None
-    return _mean(run.steps["unread_mass"])
-
-
 def over_budget(run: RunLike) -> float | None:
     """Share by which live bytes after the last step exceed the budget's; 0.14 is 14 % above.
 
@@ -153,18 +143,15 @@ def over_budget(run: RunLike) -> float | None:
     if memory.empty or not parse_label(record).budget:
         return None
     last = memory[(memory["step"] == memory["step"].max()) & ~memory["layer"].isin(record.sliding_layers)]
-    promised = _budget_bytes(record, len(last))
-    return float(last["live_bytes"].sum()) / promised - 1 if promised else None
-
-
-def _budget_bytes(record: RunRecord, layers: int) -> float:
     budget = Budget(record.budget)
-    token = layers * full_bytes_per_token(record)
+    token = len(last) * full_bytes_per_token(record)
     if budget.unit == BYTES:
-        return budget.number
-    if budget.unit == BYTE_SHARE:
-        return budget.number * token * record.prompt_tokens
-    return float(budget.slots(record.prompt_tokens) * token)
+        promised = budget.number
+    elif budget.unit == BYTE_SHARE:
+        promised = budget.number * token * record.prompt_tokens
+    else:
+        promised = float(budget.slots(record.prompt_tokens) * token)
+    return float(last["live_bytes"].sum()) / promised - 1 if promised else None
 
 
 def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:

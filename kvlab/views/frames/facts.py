@@ -1,5 +1,6 @@
 """Locate the tokens of a prompt's facts, their fate in every head, and the heads that read them."""
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate, product
 
@@ -67,27 +68,18 @@ def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]
     found = []
     end = 0
     for start, stop in turn_spans(prompt):  # the turns of a conversation
-        place = _place(read, prompt[start:stop], end, begins, finishes)
+        # A short turn may also occur within text of the template, even at the beginning of a token: the place where a
+        # token ends with it too is preferred.
+        turn = re.escape(prompt[start:stop])
+        places = [match.start() for match in re.finditer(f"(?={turn})", read[end:])]
+        places = [end + place for place in places if end + place in begins]
+        whole = [place for place in places if place + stop - start in finishes]
+        place = next(iter(whole or places), -1)
         if place < 0:
             raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are unknown.")
         end = place + stop - start
         found.append((start, stop, place - start))
     return found
-
-
-def _place(read: str, turn: str, end: int, begins: set[int], finishes: set[int]) -> int:
-    """Index of a turn in the tokens' text, searched from `end` on; -1 if it is not there.
-
-    A short turn may also occur within text of the template, even at the beginning of a token.
-    """
-    places = list[int]()
-    place = read.find(turn, end)
-    while place >= 0:
-        if place in begins and place + len(turn) in finishes:
-            return place
-        places += [place] if place in begins else []
-        place = read.find(turn, place + 1)
-    return places[0] if places else -1
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
@@ -101,14 +93,10 @@ def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd
     return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": links.fates(layer, head, token)})
 
 
-def token_shares(fates: pd.DataFrame) -> pd.DataFrame:
-    """One row per token of `fact_fates`: share of all heads in each of `FATES`."""
-    return _shares(fates, ["token"])
-
-
-def head_shares(fates: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer and head of `fact_fates`: share of the fact's tokens in each of `FATES`."""
-    return _shares(fates, ["layer", "head"])
+def fate_shares(fates: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Share of the rows of `fact_fates` in each of `FATES`, one row per token, or per layer and head."""
+    shares = fates.groupby(list(by))["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
+    return shares.reindex(columns=list(FATES), fill_value=0.0).reset_index()
 
 
 def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.DataFrame:
@@ -128,8 +116,3 @@ def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.
                 found.append((layer, head, float(mass.astype(np.float32).sum(1).mean())))
     table = pd.DataFrame(found, columns=["layer", "head", "mass"])
     return table.sort_values("mass", ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _shares(fates: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    shares = fates.groupby(by)["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
-    return shares.reindex(columns=list(FATES), fill_value=0.0).reset_index()

@@ -6,7 +6,6 @@ import numpy as np
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.trace.schema import ModelShape
 
 KEYS = "keys as cached"
 BEFORE = "keys before rotation"
@@ -24,16 +23,11 @@ def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> d
     """
     keys = run.keys(layer, head)[0][:tokens]
     model = run.record.model
-    return {KEYS: keys, **_before(keys, layer, model), VALUES: run.values(layer, head)[0][:tokens]}
-
-
-def _before(keys: np.ndarray, layer: int, model: ModelShape) -> dict[str, np.ndarray]:
-    frequencies = model.rotary_inverse_frequencies
-    if frequencies is None:
-        return {}
-    if layer in model.unrotated_layers:
-        return {BEFORE: keys}
-    return {BEFORE: undo_rotation(keys, frequencies, model.rotary_interleaved, model.rotary_scaling)}
+    states = {KEYS: keys}
+    if model.rotary_inverse_frequencies is not None:
+        rotary = (model.rotary_inverse_frequencies, model.rotary_interleaved, model.rotary_scaling)
+        states[BEFORE] = keys if layer in model.unrotated_layers else undo_rotation(keys, *rotary)
+    return states | {VALUES: run.values(layer, head)[0][:tokens]}
 
 
 def recorded_layers(run: Run) -> list[int]:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import pandas as pd
@@ -64,7 +65,13 @@ def parse_label(run: HasLabel) -> LabelParts:
     head = next((head for head in heads if run.label == head or run.label.startswith((f"{head} ", f"{head},"))), None)
     if head is None:
         return LabelParts(run.method, "", rest=run.label)
-    inside, rest = _closed(run.label.removeprefix(head).strip())
+    inside = ""
+    rest = run.label.removeprefix(head).strip()
+    if rest.startswith("("):
+        # The content of the leading parentheses, and what follows them.
+        depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in rest)
+        end = next((place for place, depth in enumerate(depths) if not depth), len(rest))
+        inside, rest = rest[1:end], rest[end + 1 :]
     pieces = SETTING.split(f", {inside}") if inside else []
     preset = next((piece.removeprefix(", ") for piece in pieces[:1] if piece), PLAIN)
     pairs = [piece.partition("=") for piece in pieces[1:]]
@@ -91,7 +98,17 @@ def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[st
     for one in known:
         words = [one.method] if methods else []
         words += [one.budget] if budgets and one.budget else []
-        words += _settings(one, [other for other in known if other.method == one.method])
+        # What distinguishes it from the others of its method, besides the budget.
+        siblings = [other for other in known if other.method == one.method]
+        apart = [one.preset] if len({other.preset for other in siblings}) > 1 else []
+        settings = dict(one.settings)
+        for name in dict.fromkeys(name for other in siblings for name, _ in other.settings):
+            if len({dict(other.settings).get(name) for other in siblings}) > 1 and name in settings:
+                apart.append(f"{name}={settings[name]}")
+        if len({other.rest for other in siblings}) > 1 and one.rest:
+            apart.append(one.rest)
+        plain = not apart and len({(other.settings, other.rest) for other in siblings}) > 1
+        words += [PLAIN] if plain else apart
         named.append(" ".join(words) or one.method)
     return named
 
@@ -107,31 +124,6 @@ def number_duplicates(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _settings(one: LabelParts, siblings: Sequence[LabelParts]) -> list[str]:
-    """The parts that distinguish `one` from the others of its method, besides the budget."""
-    words = [one.preset] if len({other.preset for other in siblings}) > 1 else []
-    settings = dict(one.settings)
-    for name in dict.fromkeys(name for other in siblings for name, _ in other.settings):
-        if len({dict(other.settings).get(name) for other in siblings}) > 1 and name in settings:
-            words.append(f"{name}={settings[name]}")
-    if len({other.rest for other in siblings}) > 1 and one.rest:
-        words.append(one.rest)
-    plain = not words and len({(other.settings, other.rest) for other in siblings}) > 1
-    return [PLAIN] if plain else words
-
-
-def _closed(text: str) -> tuple[str, str]:
-    """The content of the text's leading parentheses, and what follows them."""
-    if not text.startswith("("):
-        return "", text
-    depth = 0
-    for place, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if not depth:
-            return text[1:place], text[place + 1 :]
-    return text[1:], ""
-
-
 ABSENT = "–"
 
 
@@ -141,8 +133,28 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
     A hyper-parameter is compared only among runs of the same method. The full cache is ignored.
     """
     runs = [record for record in records if record.method != FULL.method]
-    known = [_settings_of(record) for record in runs]
-    rows = {name: [one[name] for one in known] for name in (known[0] if known else {})}
+    # The settings every run has.
+    known = [
+        {
+            "method": record.method,
+            "budget": Budget(record.budget).description,
+            "preset": record.preset,
+            "tokens kept by force": _value_text(list(record.force_keep)),
+            "restored": _value_text(record.returned.model_dump() if record.returned else None),
+            "decides every": f"{record.compress_every} steps",
+            "new tokens": str(record.max_new_tokens),
+            "seed": str(record.seed),
+            "recorded": record.level,
+            "model": record.model.name,
+            "type": record.model.dtype,
+            "chat template": _value_text(record.chat),
+            "loading": _value_text(record.loading),
+            "device": record.device,
+            **{f"version of {name}": version for name, version in record.versions.items()},
+        }
+        for record in runs
+    ]
+    rows: dict[str, list[str]] = {name: [one[name] for one in known] for name in (known[0] if known else {})}
     for method in dict.fromkeys(record.method for record in runs):
         names = dict.fromkeys(name for record in runs if record.method == method for name in record.hyper_parameters)
         rows |= {
@@ -156,27 +168,6 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
         changed["model"] = [*map(model_title, models)]
     table = pd.DataFrame(list(changed.values()), columns=distinct_names(runs), index=list(changed))
     return table.rename_axis("setting")
-
-
-def _settings_of(record: RunRecord) -> dict[str, str]:
-    """The settings every run has."""
-    return {
-        "method": record.method,
-        "budget": Budget(record.budget).description,
-        "preset": record.preset,
-        "tokens kept by force": _value_text(list(record.force_keep)),
-        "restored": _value_text(record.returned.model_dump() if record.returned else None),
-        "decides every": f"{record.compress_every} steps",
-        "new tokens": str(record.max_new_tokens),
-        "seed": str(record.seed),
-        "recorded": record.level,
-        "model": record.model.name,
-        "type": record.model.dtype,
-        "chat template": _value_text(record.chat),
-        "loading": _value_text(record.loading),
-        "device": record.device,
-        **{f"version of {name}": version for name, version in record.versions.items()},
-    }
 
 
 def _value_text(value: object) -> str:

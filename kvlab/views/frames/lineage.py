@@ -91,7 +91,15 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
     tokens = int(tokens_seen.max(initial=0))
     birth = numbers[np.searchsorted(tokens_seen, np.arange(tokens), side="right")] if tokens else np.zeros(0, np.int64)
     events = events[(events["source"] >= 0) & (events["source"] < tokens) & (events["target"] < tokens)]
-    leave, kind, parent = _departures(events, tokens)
+    # Step, kind and target of each token's own departure; the last write per source wins.
+    leave = np.full(tokens, NEVER)
+    kind = np.zeros(tokens, np.uint8)
+    parent = np.full(tokens, -1)
+    order = np.argsort(events["value_weight"].to_numpy(), kind="stable")
+    source = events["source"].to_numpy(np.int64)[order]
+    leave[source] = events["step"].to_numpy()[order]
+    kind[source] = pd.Index(KINDS).get_indexer(pd.Index(events["kind"])).clip(0)[order]
+    parent[source] = events["target"].to_numpy()[order]
     absorb = np.full(tokens, NEVER)
     absorbing = events[events["target"] >= 0]
     np.minimum.at(absorb, absorbing["target"].to_numpy(np.int64), absorbing["step"].to_numpy(np.int64))
@@ -127,19 +135,6 @@ def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame
     events = run.head_events(layer, head)
     lineage = fold(events, run.select("steps", layer, head))
     return lineage, events, token_texts(run.tokens, lineage.tokens)
-
-
-def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Step, kind and target of each token's own departure."""
-    leave = np.full(tokens, NEVER)
-    kind = np.zeros(tokens, np.uint8)
-    parent = np.full(tokens, -1)
-    order = np.argsort(events["value_weight"].to_numpy(), kind="stable")  # the last write per source wins
-    source = events["source"].to_numpy(np.int64)[order]
-    leave[source] = events["step"].to_numpy()[order]
-    kind[source] = pd.Index(KINDS).get_indexer(pd.Index(events["kind"])).clip(0)[order]
-    parent[source] = events["target"].to_numpy()[order]
-    return leave, kind, parent
 
 
 def resolve_roots(parent: np.ndarray) -> np.ndarray:

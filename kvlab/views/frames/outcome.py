@@ -61,35 +61,32 @@ STATES = {"running": "writing", "complete": "ended", "cancelled": "cancelled", "
 
 def own_texts(runs: Sequence[Run]) -> LiveTexts:
     """The texts of a comparison's runs, as they were shown while they were written."""
-    reference = next((ids for run in runs if (ids := _ids(run, "forced"))), [])
-    return LiveTexts(texts=tuple(_text(run, reference) for run in runs))
-
-
-def _text(run: Run, reference: Sequence[int]) -> LiveText:
-    """A run's own text; `held` is the share of the full cache's slots after the last step, as a mean over layers."""
-    tokens = run.tokens[run.tokens["phase"] == "free"].sort_values("position")
-    pieces = tokens["text"].fillna("").mask(tokens["special"], "").tolist()
-    ids = tokens["id"].tolist()
-    written = zip_longest(ids, reference[: len(ids)]) if reference else ()
-    first = next((place for place, (token_id, full) in enumerate(written) if token_id != full), None)
-    before = len("".join(pieces[: first or 0]))
-    memory = run.memory
-    held = None
-    if not memory.empty:
-        last = memory[memory["step"] == memory["step"].max()]
-        held = float((last["live_slots"] / last["logical_tokens"]).mean())
-    return LiveText(
-        label=run.record.label,
-        method=run.record.method,
-        state=STATES[run.record.status],
-        text="".join(pieces),
-        tokens=len(ids) - int(tokens["special"].iloc[-1:].sum()),  # without the end token
-        left_at=None if first is None else (before, before + len(pieces[first])),
-        left_token=0 if first is None else first + 1,
-        held=held,
-    )
-
-
-def _ids(run: Run, phase: str) -> list[int]:
-    tokens = run.tokens[run.tokens["phase"] == phase].sort_values("position")
-    return tokens["id"].tolist()
+    forced = (run.tokens[run.tokens["phase"] == "forced"].sort_values("position") for run in runs)
+    reference: list[int] = next((tokens["id"].tolist() for tokens in forced if len(tokens)), [])
+    texts = []
+    for run in runs:
+        tokens = run.tokens[run.tokens["phase"] == "free"].sort_values("position")
+        pieces = tokens["text"].fillna("").mask(tokens["special"], "").tolist()
+        ids = tokens["id"].tolist()
+        written = zip_longest(ids, reference[: len(ids)]) if reference else ()
+        first = next((place for place, (token_id, full) in enumerate(written) if token_id != full), None)
+        before = len("".join(pieces[: first or 0]))
+        # The share of the full cache's slots after the last step, as a mean over layers.
+        memory = run.memory
+        held = None
+        if not memory.empty:
+            last = memory[memory["step"] == memory["step"].max()]
+            held = float((last["live_slots"] / last["logical_tokens"]).mean())
+        texts.append(
+            LiveText(
+                label=run.record.label,
+                method=run.record.method,
+                state=STATES[run.record.status],
+                text="".join(pieces),
+                tokens=len(ids) - int(tokens["special"].iloc[-1:].sum()),  # without the end token
+                left_at=None if first is None else (before, before + len(pieces[first])),
+                left_token=0 if first is None else first + 1,
+                held=held,
+            )
+        )
+    return LiveTexts(texts=tuple(texts))

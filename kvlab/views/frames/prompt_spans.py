@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,14 +68,35 @@ def find_spans(run: Run, facts: Sequence[Range] = ()) -> tuple[Span, ...]:
     texts = read["text"].fillna("").tolist()
     if not texts:
         raise UserError(f"{record.label} has no recorded tokens of its prompt, so its parts are unknown.")
-    labels = _labels_of_tokens(texts, _parts_in_tokens(texts, record.prompt, record.chat))
+    # The parts of system prompt and prompt as characters of the joined texts.
+    moved = moved_parts(texts, record.prompt)
+    whole = "".join(texts)
+    parts = []
+    system = str((record.chat or {}).get("system") or "").strip()
+    if system and (place := whole.find(system, 0, min((start + by for start, _, by in moved), default=0))) >= 0:
+        parts += parts_of_system(whole, place, place + len(system))
+    for label, start, stop in parts_of_prompt(record.prompt, record.chat):
+        for begin, end, by in moved:
+            if start < end and stop > begin:
+                parts.append(Part(label, max(start, begin) + by, min(stop, end) + by))
+    # A token is of the part that has its last visible character; one without text is as the one before.
+    owner = np.zeros(len(whole) + 1, np.int64)
+    for number, part in enumerate(parts, 1):
+        owner[part.start : part.stop] = number
+    lengths = np.array([len(text) for text in texts])
+    visible = np.array([len(text.rstrip()) or len(text) for text in texts])
+    anchors = np.maximum(np.cumsum(lengths) - lengths + visible - 1, 0)
+    names = [TEMPLATE, *(part.label for part in parts)]
+    labels = [names[number] for number in owner[anchors]]
     places = dict(zip(read["position"].tolist(), range(len(texts)), strict=True))
     for number, fact in enumerate(facts, 1):
         inside = [places[position] for position in fact_positions(run.tokens, record.prompt, [fact])]
         if inside and not all(labels[place].startswith("rule ") for place in inside):
             for place in inside:
                 labels[place] = "fact" if len(facts) == 1 else f"fact {number}"
-    return _grouped(read["position"].to_numpy(np.int64), labels)
+    by_label = read["position"].astype("int64").reset_index(drop=True).groupby(pd.Series(labels), sort=False)
+    spans = [Span(str(label), _ranges(np.sort(inside.to_numpy()))) for label, inside in by_label]
+    return tuple(sorted(spans, key=lambda span: span.first))
 
 
 def write_spans(spans: Iterable[Span], separator: str = "\n") -> str:
@@ -98,7 +119,22 @@ def parse_spans(text: str, tokens: int) -> tuple[Span, ...]:
     lines = [line.strip() for line in re.split(r"[;\n]", text[: LONGEST_TEXT + 1]) if line.strip()]
     if not lines or len(lines) > MOST_SPANS or len(text) > LONGEST_TEXT:
         raise UserError(f"Give 1 to {MOST_SPANS} spans, one a line, as in rule 1: 12-20.")
-    spans = [_parse_line(line, tokens) for line in lines]
+    spans = []
+    for line in lines:
+        match = _LINE.fullmatch(re.sub(r"\s*([:,-])\s*(?=[0-9])", r"\1", line))
+        label = "" if match is None else " ".join(match[1].split())
+        if match is None or not 0 < len(label) <= LONGEST_LABEL or not label.isprintable():
+            raise UserError(
+                f"{line[:LONGEST_LABEL]!a} is not a span: write a label of at most {LONGEST_LABEL} characters, a colon "
+                "and tokens, as in rule 1: 12-20."
+            )
+        inside: set[int] = set()
+        for piece in match[2].split(","):
+            first, last = (int(edge) for edge in (piece.split("-") * 2)[:2])
+            if not first <= last < tokens:
+                raise UserError(f"{label!a} has the tokens {piece}: give first and last, both from 0 to {tokens - 1}.")
+            inside.update(range(first, last + 1))
+        spans.append(Span(label, _ranges(np.array(sorted(inside)))))
     owner: dict[int, str] = {}
     for span in spans:
         for position in span.positions.tolist():
@@ -107,58 +143,6 @@ def parse_spans(text: str, tokens: int) -> tuple[Span, ...]:
                 raise UserError(f"Token {position} is in {other!a} and in {span.label!a}: give it to one of them.")
     if len({span.label for span in spans}) < len(spans):
         raise UserError("Two spans have the same label: give each its own, or write all tokens in one line.")
-    return tuple(sorted(spans, key=lambda span: span.first))
-
-
-def _parse_line(line: str, tokens: int) -> Span:
-    match = _LINE.fullmatch(re.sub(r"\s*([:,-])\s*(?=[0-9])", r"\1", line))
-    label = "" if match is None else " ".join(match[1].split())
-    if match is None or not 0 < len(label) <= LONGEST_LABEL or not label.isprintable():
-        raise UserError(
-            f"{line[:LONGEST_LABEL]!a} is not a span: write a label of at most {LONGEST_LABEL} characters, a colon and "
-            "tokens, as in rule 1: 12-20."
-        )
-    inside: set[int] = set()
-    for piece in match[2].split(","):
-        first, last = (int(edge) for edge in (piece.split("-") * 2)[:2])
-        if not first <= last < tokens:
-            raise UserError(f"{label!a} has the tokens {piece}: give first and last, both from 0 to {tokens - 1}.")
-        inside.update(range(first, last + 1))
-    return Span(label, _ranges(np.array(sorted(inside))))
-
-
-def _parts_in_tokens(texts: Sequence[str], prompt: str, chat: dict | None) -> list[Part]:
-    """The parts of prompt and system prompt as characters of the joined texts."""
-    moved = moved_parts(texts, prompt)
-    read = "".join(texts)
-    found = []
-    system = str((chat or {}).get("system") or "").strip()
-    first = min((start + by for start, _, by in moved), default=0)
-    if system and (place := read.find(system, 0, first)) >= 0:
-        found += parts_of_system(read, place, place + len(system))
-    for label, start, stop in parts_of_prompt(prompt, chat):
-        for begin, end, by in moved:
-            if start < end and stop > begin:
-                found.append(Part(label, max(start, begin) + by, min(stop, end) + by))
-    return found
-
-
-def _labels_of_tokens(texts: Sequence[str], parts: Sequence[Part]) -> list[str]:
-    """The label of the part that has each token's last visible character; a token without text is as the one before."""
-    owner = np.zeros(sum(map(len, texts)) + 1, np.int64)
-    for number, part in enumerate(parts, 1):
-        owner[part.start : part.stop] = number
-    lengths = np.array([len(text) for text in texts])
-    visible = np.array([len(text.rstrip()) or len(text) for text in texts])
-    anchors = np.maximum(np.cumsum(lengths) - lengths + visible - 1, 0)
-    names = [TEMPLATE, *(part.label for part in parts)]
-    return [names[number] for number in owner[anchors]]
-
-
-def _grouped(positions: np.ndarray, labels: Sequence[str]) -> tuple[Span, ...]:
-    """One span per label, in the order of first tokens."""
-    by_label = pd.Series(positions).groupby(pd.Series(labels), sort=False)
-    spans = [Span(str(label), _ranges(np.sort(inside.to_numpy()))) for label, inside in by_label]
     return tuple(sorted(spans, key=lambda span: span.first))
 
 
@@ -217,52 +201,33 @@ def parts_of_system(text: str, start: int, stop: int) -> list[Part]:
 
 def _body(text: str, start: int, stop: int, *, asks: bool) -> list[Part]:
     """The parts of a prompt that is one turn; `asks`: it is a user's, whose end is a request even without a mark."""
-    cut = _question_start(text, start, stop)
+    # The question begins at the last line with a mark, else with the last paragraph, line or sentence.
+    marks = [match.start() for match in _ASKS.finditer(text, start, stop)]
+    end_of_text = start + len(text[start:stop].rstrip())
+    units = (_pieces(text, start, end_of_text, unit) for unit in _BREAKS)
+    cut = next((pieces[-1][0] for pieces in units if len(pieces) > 1), start)
+    if marks and marks[-1] > start:
+        cut = marks[-1]
     last = text[cut:stop]
     is_question = asks or cut == start or "?" in last or _ASKS.match(last) is not None
     end = Part(QUESTION if is_question else "end of the prompt", cut, stop)
-    rules = _leading_rules(text, start, cut)
-    after = rules[-1].stop if rules else start
-    shots = _shots(text, after, cut, last)
-    return [*rules, *_blocks(text, after, shots[0].start if shots else cut), *shots, end]
-
-
-def _question_start(text: str, start: int, stop: int) -> int:
-    asks = [match.start() for match in _ASKS.finditer(text, start, stop)]
-    if asks and asks[-1] > start:
-        return asks[-1]
-    stop = start + len(text[start:stop].rstrip())
-    for unit in _BREAKS:
-        if len(pieces := _pieces(text, start, stop, unit)) > 1:
-            return pieces[-1][0]
-    return start
-
-
-def _leading_rules(text: str, start: int, stop: int) -> list[Part]:
-    """Two to `MOST_BLOCKS` bulleted lines at the beginning, after at most one line that ends with a colon."""
-    lines = _pieces(text, start, stop, "line")
-    parts = []
+    # Two to `MOST_BLOCKS` bulleted lines at the beginning, after at most one line that ends with a colon.
+    lines = _pieces(text, start, cut, "line")
+    heading = []
     if lines and text[slice(*lines[0])].rstrip().endswith(":"):
-        parts = [Part("heading of the rules", *lines.pop(0))]
-    rules = 0
-    for begin, end in lines:
-        if not _BULLET.match(text[begin:end]):
-            break
-        rules += 1
-        parts.append(Part(f"rule {rules}", begin, end))
-    return parts if 2 <= rules <= MOST_BLOCKS else []
-
-
-def _shots(text: str, start: int, stop: int, question: str) -> list[Part]:
-    """Blocks before the question that begin with its mark, such as `Q:`; none if it has no mark, or too many do."""
-    mark = _MARK.match(question)
-    if mark is None:
-        return []
-    same = re.compile(rf"^[ \t]*{mark[1]}[ \t]*\d*:", re.MULTILINE)
-    begins = [match.start() for match in same.finditer(text, start, stop)]
-    if len(begins) > MOST_SHOTS:
-        return []
-    return [Part(f"shot {number}", *span) for number, span in enumerate(pairwise([*begins, stop]), 1)]
+        heading = [Part("heading of the rules", *lines.pop(0))]
+    bullets = list(takewhile(lambda line: _BULLET.match(text[slice(*line)]), lines))
+    rules = [*heading, *(Part(f"rule {number}", *line) for number, line in enumerate(bullets, 1))]
+    rules = rules if 2 <= len(bullets) <= MOST_BLOCKS else []
+    after = rules[-1].stop if rules else start
+    # Blocks before the question that begin with its mark, such as `Q:`; none if it has no mark, or too many do.
+    begins = []
+    if mark := _MARK.match(last):
+        same = re.compile(rf"^[ \t]*{mark[1]}[ \t]*\d*:", re.MULTILINE)
+        begins = [match.start() for match in same.finditer(text, after, cut)]
+    places = pairwise([*begins, cut] if len(begins) <= MOST_SHOTS else [cut])
+    shots = [Part(f"shot {number}", *span) for number, span in enumerate(places, 1)]
+    return [*rules, *_blocks(text, after, shots[0].start if shots else cut), *shots, end]
 
 
 def _blocks(text: str, start: int, stop: int) -> list[Part]:

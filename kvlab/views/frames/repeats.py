@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kvlab.common.intervals import Interval, mean_intervals, share_interval
+from kvlab.common.intervals import mean_intervals, share_interval
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import Labels, load_labels
-from kvlab.views.frames.board import ExpectedAnswer, check_answer, expected_answer, fact_strip, places, verdicts
+from kvlab.views.frames.board import check_answer, expected_answer, fact_strip, places, verdicts
 from kvlab.views.frames.compare import at_same_bytes, headline
 from kvlab.views.frames.facts import FATES
 from kvlab.views.frames.verdict import KINDS
@@ -65,37 +64,29 @@ def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFr
     if record.repeat is None:
         raise UserError(f"The comparison {record.comparison_id} is not part of a batch.")
     planting = record.repeat.planting
-    asked_for = expected_answer(runs, labels or Labels())
-    table = _not_asked(runs) if asked_for is None else _asked(runs, asked_for)
+    answer = expected_answer(runs, labels or Labels())
+    if answer is not None:
+        asked = check_answer(runs, answer)
+        fates = pd.DataFrame([fact_strip(run, asked)[list(FATES)].mean() for run in runs])
+        mean_fates = {fate: fates[fate].to_numpy() for fate in FATES}
+        table = verdicts(runs, asked).assign(answer=answer.answer, reference=asked.reference.kind, **mean_fates)
+    else:
+        table = headline(runs)
+        rows, columns = zip(*places(runs), strict=True)
+        ended = table["mean_kl"].notna() | (table["method"] == "full")
+        nothing = dict.fromkeys(("kl_answer", "answer", *FATES)) | dict.fromkeys(("wrote", "wrong", "expected"), "")
+        table = table.assign(
+            row=rows,
+            column=columns,
+            verdict=[NOT_ASKED if known else "unfinished" for known in ended],
+            reference=NOT_ASKED,
+            **nothing,
+        )
     planted = dict.fromkeys(("depth", "wording", "draw"))
     if planting is not None:
         planted = {"depth": planting.depth, "wording": planting.wording + 1, "draw": planting.draw}
     repeat = {"number": record.repeat.number, "of": record.repeat.of, "name": record.repeat.description}
     return table.assign(**repeat, **planted, comparison_id=record.comparison_id)
-
-
-def _asked(runs: Sequence[Run], asked_for: ExpectedAnswer) -> pd.DataFrame:
-    asked = check_answer(runs, asked_for)
-    fates = pd.DataFrame([fact_strip(run, asked)[list(FATES)].mean() for run in runs])
-    mean_fates = {fate: fates[fate].to_numpy() for fate in FATES}
-    return verdicts(runs, asked).assign(answer=asked_for.answer, reference=asked.reference.kind, **mean_fates)
-
-
-def _not_asked(runs: Sequence[Run]) -> pd.DataFrame:
-    table, (rows, columns) = headline(runs), zip(*places(runs), strict=True)
-    ended = table["mean_kl"].notna() | (table["method"] == "full")
-    return table.assign(
-        row=rows,
-        column=columns,
-        verdict=[NOT_ASKED if known else "unfinished" for known in ended],
-        wrote="",
-        wrong="",
-        expected="",
-        kl_answer=None,
-        answer=None,
-        reference=NOT_ASKED,
-        **dict.fromkeys(FATES),
-    )
 
 
 def batch_prompts(root: Path, batch: str) -> pd.DataFrame:
@@ -127,28 +118,23 @@ def cells(prompts: pd.DataFrame) -> pd.DataFrame:
     """
     compressed = prompts["method"] != "full"
     shown = prompts[compressed] if compressed.any() else prompts
-    return pd.DataFrame([_cell(group) for _, group in shown.groupby(CELL, sort=False)])
-
-
-def _cell(group: pd.DataFrame) -> dict[str, object]:
-    ended = group[group["verdict"] != "unfinished"]
-    first = group.iloc[0]
-    counts = ended["verdict"].value_counts()
-    tally = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
-    judged_ones = sum(tally.values())
-    share = share_interval(tally["right"], judged_ones) if judged_ones else None
-    ended = ended.assign(**{name: None for name in MEASURES if name not in ended})
-    table = np.column_stack([pd.to_numeric(ended[name]).to_numpy(np.float64, na_value=np.nan) for name in MEASURES])
-    means = mean_intervals(table) if len(ended) else [None] * len(MEASURES)
-    line = {name: first[name] for name in ("label", "method", *CELL)} | {"ended": len(ended), "n": judged_ones} | tally
-    for name, found in (("share", share), *zip(MEASURES, means, strict=True)):
-        line |= _bounds(name, found)
-    return line | ended[list(FATES)].astype(float).mean().to_dict() | {"traced": int(ended[FATES[0]].notna().sum())}
-
-
-def _bounds(name: str, found: Interval | None) -> dict[str, object]:
-    mean, low, high = (found.mean, found.low, found.high) if found else (None, None, None)
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+    lines = []
+    for _, group in shown.groupby(CELL, sort=False):
+        ended = group[group["verdict"] != "unfinished"]
+        counts = ended["verdict"].value_counts()
+        tally = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
+        judged = sum(tally.values())
+        share = share_interval(tally["right"], judged) if judged else None
+        ended = ended.assign(**{name: None for name in MEASURES if name not in ended})
+        table = np.column_stack([pd.to_numeric(ended[name]).to_numpy(np.float64, na_value=np.nan) for name in MEASURES])
+        means = mean_intervals(table) if len(ended) else [None] * len(MEASURES)
+        line = group.iloc[0][["label", "method", *CELL]].to_dict() | {"ended": len(ended), "n": judged} | tally
+        for name, found in (("share", share), *zip(MEASURES, means, strict=True)):
+            mean, low, high = (found.mean, found.low, found.high) if found else (None, None, None)
+            line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+        line |= ended[list(FATES)].astype(float).mean().to_dict()
+        lines.append(line | {"traced": int(ended[FATES[0]].notna().sum())})
+    return pd.DataFrame(lines)
 
 
 def rank_cells(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, str]]]:
@@ -164,14 +150,11 @@ def rank_cells(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str,
         for group in at_same_bytes(known)
     ]
     inside = {label for group in groups for label in group["label"]}
-    left = [(row.label, _why_left_out(row)) for row in table.itertuples() if row.label not in inside]
+    left = []
+    for row in table[~table["label"].isin(inside)].itertuples():
+        why = "its bytes were not recorded" if pd.isna(row.live_bytes) else "no prompt with an answer has ended"
+        left.append((row.label, "no repeat has ended" if row.ended == 0 else why))
     return groups, left
-
-
-def _why_left_out(row: Any) -> str:
-    if row.ended == 0:
-        return "no repeat has ended"
-    return "its bytes were not recorded" if pd.isna(row.live_bytes) else "no prompt with an answer has ended"
 
 
 def compare_with_best(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,6 @@ from kvlab.core.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views.frames.facts import fact_fates
-from kvlab.views.frames.lineage import SINKS
 
 MOST_BUDGETS = 7  # tried by bisection of whole percents
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
@@ -29,12 +28,15 @@ SEARCHES = {
 
 def restoring(result: RestoreResult) -> list[SearchResult]:
     """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
-
-    def rank(found: SearchResult) -> tuple[int, bool, bool, str]:
-        back = found.returned
-        return found.slots, back.kind == "read" and not back.tokens, back.heads is None, found.search
-
-    return sorted((found for found in result.found if found.restores), key=rank)
+    return sorted(
+        (found for found in result.found if found.restores),
+        key=lambda found: (
+            found.slots,
+            found.returned.kind == "read" and not found.returned.tokens,
+            found.returned.heads is None,
+            found.search,
+        ),
+    )
 
 
 def cheapest(result: RestoreResult) -> SearchResult | None:
@@ -77,7 +79,26 @@ def sentence(result: RestoreResult, run: Run) -> str:
     best = cheapest(result)
     if best is None:
         return f"{result.label} fails, and nothing that was tried in {result.reruns} reruns restores “{result.answer}”."
-    return f"{result.label} fails {_why(result, best, run)} the answer, costing {slot_count_text(best.slots)}."
+    # The reason, and the change that fixes it.
+    back = best.returned
+    count = len(back.tokens)
+    where = "every head"
+    if back.heads is not None:
+        where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}" if count else head_words(back.heads)
+    if count and back.kind == "read":
+        these = "its slot" if count == 1 else f"their {count} slots"
+        why = f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
+    elif count:
+        these = "this token" if count == 1 else f"these {count} tokens"
+        why = f"because {culprit(result, best, run)}; keeping {these} in {where} restores"
+    elif back.kind == "read":
+        why = f"by what {where} did not read; reading everything there restores"
+    elif back.kind == "heads":
+        why = f"by what {where} lost; the full cache there restores"
+    else:
+        how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"
+        why = f"by merging; {how} in {where} restores"
+    return f"{result.label} fails {why} the answer, costing {slot_count_text(best.slots)}."
 
 
 def budget_sentence(result: RestoreResult) -> str:
@@ -100,28 +121,6 @@ def slot_count_text(slots: int) -> str:
     return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
 
 
-def _why(result: RestoreResult, best: SearchResult, run: Run) -> str:
-    """The reason, and the change that fixes it."""
-    back = best.returned
-    if back.tokens:
-        count = len(back.tokens)
-        where = "every head"
-        if back.heads is not None:
-            where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
-        if back.kind == "read":
-            these = "its slot" if count == 1 else f"their {count} slots"
-            return f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
-        these = "this token" if count == 1 else f"these {count} tokens"
-        return f"because {culprit(result, best, run)}; keeping {these} in {where} restores"
-    where = "every head" if back.heads is None else head_words(back.heads)
-    if back.kind == "read":
-        return f"by what {where} did not read; reading everything there restores"
-    if back.kind == "heads":
-        return f"by what {where} lost; the full cache there restores"
-    how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"
-    return f"by merging; {how} in {where} restores"
-
-
 def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:
     """Which head dropped or merged which of the tokens, and when."""
     tokens = best.returned.tokens
@@ -131,24 +130,17 @@ def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
     words = quote_tokens(run, tokens)
     try:
-        fates = fates_of(run, tokens, layer, head)
+        # At the prompt's end, and later.
+        fates = [fact_fates(run, np.array(sorted(tokens)), at) for at in (0, run.record.max_new_tokens)]
     except UserError:
         return f"layer {layer} head {head} lost {words}"
-    for step, when in ((0, "when the prompt was compressed"), (1, "while decoding")):
+    for table, when in zip(fates, ("when the prompt was compressed", "while decoding"), strict=True):
+        here = table[(table["layer"] == layer) & (table["head"] == head)]
         for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
-            gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
+            gone = tuple(here.loc[here["fate"] == fate, "token"])
             if gone:
                 return f"layer {layer} head {head} {did} {quote_tokens(run, gone)} {when}"
     return f"{words} left all but a few heads"
-
-
-def fates_of(run: Run, tokens: tuple[int, ...], layer: int, head: int) -> pd.DataFrame:
-    """Columns token, fate, step (0 at the prompt's end, 1 later) of one head. Raises UserError without events."""
-    parts = []
-    for step, at in ((0, 0), (1, run.record.max_new_tokens)):
-        fates = fact_fates(run, np.array(sorted(tokens)), at)
-        parts.append(fates[(fates["layer"] == layer) & (fates["head"] == head)].assign(step=step))
-    return pd.concat(parts, ignore_index=True)[["token", "fate", "step"]]
 
 
 def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
@@ -158,36 +150,6 @@ def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
     words = ["".join(read.loc[int(group[0]) : int(group[-1])]).strip() for group in groups]
     more = [f"{len(words) - 3} more"] if len(words) > 3 else []
     return join_words([*(f"“{word}”" for word in words[:3]), *more])
-
-
-def kl_by_series(result: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
-    """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
-    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.description: found.kl})
-    parts = [
-        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
-        for name, kl in series.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
-def attention_by_series(result: RestoreResult, found: SearchResult | None, run: Run) -> pd.DataFrame:
-    """Columns series, token, text, mass: the reading head's attention from the answer's queries.
-
-    Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
-    """
-    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
-    series = {"full cache": result.attention_full, "as it ran": result.attention_before}
-    series |= {} if found is None else {found.returned.description: found.attention}
-    texts = [read.get(token, "") for token in result.tokens]
-    parts = [
-        pd.DataFrame({"series": name, "token": result.tokens, "text": texts, "mass": mass})
-        for name, mass in series.items()
-        if mass
-    ]
-    if not parts:
-        return pd.DataFrame(columns=["series", "token", "text", "mass"])
-    table = pd.concat(parts, ignore_index=True)
-    return table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
 
 
 def estimate_seconds(run: Run, most_reruns: int) -> float | None:
@@ -201,9 +163,3 @@ def estimate_seconds(run: Run, most_reruns: int) -> float | None:
         return None
     text = record.max_new_tokens / record.decode_tokens_per_second
     return (2 + MOST_BUDGETS) * record.seconds_prefill + (most_reruns + 4 + MOST_BUDGETS) * text
-
-
-def most_read(masses: pd.DataFrame) -> pd.Series:
-    """The row (token, mass) of most attention that is no attention sink; of a sink only if no other token has any."""
-    apart = masses[(masses["token"] >= SINKS) & (masses["mass"] >= LEAST_MASS)]
-    return masses.loc[(masses if apart.empty else apart)["mass"].idxmax()]

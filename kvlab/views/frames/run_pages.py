@@ -32,6 +32,8 @@ def run_servability(run: Run, wall: Wall) -> serving_table.Servability:
     by_head, by_layer = (
         one or other for one, other in zip(*(serving_table.held_counts(k.sum(-1)) for k in (kept, last)), strict=True)
     )
+    # Whether some head misses tokens between kept ones, or after them.
+    has_gaps = bool((np.maximum.accumulate(last, -1) & ~last).any())
     weights = run.select("events", columns=["kind", "key_weight", "value_weight"], ordered=False)
     merges = weights[weights["kind"] != "evict"]
     known = next((row for row in serving_table.read_csv() if row.method == record.method), None)  # None: a plug-in's
@@ -40,7 +42,7 @@ def run_servability(run: Run, wall: Wall) -> serving_table.Servability:
         by_head=by_head,
         by_layer=by_layer,
         apart=bool((kept != kept[:, :1]).any()),
-        logical=_has_gaps(last) and record.hyper_parameters.get("positions") != "cache",
+        logical=has_gaps and record.hyper_parameters.get("positions") != "cache",
         merged_keys=bool((merges["key_weight"] > 0).any()) or (known is not None and known.held.merged_keys),
     )
     plain = serving_table.Servability(record.method, record.label, held) if known is None else known
@@ -58,12 +60,6 @@ def run_servability(run: Run, wall: Wall) -> serving_table.Servability:
             for page in serving_table.PAGES
         },
     )
-
-
-def _has_gaps(kept: np.ndarray) -> bool:
-    """Whether some head misses tokens between kept ones, or after them."""
-    from_first = np.maximum.accumulate(kept, -1)
-    return bool((from_first & ~kept).any())
 
 
 def pages_over_steps(wall: Wall, page: int) -> pd.DataFrame:
@@ -122,24 +118,4 @@ def pages_map(wall: Wall, page: int, step: int) -> pd.DataFrame:
     room = np.tile(size, layers) * heads
     return pd.DataFrame({"layer": layer, "page": number, "kept": held.reshape(-1), "slots": room}).assign(
         share=lambda frame: frame["kept"] / frame["slots"]
-    )
-
-
-def freed_by_run(rows: Sequence[serving_table.Servability], page: int) -> pd.DataFrame:
-    """One row per run: shares of the prompt's slots that the method gives up, and that pages of `page` tokens free.
-
-    `why` is the reason for the `level` of what an engine must hold.
-    """
-    return pd.DataFrame(
-        {
-            "label": f"{row.title} · level {row.level}",
-            "method": row.method,
-            "level": row.level,
-            "why": row.held.why,
-            "page": page,
-            "dropped": 1 - row.kept,
-            "layer": row.freed[page].layer,
-            "model": row.freed[page].model,
-        }
-        for row in rows
     )

@@ -30,11 +30,6 @@ class Speed:
         return statistics.median(self.readings) if self.readings else None
 
     @property
-    def scattered(self) -> bool:
-        """Whether the readings vary so much that the machine must have been busy."""
-        return _scatter(self.readings) > SCATTERED
-
-    @property
     def doubt(self) -> str:
         """Why the rate is unreliable; "" if it is not."""
         return _doubt(self.readings)
@@ -44,19 +39,18 @@ class Speed:
         """The same run by its eager readings, comparable with a recorded pass."""
         return Speed("eager", self.eager, self.eager)
 
-    def ratio_to(self, full: Speed | None) -> float | None:
-        """Speed as a multiple of `full`, by readings of the same way; None if there are none."""
-        mine, its = self._beside(full)
-        return statistics.median(mine) / statistics.median(its) if mine and its else None
+    def ratio_to(self, full: Speed | None) -> tuple[float | None, str]:
+        """Speed as a multiple of `full`, by readings of the same way, None if there are none; and why it is unreliable.
 
-    def ratio_doubt(self, full: Speed | None) -> str:
-        """Why the ratio to `full` is unreliable; "" if it is not."""
+        The reason is "" if it is reliable.
+        """
         if full is None:
-            return "no full cache to compare with"
+            return None, "no full cache to compare with"
+        mine, its = (self.readings, full.readings) if self.way == full.way else (self.eager, full.eager)
+        ratio = statistics.median(mine) / statistics.median(its) if mine and its else None
         if full is self:
-            return ""
-        mine, its = self._beside(full)
-        return _doubt(mine) or (f"{found} of the full cache" if (found := _doubt(its)) else "")
+            return ratio, ""
+        return ratio, _doubt(mine) or (f"{found} of the full cache" if (found := _doubt(its)) else "")
 
     def columns(self) -> dict[str, object]:
         """way; the readings' count, low and high, not rounded; readings and speed as text."""
@@ -74,7 +68,7 @@ class Speed:
         count = len(self.readings)
         middle, *bounds = in_range(statistics.median(self.readings), low, high, self._show)
         span = f"{count} in turns, {' to '.join(bounds)}" if count > 1 else f"one, {middle}"
-        busy = f", {self.doubt}" if self.scattered else ""
+        busy = f", {self.doubt}" if count > 1 and self.doubt else ""
         return {
             "way": self.way,
             "reading_count": count,
@@ -93,16 +87,10 @@ class Speed:
             return f"{NOTHING} ({self.doubt}: {self._show(self.rate)}, {self.way})"
         low = min(self.readings)
         high = max(self.readings)
-        if self.scattered:
+        if self.doubt:
             _, least, most = in_range(self.rate, low, high, self._show)
             return f"{NOTHING} ({self.doubt}: {least} to {most}, {self.way})"
         return range_words(self.rate, low, high, self._show, self.way)
-
-    def _beside(self, full: Speed | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The readings of both runs that were taken the same way."""
-        if full is None:
-            return (), ()
-        return (self.readings, full.readings) if self.way == full.way else (self.eager, full.eager)
 
     def _show(self, rate: float) -> str:
         """Format with enough digits that the median is not shown as a reading."""
@@ -145,9 +133,6 @@ def limit_text(limit: float | None) -> str:
 
 def _doubt(readings: tuple[float, ...]) -> str:
     if len(readings) > 1:
-        return "busy machine" if _scatter(readings) > SCATTERED else ""
+        scatter = (max(readings) - min(readings)) / statistics.median(readings)
+        return "busy machine" if scatter > SCATTERED else ""
     return "one reading" if readings else "no reading"
-
-
-def _scatter(readings: tuple[float, ...]) -> float:
-    return (max(readings) - min(readings)) / statistics.median(readings) if len(readings) > 1 else 0.0

@@ -69,8 +69,8 @@ class Contents:
         """These numbers as a phrase, the most important first; "" if all are zero."""
         parts = {
             "bound": f"a bound at {self.bounded:.0%} of its steps" if self.bounded else "",
-            "merging": _count(self.merged, "merge"),
-            "evicting": _count(self.evicted, "eviction"),
+            "merging": f"{self.merged:,} merge{'s' * (self.merged > 1)}" if self.merged else "",
+            "evicting": f"{self.evicted:,} eviction{'s' * (self.evicted > 1)}" if self.evicted else "",
             "budgets": "heads with different budgets" if self.uneven else "",
             "tokens": "heads that keep different tokens" if self.differs else "",
         }
@@ -85,9 +85,42 @@ def suggest_run(runs: Sequence[Run], wanted: ExpectedAnswer | None, prefer: Pref
     full cache only if it is the only run.
     """
     compressed = [run for run in runs if run.record.method != "full"] or list(runs)
-    if prefer == "wrong" and (found := _wrong(runs, compressed, wanted)):
-        return found
-    contents = {run.record.run_id: _contents(run) for run in compressed}
+    if prefer == "wrong" and wanted is not None:
+        texts = reference_texts(runs)
+        judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in compressed}
+        for kind, result in (("nearly", "nearly right"), ("wrong", "wrong answer")):
+            if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
+                return SuggestedRuns((found[0],), f"{result}: it wrote {judged[found[0]].wrote}")
+    elif prefer == "wrong":
+        known = headline(compressed).dropna(subset="mean_kl")
+        if len(known):
+            furthest = known.loc[known["mean_kl"].astype(float).idxmax()]
+            distance = f"mean KL {furthest['mean_kl']:.3g}"
+            return SuggestedRuns((furthest["run_id"],), f"furthest from the full cache: {distance}")
+    contents = {}
+    for run in compressed:
+        names = ["step", "merged", "evicted", "live_slots", "regret", "score_error"]
+        steps = run.select("steps", columns=names, ordered=False)
+        slots = steps.loc[steps["step"] == steps["step"].max(), "live_slots"]
+        uneven = float(slots.std(ddof=0) / slots.mean()) if len(slots) and slots.mean() else 0.0
+        # Whether the first and the last head lost different tokens in the prefill: one read of two heads.
+        model = run.record.model
+        layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
+        differs = False
+        if run.record.level == "full" and layers:
+            places = ((layers[0], 0), (layers[-1], model.num_key_value_heads - 1))
+            lost = [run.select("events", *place, columns=["step", "source"], ordered=False) for place in places]
+            first, last = (set(events.loc[events["step"] == 0, "source"]) for events in lost)
+            differs = first != last
+        contents[run.record.run_id] = Contents(
+            is_full=run.record.level == "full",
+            merged=int(steps["merged"].fillna(0).sum()),
+            evicted=int(steps["evicted"].fillna(0).sum()),
+            uneven=uneven if uneven > LEAST_SPREAD else 0.0,
+            differs=differs,
+            regret=float(steps["regret"].fillna(0).mean()) if len(steps) else 0.0,
+            bounded=float((steps["score_error"] < 1).mean()) if len(steps) else 0.0,
+        )
     most = max(contents, key=lambda name: contents[name].rank(prefer))
     words = contents[most].words(prefer)
     return SuggestedRuns((most,), f"it has most to show: {words}" if words else "the first compressed run")
@@ -133,51 +166,3 @@ def suggest_step(run: Run, runs: Sequence[Run], wanted: ExpectedAnswer | None) -
     if len(left) and left.max() > 0:
         return Step(int(left.idxmax()), f"most slots left in this step: {int(left.max()):,}")
     return Step(last, "the last step")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}" if count else ""
-
-
-def _contents(run: Run) -> Contents:
-    names = ["step", "merged", "evicted", "live_slots", "regret", "score_error"]
-    steps = run.select("steps", columns=names, ordered=False)
-    slots = steps.loc[steps["step"] == steps["step"].max(), "live_slots"]
-    uneven = float(slots.std(ddof=0) / slots.mean()) if len(slots) and slots.mean() else 0.0
-    return Contents(
-        is_full=run.record.level == "full",
-        merged=int(steps["merged"].fillna(0).sum()),
-        evicted=int(steps["evicted"].fillna(0).sum()),
-        uneven=uneven if uneven > LEAST_SPREAD else 0.0,
-        differs=_differs(run),
-        regret=float(steps["regret"].fillna(0).mean()) if len(steps) else 0.0,
-        bounded=float((steps["score_error"] < 1).mean()) if len(steps) else 0.0,
-    )
-
-
-def _differs(run: Run) -> bool:
-    """Whether the first and the last head lost different tokens in the prefill: one read of two heads."""
-    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    if run.record.level != "full" or not layers:
-        return False
-    places = ((layers[0], 0), (layers[-1], run.record.model.num_key_value_heads - 1))
-    lost = [run.select("events", *place, columns=["step", "source"], ordered=False) for place in places]
-    first, last = (set(events.loc[events["step"] == 0, "source"]) for events in lost)
-    return first != last
-
-
-def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswer | None) -> SuggestedRuns | None:
-    if wanted is not None:
-        texts = reference_texts(runs)
-        judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in compressed}
-        for kind in ("nearly", "wrong"):
-            if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
-                wrote = judged[found[0]].wrote
-                result = "nearly right" if kind == "nearly" else "wrong answer"
-                return SuggestedRuns((found[0],), f"{result}: it wrote {wrote}")
-        return None
-    known = headline(compressed).dropna(subset="mean_kl")
-    if known.empty:
-        return None
-    furthest = known.loc[known["mean_kl"].astype(float).idxmax()]
-    return SuggestedRuns((furthest["run_id"],), f"furthest from the full cache: mean KL {furthest['mean_kl']:.3g}")

@@ -59,7 +59,16 @@ def batch_points(batch: Batch) -> pd.DataFrame:
         else pd.DataFrame(columns=POINT)
     )
     points.loc[points["prompts"] < 2, ["low", "high"]] = np.nan
-    points = pd.concat([_full_point(batch, measure), points[points["prompts"] > 0]], ignore_index=True)
+    points = points[points["prompts"] > 0]
+    full = batch.prompts[batch.prompts["method"] == "full"]
+    if len(full):
+        judged = batch.references[batch.references["reference"].isin(KINDS[:3])]["reference"]
+        quality = float((judged == "right").mean()) if measure == SHARE else 0.0
+        sizes = {HELD: pd.to_numeric(full[HELD]).astype(float).mean(), READ: _read(full).mean()}
+        line = {"label": "full cache", "method": "full", "row": "full", "column": OWN_BUDGET, **sizes}
+        line |= {"quality": quality, "low": np.nan, "high": np.nan, "prompts": len(full)}
+        points = pd.concat([pd.DataFrame([line]), points], ignore_index=True)
+    points = points.reset_index(drop=True)
     return points.assign(verdict="", measure=measure)[POINT]
 
 
@@ -81,17 +90,6 @@ def reads_less(points: pd.DataFrame) -> bool:
 def with_axis(points: pd.DataFrame, axis: str) -> pd.DataFrame:
     """The points with the bytes to compare, `HELD` or `READ`, as live_bytes."""
     return points.assign(live_bytes=_read(points)) if axis == READ else points
-
-
-def _full_point(batch: Batch, measure: str) -> pd.DataFrame:
-    full = batch.prompts[batch.prompts["method"] == "full"]
-    if full.empty:
-        return pd.DataFrame()
-    judged = batch.references[batch.references["reference"].isin(KINDS[:3])]["reference"]
-    quality = float((judged == "right").mean()) if measure == SHARE else 0.0
-    sizes = {HELD: pd.to_numeric(full[HELD]).astype(float).mean(), READ: _read(full).mean()}
-    line = {"label": "full cache", "method": "full", "row": "full", "column": OWN_BUDGET, **sizes}
-    return pd.DataFrame([line | {"quality": quality, "low": np.nan, "high": np.nan, "prompts": len(full)}])
 
 
 def best_points(points: pd.DataFrame) -> pd.DataFrame:

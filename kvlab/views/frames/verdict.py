@@ -51,11 +51,21 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
         return Verdict("right", token_at(texts, found[0]), " ".join(text[slice(*found)].split()))
     letters = _letters(text, answer)
     wanted = _letters(answer, answer).text
-    start, shared = _best_place(letters, wanted)
+    # The word start from which most of the answer's letters follow (the first on ties), and how many.
+    start, shared = 0, 0
+    for place in range(len(letters.text)):
+        if starts_word(letters, place):
+            follow = shared_prefix(letters.text[place : place + len(wanted)], wanted)
+            start, shared = max((start, shared), (place, follow), key=lambda best: best[1])
     if 2 * shared < len(wanted) or not wanted:
         pairs = zip(texts, reference, strict=False)
         wrong, expected = next(((piece, right) for piece, right in pairs if piece != right), ("", ""))
-        return Verdict("wrong", None, _departing_words(text, hide_thinking("".join(reference))), wrong, expected)
+        # The words from the first that differs from the reference's, after "…"; else the text's first words.
+        common = shared_prefix(text, hide_thinking("".join(reference)))
+        departs = max((at + 1 for at, character in enumerate(text[:common]) if character.isspace()), default=0)
+        if common == len(text) or not text[:departs].strip() or not text[departs:].strip():
+            return Verdict("wrong", None, _words(text), wrong, expected)
+        return Verdict("wrong", None, f"… {_words(text[departs:])}", wrong, expected)
     places = letters.sources
     end = places[start + shared] if start + shared < len(places) else len(text)
     wrong = texts[token_at(texts, end)] if end < len(text) else ""
@@ -72,15 +82,6 @@ def answer_tokens(texts: Sequence[str], answer: str) -> tuple[int, int] | None:
 def token_at(texts: Sequence[str], character: int) -> int:
     """Index of the token that holds this character of the joined texts."""
     return int(np.searchsorted(list(accumulate(len(text) for text in texts)), character, side="right"))
-
-
-def _departing_words(text: str, reference: str) -> str:
-    """The words from the first that differs from the reference's, after "…"; else the text's first words."""
-    shared = shared_prefix(text, reference)
-    start = max((place + 1 for place, character in enumerate(text[:shared]) if character.isspace()), default=0)
-    if shared == len(text) or not text[:start].strip() or not text[start:].strip():
-        return _words(text)
-    return f"… {_words(text[start:])}"
 
 
 def _expected(reference: Sequence[str], answer: str, shared: int) -> str:
@@ -103,16 +104,6 @@ def _letters(text: str, answer: str) -> Folded:
     kept = [i for i, space in enumerate(spaces) if not space or (i and not spaces[i - 1])]
     joined = "".join(" " if spaces[i] else folded.text[i] for i in kept)
     return replace(folded, text=joined, sources=[folded.sources[i] for i in kept])
-
-
-def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
-    """The word start from which most letters of `wanted` follow (the first on ties), and how many."""
-    best = (0, 0)
-    for start in range(len(letters.text)):
-        if starts_word(letters, start):
-            shared = shared_prefix(letters.text[start : start + len(wanted)], wanted)
-            best = max(best, (start, shared), key=lambda place: place[1])
-    return best
 
 
 def _words(text: str) -> str:

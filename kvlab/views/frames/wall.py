@@ -88,14 +88,7 @@ def wall_of(run: Run) -> Wall:
     tokens = int(tokens_seen.max())
     birth = np.searchsorted(tokens_seen, np.arange(tokens), side="right").astype(np.int32)
     events = run.select("events", columns=COLUMNS, ordered=False)
-    ends = _ends(events, layers, heads, tokens)
-    return _changes(layers, heads, steps, birth, *ends)
-
-
-def _ends(
-    events: pd.DataFrame, layers: tuple[int, ...], heads: int, tokens: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(cells,) int32 steps at which each cell's slot first absorbed another, left, and lost its last slot."""
+    # Steps at which each cell's slot first absorbed another, left, and lost its last slot.
     step, layer, head, source, target = (events[name].to_numpy() for name in COLUMNS[:5])
     row_of = np.full(max(layers) + 1, -1, np.int64)
     row_of[list(layers)] = np.arange(len(layers))
@@ -106,30 +99,16 @@ def _ends(
     start = (row_of[layer] * heads + head) * tokens
     absorb, leave = (np.full(len(layers) * heads * tokens, NEVER, np.int32) for _ in range(2))
     leave[start + source] = step
+    death = leave
     merged = np.flatnonzero(target >= 0)
-    if not len(merged):
-        return absorb, leave, leave
-    weight = events["value_weight"].to_numpy()[known][merged]
-    merged = merged[np.argsort(weight, kind="stable")]  # the last write per source wins
-    source_cells = start[merged] + source[merged]
-    target_cells = start[merged] + target[merged]
-    np.minimum.at(absorb, target_cells, step[merged])
-    parent = np.arange(len(leave))
-    parent[source_cells] = target_cells
-    return absorb, leave, leave[resolve_roots(parent)]
-
-
-def _changes(
-    layers: tuple[int, ...],
-    heads: int,
-    steps: np.ndarray,
-    birth: np.ndarray,
-    absorb: np.ndarray,
-    leave: np.ndarray,
-    death: np.ndarray,
-) -> Wall:
-    """First fates, and later ones in order of their steps."""
-    tokens = len(birth)
+    if len(merged):
+        weight = events["value_weight"].to_numpy()[known][merged]
+        merged = merged[np.argsort(weight, kind="stable")]  # the last write per source wins
+        np.minimum.at(absorb, start[merged] + target[merged], step[merged])
+        parent = np.arange(len(leave))
+        parent[start[merged] + source[merged]] = start[merged] + target[merged]
+        death = leave[resolve_roots(parent)]
+    # First fates, and later ones in order of their steps.
     born = steps[birth]
     first = np.zeros(len(leave), np.uint8)
     shape = len(layers) * heads, tokens
@@ -146,30 +125,6 @@ def _changes(
     return Wall(layers, heads, steps, birth, first.reshape(shape), index, cell[order], fates[order])
 
 
-def shares_by_head(wall: Wall, step: int) -> pd.DataFrame:
-    """One row per layer and head: share of the tokens read by `step` in each fate; the four add up to 1."""
-    fates = wall.fates(step)
-    layer = np.repeat(wall.layers, wall.heads)
-    head = np.tile(np.arange(wall.heads), len(wall.layers))
-    shares = {fate.name.lower(): (fates == fate).mean(1) for fate in Fate}
-    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares})
-
-
 def difference_codes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """uint8 codes of two runs' fates: a slot of its own in both (0), only in `a` (1), only in `b` (2), in neither."""
     return ((a > Fate.HOLDS) * 2 + (b > Fate.HOLDS)).astype(np.uint8)
-
-
-def difference_by_head(a: Wall, b: Wall, step: int) -> pd.DataFrame:
-    """One row per layer and head: share of the tokens read by `step` that have a slot of their own in both runs, in
-    only one, or in neither; and the Jaccard index (1 if neither run has any).
-    """
-    codes = difference_codes(a.fates(step), b.fates(step))
-    layer = np.repeat(a.layers, a.heads)
-    head = np.tile(np.arange(a.heads), len(a.layers))
-    names = ("both", "only_a", "only_b", "neither")
-    counts = {name: (codes == code).sum(1) for code, name in enumerate(names)}
-    either = codes.shape[1] - counts["neither"]
-    jaccard = np.where(either > 0, counts["both"] / np.maximum(either, 1), 1.0)
-    shares = {name: count / codes.shape[1] for name, count in counts.items()}
-    return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares, "jaccard": jaccard})
