@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -32,15 +33,12 @@ class MagicPIG(Reading):
     paper = "https://arxiv.org/abs/2410.16179"
     acts_on = "samples"
     exact_at = {"recent": 2**20}
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(samples=True, per_query_head=True)
 
     bits: int = Field(10, ge=1, le=15, description="random projections of a table, K")
     tables: int = Field(150, ge=2, le=4096, description="hash tables, L")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
     recent: int = Field(64, ge=0, description="newest tokens that are always read")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(samples=True, per_query_head=True)
 
     def index(self, held: Held) -> Index:
         """`mean` key (B, H, 1, d) and `codes` (B, H, S, L)."""

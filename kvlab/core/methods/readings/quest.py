@@ -1,5 +1,7 @@
 """Quest (arXiv 2406.10774): pages of 16 slots, chosen by an upper bound of their logits."""
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
@@ -21,14 +23,11 @@ class Quest(PartReading):
     title = "Quest"
     paper = "https://arxiv.org/abs/2406.10774"
     acts_on = "pages"
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(summarises=True)
 
     page: int = Field(16, ge=1, le=4096, description="slots of a page")
     least: int = Field(3, ge=1, description="pages that are read at least")
     dense_layers: int = Field(2, ge=0, description="first layers that read everything")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(summarises=True)
 
     def index(self, held: Held) -> Index:
         """`bounds` (B, H, pages, 2 d): maxima, then minima, in the keys' dtype."""

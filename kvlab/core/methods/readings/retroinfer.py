@@ -1,6 +1,7 @@
 """RetroInfer (arXiv 2505.02922): clusters of keys, of which few are read and others estimated by their centroids."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -32,6 +33,7 @@ class RetroInfer(reading.PartReading):
     title = "RetroInfer"
     paper = "https://arxiv.org/abs/2505.02922"
     acts_on = "clusters"
+    capabilities: ClassVar[reading.ReadingCapabilities] = reading.ReadingCapabilities(estimates=True)
 
     estimate: float = Field(0.232, ge=0, le=1, description="share of the clusters that are estimated")
     cluster: int = Field(16, ge=1, le=4096, description="mean slots of a cluster")
@@ -40,10 +42,6 @@ class RetroInfer(reading.PartReading):
     update: int = Field(1024, ge=1, description="new tokens after which clusters are made anew")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
     recent: int = Field(64, ge=0, description="newest tokens that are always read")
-
-    @property
-    def capabilities(self) -> reading.ReadingCapabilities:
-        return reading.ReadingCapabilities(estimates=True)
 
     def index(self, held: reading.Held) -> reading.Index:
         """`member` (B, H, S, 1) int32, and of each cluster `keys`, `values` (B, H, C, d) and log `mass` (B, H, C).

@@ -1,6 +1,7 @@
 """RocketKV's second stage (arXiv 2502.14051): pages chosen by the query's largest channels."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -29,13 +30,10 @@ class RocketKV(PartReading):
     title = "RocketKV, second stage"
     paper = "https://arxiv.org/abs/2502.14051"
     acts_on = "pages"
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(summarises=True)
 
     page: int = Field(4, ge=1, le=4096, description="slots of a page")
     channel_share: float = Field(0.6, gt=0, le=1, description="share of the channels that are compared")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(summarises=True)
 
     def index(self, held: Held) -> Index:
         """`channels` (B, H, 2 d, pages): maxima, then minima, in the keys' dtype; a channel lies in one piece."""

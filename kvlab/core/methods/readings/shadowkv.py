@@ -1,6 +1,7 @@
 """ShadowKV (arXiv 2410.21465): chunks chosen by the means of their keys, which are read at low rank."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -33,15 +34,14 @@ class ShadowKV(PartReading):
     paper = "https://arxiv.org/abs/2410.21465"
     acts_on = "chunks"
     exact_at = {"share": 1.0, "rank_share": 1.0}
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(
+        replaces_keys=True, across_heads=True, summarises=True
+    )
 
     rank_share: float = Field(0.15625, gt=0, le=1, description="rank of the keys, as a share of the layer's key width")
     chunk: int = Field(8, ge=1, le=4096, description="slots of a chunk")
     outliers: float = Field(0.003, ge=0, le=1, description="share of the chunks that are read as outliers")
     recent: int = Field(32, ge=0, description="newest tokens of the prompt that are always read, with their chunks")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(replaces_keys=True, across_heads=True, summarises=True)
 
     def index(self, held: Held) -> Index:
         """`landmarks` (B, H, chunks, d), `exact` (B, H, S, 1) slots that are always read, as they are, and the factors.

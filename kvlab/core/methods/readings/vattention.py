@@ -1,6 +1,7 @@
 """vAttention (arXiv 2510.05688): the heaviest slots exactly, and a random sample of the rest that bounds the error."""
 
 from statistics import NormalDist
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -30,6 +31,9 @@ class VAttention(PartReading):
     title = "vAttention"
     paper = "https://arxiv.org/abs/2510.05688"
     acts_on = "slots and samples"
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(
+        samples=True, indexes=False, per_query_head=True, oracle=True
+    )
 
     share: float = Field(0.05, gt=0, le=1, description="share of the slots that are read as the heaviest")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
@@ -37,10 +41,6 @@ class VAttention(PartReading):
     epsilon: float = Field(0.1, gt=0, lt=1, description="relative error allowed in the normaliser")
     delta: float = Field(0.1, gt=0, lt=1, description="probability that the error is larger")
     base: float = Field(0.025, gt=0, le=1, description="share of the others in the base sample")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(samples=True, indexes=False, per_query_head=True, oracle=True)
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         logits = held.logits(query)
