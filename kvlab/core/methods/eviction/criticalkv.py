@@ -31,21 +31,18 @@ class Critical(Wrapper):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected)
+        return Capabilities(protected=self.inner.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""
         slots = view.slots
         score = slots.score.nan_to_num(nan=0.0)
-        standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
+        standing = score.masked_fill(self.inner.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
         rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
         norm = round_relatively(output_norms(slots.values, view.layer_pass.output_weight(), 1).mean(2))
         won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
         weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
-
-    def protected(self, view: View) -> Tensor:
-        return self.inner.protected(view)
 
 
 @register

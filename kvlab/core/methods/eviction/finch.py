@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Selector
+from kvlab.core.contract.method import register
+from kvlab.core.contract.parts import NONE, Capabilities, Selector
 from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
+from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.wrapper import PromptOnly, PromptScorer
 
 
@@ -29,10 +30,7 @@ class QuestionAttention(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
+        return Capabilities(prompt_rows=lambda tokens: self.window)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""
@@ -53,11 +51,9 @@ class EvictAndCloseGaps:
     once, in float32.
     """
 
-    state: Mapping[str, float] = field(default_factory=dict, hash=False)
+    capabilities: ClassVar[Capabilities] = NONE
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Raises UserError for a model without rotary positions."""
@@ -84,7 +80,7 @@ def missing(order: Tensor, position: Tensor, keep: Tensor, tokens: Tensor) -> Te
 
 
 @register
-class Finch(Method):
+class Finch(WindowKeeping):
     """Keeps the prompt tokens that the question attends to, each of its queries weighed by how many tokens it saw.
 
     The question is the last `window` tokens of the prompt. `positions="cache"`, as published, turns the remaining keys
@@ -123,8 +119,3 @@ class Finch(Method):
         score = PromptOnly(QuestionAttention(window=self.window))
         select = LowestScore(recent=self.window)
         return Pipeline(score, select=select, settle=settle, decode=False)
-
-    @property
-    def own_window(self) -> int:
-        """The question."""
-        return self.window

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector
+from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
@@ -33,6 +33,7 @@ class Ballots:
     """
 
     costs_no_step: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = NONE
 
     future: FutureQueries = field(default_factory=FutureQueries)
     p_nuc: float = 0.95
@@ -44,10 +45,6 @@ class Ballots:
     every_step: bool = False
     needs_hidden_states: bool = True
     state: Mapping[str, float] = field(default_factory=lambda: {BALLOTS: 0.0}, hash=False)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""

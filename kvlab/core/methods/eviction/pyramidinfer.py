@@ -43,16 +43,15 @@ class RecentRows:
     @property
     def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
-        return Capabilities(prompt_rows=self.prompt_rows, across_heads=self.decode and self.heads == "shared")
+        return Capabilities(
+            prompt_rows=lambda tokens: 1 + int(tokens * self.recent),
+            across_heads=self.decode and self.heads == "shared",
+        )
 
     @property
     def state(self) -> Mapping[str, float]:
         """Slot state: queries in the running mean."""
         return {ROWS: 0} if self.decode else {}
-
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of the prompt's queries that vote."""
-        return 1 + int(tokens * self.recent)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, and the number of queries in each slot's mean."""

@@ -9,18 +9,17 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract.view import Slots
 from kvlab.core.methods.eviction.window_methods import Odd
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.methods.scorers.wrapper import WindowScorer
 
 ROW_BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Redundancy(PromptScorer):
+class Redundancy(WindowScorer):
     """Score = `balance` * I - (1 - `balance`) * R over slots older than the last `window` tokens.
 
     I: the group's highest logit of each of the last `window` queries, softmax over the older slots, mean over queries,
@@ -33,21 +32,6 @@ class Redundancy(PromptScorer):
     balance: float = 0.1
     threshold: float = 0.5
     excused: int = 1
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
-
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
-        return self._scored(slots, layer_pass.last_logits(self.window)) if first else {}
-
-    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
-        return self._scored(slots, layer_pass.recalled_logits(slots.position, self.window))
 
     def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
         """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, optional
+from kvlab.core.contract.parts import NONE, Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
@@ -33,11 +33,9 @@ class EvictAndReposition:
     original positions), because stepwise rotation would accumulate rounding errors in half precision.
     """
 
-    state: Mapping[str, float] = field(default_factory=dict, hash=False)
+    capabilities: ClassVar[Capabilities] = NONE
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """Only with a window without gaps."""

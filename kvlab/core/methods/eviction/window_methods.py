@@ -30,6 +30,17 @@ def _check_odd(kernel: int) -> int:
 Odd = Annotated[int, AfterValidator(_check_odd)]  # width of a pooling centred on each slot
 
 
+class WindowKeeping(Method):
+    """A method that always keeps its window of newest prompt tokens."""
+
+    window: int
+
+    @property
+    def own_window(self) -> int:
+        """The window, whose tokens always stay."""
+        return self.window
+
+
 class WindowScored(Method):
     """A method scored by the pooled attention of the prompt's last queries."""
 
@@ -42,7 +53,7 @@ class WindowScored(Method):
         return WindowAttention(self.window, self.kernel, self.pooling)
 
 
-class WindowEvicting(WindowScored, DecodeCompression):
+class WindowEvicting(WindowScored, WindowKeeping, DecodeCompression):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
 
     added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
@@ -60,8 +71,3 @@ class WindowEvicting(WindowScored, DecodeCompression):
     def window_attention(self) -> WindowAttention:
         """The scorer described by these hyper-parameters."""
         return replace(super().window_attention(), edges=self.edges, aggregate=self.aggregate, decay=self.decay)
-
-    @property
-    def own_window(self) -> int:
-        """The observation window, whose tokens always stay."""
-        return self.window

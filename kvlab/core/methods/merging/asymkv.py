@@ -93,16 +93,12 @@ class PairMerge:
     def capabilities(self) -> Capabilities:
         """Heads that merge the same pairs are weighed together; log mass follows from votes unless clipped."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: 1 if self.keys == "equal" else self.rows,
             across_heads=self.heads == "shared",
             recalls=0 if self.keys == "equal" else self.rows,
             merges=True,
             mass_of_votes=1.0 if self.clip == 0 else None,
         )
-
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of queries that weigh keys."""
-        return 1 if self.keys == "equal" else self.rows
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge everything over budget; heads with too few neighbours evict."""

@@ -36,10 +36,7 @@ class Pursuit:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, protected=self.protected)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return max(self.window, 1)
+        return Capabilities(prompt_rows=lambda tokens: max(self.window, 1), protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) slots that were not selected."""

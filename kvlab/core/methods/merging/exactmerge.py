@@ -61,10 +61,7 @@ class ExactResidual:
     @property
     def capabilities(self) -> Capabilities:
         """Reads the window's queries; its edges carry mass without votes."""
-        return Capabilities(prompt_rows=self.prompt_rows, merges=True, mass_of_votes=None)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
+        return Capabilities(prompt_rows=lambda tokens: self.window, merges=True, mass_of_votes=None)
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """With futures, only with a score that provides hidden states."""

@@ -147,16 +147,13 @@ class Absorb:
     """
 
     keeps_state: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(fills_budget=True, by_selector=True)
 
     weights: str = UNTRAINED
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, by_selector=True)
 
     def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
         return HEAD not in head_state

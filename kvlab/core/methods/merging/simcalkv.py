@@ -34,14 +34,11 @@ class PairCalibration:
     """
 
     seeks: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(by_selector=True, merges=True, mass_of_votes=None)
 
     threshold: float = 0.0
     variant: Literal["repaired", "code"] = "repaired"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(by_selector=True, merges=True, mass_of_votes=None)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough key, evict the others."""

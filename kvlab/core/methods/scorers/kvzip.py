@@ -36,14 +36,11 @@ class SecondPassAttention(PromptScorer):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: max(self.window, 1),
             recalls=self.recalls,
             second_pass=self.second_pass,
             recall=self.recall,
         )
-
-    def prompt_rows(self, tokens: int) -> int:
-        return max(self.window, 1)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the window on the first prefill; 0 without one."""

@@ -155,11 +155,6 @@ class QueryFilter(_Fitted):
     The expected attention logit of a key grows with its part along u, because queries hardly leave one side of it.
     """
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """16-bit keys are copied to float32 during prompt scoring."""
-        return Capabilities()
-
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots."""
         direction = self.statistics(slots, layer_pass).direction

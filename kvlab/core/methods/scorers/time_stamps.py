@@ -49,10 +49,7 @@ class TimeStamps:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
+        return Capabilities(prompt_rows=lambda tokens: self.window)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, stamps and gaps after this pass."""

@@ -83,7 +83,7 @@ class Chunks(Wrapper):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(across_heads=True, protected=self.protected)
+        return Capabilities(across_heads=True, protected=self.inner.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by rank of chunks, then of slots."""
@@ -98,9 +98,6 @@ class Chunks(Wrapper):
     def worst_first(self, score: Tensor, chunks: _Chunks) -> Tensor:
         """Places (B, 1, S) in the text, worst first, of slots with `score` (B, 1, S) in text order."""
         return _by_both(score, chunks.mean(score))
-
-    def protected(self, view: View) -> Tensor:
-        return self.inner.protected(view)
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,9 @@ class GlobalRidge:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True, by_selector=True)
-
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of queries whose outputs are restored."""
-        return self.rows
+        return Capabilities(
+            prompt_rows=lambda tokens: self.rows, recalls=self.rows, fills_budget=True, by_selector=True
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict, and set new values (and keys) of kept slots."""

@@ -62,16 +62,13 @@ class MatchAttention:
     def capabilities(self) -> Capabilities:
         """A slot is one token; with `bias` it has its own log mass. Decoding evicts."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: self.window or FALLBACK,
             second_pass=self.second_pass,
             fills_budget=True,
             by_selector=True,
             merges=self.bias,
             mass_of_votes=None,
         )
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window or FALLBACK
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict, and fit log mass and values of kept slots; decoding only evicts."""
