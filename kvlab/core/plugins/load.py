@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -54,19 +54,16 @@ class Registry(Registrations[T], Mapping[str, T]):
         """
         names = [*(known or self)]
         failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
-        return UserError(
-            " ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{self._instead(str(name), names)}"])
-        )
-
-    def _instead(self, name: str, names: list[str]) -> str:
         listing = f"; `{LISTED_BY[self.kind]}` lists all" if self.kind in LISTED_BY else ""
-        if len(names) <= MOST_NAMED:
-            return f"; choose one of {', '.join(names)}."
-        alike = get_close_matches(name.lower(), names, MOST_MEANT)
-        alike += [one for one in names if len(name) > 2 and name.lower() in one and one not in alike]
-        if alike:
-            return f" (do you mean {' or '.join(alike[:MOST_MEANT])}?){listing}."
-        return f"{listing}." if listing else f"; choose one of {', '.join(names)}."
+        lower = str(name).lower()
+        alike = get_close_matches(lower, names, MOST_MEANT)
+        alike += [one for one in names if len(lower) > 2 and lower in one and one not in alike]
+        instead = f"; choose one of {', '.join(names)}"
+        if len(names) > MOST_NAMED and alike:
+            instead = f" (do you mean {' or '.join(alike[:MOST_MEANT])}?){listing}"
+        elif len(names) > MOST_NAMED and listing:
+            instead = listing
+        return UserError(" ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{instead}."]))
 
     def __getitem__(self, name: str) -> T:
         load_plugins(self._word)
@@ -230,21 +227,14 @@ def _guarded(origin: Origin, run: Callable[[], str]) -> Plugin:
             version = run()
     except Exception as error:
         undo(origin)
-        reason = str(error) if isinstance(error, UserError) else _first_line(error)
+        line = (str(error).strip().splitlines() or ["no message"])[0]
+        line = f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+        reason = str(error) if isinstance(error, UserError) else line
         return Plugin(origin, f"The plug-in {origin} was left out: {reason}")
-    return Plugin(_with_version(origin, version))
-
-
-def _with_version(origin: Origin, version: str) -> Origin:
-    """The origin with the version that the module states, in the registries too."""
     if origin.version or not version:
-        return origin
-    stated = Origin(origin.name, version, origin.sha256, origin.place)
+        return Plugin(origin)
+    # The version that the module states, in the registries too.
+    stated = replace(origin, version=version)
     for registrations in Registrations.every:
         registrations.renamed(origin, stated)
-    return stated
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+    return Plugin(stated)

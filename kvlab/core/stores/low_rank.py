@@ -28,7 +28,7 @@ class LowRank(Learning):
         return {"basis": coordinates_basis(states.float().masked_fill(~valid[..., None], 0.0), self.rank)}
 
     def head_bytes(self, width: int) -> int:
-        return self._rank(width) * width * torch.float16.itemsize
+        return min(self.rank, width) * width * torch.float16.itemsize
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """Coordinates (B, H, S, r)."""
@@ -46,12 +46,9 @@ class LowRank(Learning):
         """`mass` (B, H, r, S) float32 times the decoded states; only the sum of coordinates is decoded."""
         return mass @ coded["codes"].float() @ self._vectors(width, mass.device)
 
-    def _rank(self, width: int) -> int:
-        return min(self.rank, width)
-
     def _vectors(self, width: int, device: torch.device) -> Tensor:
         if self.basis is None:
-            return torch.eye(width, device=device)[: self._rank(width)]
+            return torch.eye(width, device=device)[: min(self.rank, width)]
         return self.basis.float()
 
 

@@ -95,7 +95,14 @@ class PackedStates:
         cut, native = self._split(columns)
         parts = []
         if columns.start < cut:
-            parts.append(self._products(query, columns.start, cut))
+            if self.turn is not None:  # each slot by its own angle
+                parts.append(query @ self._decoded(columns.start, cut).float().transpose(-1, -2))
+            else:
+                groups, inner = self._groups(columns.start, cut)
+                coded = self.code.products(groups, query)[..., inner]
+                if self.mean is not None:
+                    coded = coded + query @ self.mean.float().transpose(-1, -2)
+                parts.append(coded)
         if native.shape[2] or not parts:
             parts.append(query @ native.float().transpose(-1, -2))
         return torch.cat(parts, -1) if parts[1:] else parts[0]
@@ -116,14 +123,6 @@ class PackedStates:
             if self.mean is not None:
                 total += mass[..., :coded].sum(-1, keepdim=True) * self.mean.float()
         return total
-
-    def _products(self, query: Tensor, first: int, last: int) -> Tensor:
-        """With the encoded slots `first` to `last`."""
-        if self.turn is not None:  # each slot by its own angle
-            return query @ self._decoded(first, last).float().transpose(-1, -2)
-        groups, inner = self._groups(first, last)
-        coded = self.code.products(groups, query)[..., inner]
-        return coded if self.mean is None else coded + query @ self.mean.float().transpose(-1, -2)
 
     def _split(self, columns: slice) -> tuple[int, Tensor]:
         """(end of the encoded slots among `columns`, the native ones)."""

@@ -195,12 +195,6 @@ def _of_vllm(bits: int | None, value_bits: int) -> Store:
     return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
 
 
-def _of_llama_cpp(name: Format) -> Store:
-    """llama.cpp's cache of this type: all slots but the newest."""
-    title = f"llama.cpp's {name}: blocks of 32 rotated channels"
-    return Store(title, Blocks(name, widest=True), Blocks(name), 0, 1, LLAMA_CPP, gathered=16)
-
-
 def _of_gear(bits: int) -> Store:
     """KIVI at `bits` with its errors in low rank."""
     keys = Residual.like(PerChannel(bits))
@@ -241,7 +235,18 @@ STORES: Registry[Store] = Registry(
         "turboquant_4bit_nc": _of_vllm(4, 4),
         "turboquant_k3v4_nc": _of_vllm(3, 4),
         "turboquant_3bit_nc": _of_vllm(3, 3),
-        **{name: _of_llama_cpp(name) for name in get_args(Format)},
+        **{  # all slots but the newest
+            name: Store(
+                f"llama.cpp's {name}: blocks of 32 rotated channels",
+                Blocks(name, widest=True),
+                Blocks(name),
+                0,
+                1,
+                LLAMA_CPP,
+                gathered=16,
+            )
+            for name in get_args(Format)
+        },
         "gear4": _of_gear(4),
         "gear2": _of_gear(2),
         "low_rank": Store(
@@ -292,13 +297,8 @@ def store_of(name: str) -> Store:
     base, *settings = name.split("/")
     if base not in STORES:
         raise STORES.unknown(base)
-    return replace(STORES[base], **_changed(base, settings)) if settings else STORES[base]
-
-
-def _changed(base: str, settings: list[str]) -> dict[str, Any]:
-    """Fields of a store from settings such as `residual=128`; a `group` also sets `lot`."""
     store = STORES[base]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {}  # fields of the store; a `group` also sets `lot`
     for setting in settings:
         key, _, text = setting.partition("=")
         if key not in SETTINGS or not text.isdigit() or not SETTINGS[key][0] <= int(text) <= SETTINGS[key][1]:
@@ -308,29 +308,22 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
             )
             raise UserError(f"{setting!r} is not a setting of a store: use {known}, as in kivi4/group=64/residual=128.")
         if key in OF_CODES:
-            found |= _changed_codes(base, key, setting, int(text))
+            kind = OF_CODES[key]
+            sides = {"keys": store.keys, "values": store.values}
+            codes = {side: code for side, code in sides.items() if isinstance(code, kind)}
+            if not codes:
+                others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
+                raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")
+            found |= {side: replace(code, **{key: int(text)}) for side, code in codes.items()}
         elif key != "group":
             found[key] = int(text)
         elif isinstance(store.keys, PerChannel):
             found |= {"keys": replace(store.keys, group=int(text)), "lot": int(text)}
         else:
             raise UserError(f"{base} has no groups of slots: remove {setting}, or choose kivi4 or kivi2.")
-    if not store.packs:
+    if settings and not store.packs:
         raise UserError(f"{base} does not quantize, so it has no settings: remove {'/'.join(settings)}.")
-    return found
-
-
-def _changed_codes(base: str, key: str, setting: str, number: int) -> dict[str, Any]:
-    """The codes of a store whose field `key` is `number`."""
-    kind = OF_CODES[key]
-    store = STORES[base]
-    found: dict[str, Any] = {
-        side: code for side, code in (("keys", store.keys), ("values", store.values)) if isinstance(code, kind)
-    }
-    if not found:
-        others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
-        raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")
-    return {side: replace(code, **{key: number}) for side, code in found.items()}
+    return replace(store, **found) if settings else store
 
 
 def store_under(name: str, budget: Budget) -> Store:
@@ -364,7 +357,7 @@ def keys_as_held(
     mean = store.mean_key(states, there)
     encoded = turned if mean is None else turned - mean
     if isinstance(code, Learning):
-        code = code.that_learned(encoded, there, query_squares)
+        code = replace(code, **code.learn(encoded, there, query_squares))
     error = code.decode(code.encode(encoded, there), keys.shape[-1]) - encoded
     if turned is not states and turn is not None and at is not None:
         error = turn(error, at)

@@ -62,21 +62,15 @@ class EvictAndCloseGaps:
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
-        turn = missing(slots.in_text(), slots.position, keep, view.tokens_seen)
+        # Number of tokens (B, H, S) that left between each kept slot and the end of the text.
+        order = slots.in_text()
+        from_here = keep.gather(2, order).long().flip(-1).cumsum(-1).flip(-1)
+        behind = torch.zeros_like(from_here).scatter(2, order, from_here)
+        missing = view.tokens_seen[:, None, None] - behind - slots.position
+        turn = torch.where(keep, missing, 0).to(torch.int32)
         index = torch.arange(slots.position.shape[-1], device=turn.device).expand_as(slots.position)
         turned = rotary.turn(slots.keys, turn).to(slots.keys.dtype)
         return Plan(keep=keep, new_keys=NewKeys(index, torch.where(turn[..., None] == 0, slots.keys, turned)))
-
-
-def missing(order: Tensor, position: Tensor, keep: Tensor, tokens: Tensor) -> Tensor:
-    """Number of tokens (B, H, S) that left between each slot of `keep` and the end of a text of `tokens` (B,).
-
-    `order` (B, H, S) are the slots in order of the text, `position` their places there.
-    """
-    kept = keep.gather(2, order).long()
-    from_here = kept.flip(-1).cumsum(-1).flip(-1)
-    behind = torch.zeros_like(from_here).scatter(2, order, from_here)
-    return torch.where(keep, tokens[:, None, None] - behind - position, 0).to(torch.int32)
 
 
 @register

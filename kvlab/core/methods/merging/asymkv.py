@@ -111,11 +111,22 @@ class PairMerge:
         runs = Runs.from_joined(self._joined(view, order, may, torch.where(enough, excess, 0)))
         plainly = replace(view, certain=False)
         victims = select.victims(plainly, torch.where(enough, 0, excess), most)
-        source, active = first_of(runs.leaves, most)
-        merged = torch.zeros_like(slots.valid).scatter(2, order, runs.leaves)
-        keys, guarded = self._new_keys(view, order, runs)
+        source, active = first_of(runs.joined, most)
+        merged = torch.zeros_like(slots.valid).scatter(2, order, runs.joined)
+        # Keys of merged runs, and the number of runs per head without usable weights.
+        keys = gather(slots.keys, order).float()
+        position = gather(slots.position, order)
+        if self.space == "unrotated" and view.layer_pass.rotary is not None:
+            keys = view.layer_pass.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
+        weight, guarded = self._key_weights(view, order, runs)
+        total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
+        mean = runs.sums(weight / total * keys)
+        place, _ = first_of(runs.ends, most)
+        number = runs.number.gather(2, place)
+        made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
+        new_keys = NewKeys(order.gather(2, place), made)
         edges = self._edges(view, order, runs, source, active)
-        return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=keys)
+        return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=new_keys)
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
         """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
@@ -126,7 +137,17 @@ class PairMerge:
         pairs = torch.zeros_like(may)
         pairs[..., :-1] = may[..., 1:] & may[..., :-1]
         joined = torch.zeros_like(may)
-        rounds, most = self._rounds(view)
+        # Rounds of each head (B, 1 or H), and a bound over heads: a head over its budget has at most budget + excess
+        # slots. They depend on a row's own tokens only, not on padding or other rows of the batch.
+        count = view.slots.valid.sum(-1)
+        excess = view.excess()
+        if self.heads == "shared":
+            count = count.amax(1, keepdim=True)
+            excess = excess.amax(1, keepdim=True)
+        shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
+        rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
+        largest = 1 + view.most_excess / max(view.smallest_budget, 1)
+        most = max(1, math.ceil(math.log(largest) / math.log(1 / MOST_SHRINKING) - ROUNDING))
         for number in range(most):
             runs = Runs.from_joined(joined)
             attention = runs.sums(score)
@@ -140,22 +161,6 @@ class PairMerge:
             rank = weight.masked_fill(~candidates, torch.inf).argsort(stable=True, dim=-1).argsort(-1)
             joined = joined | (candidates & (rank < missing[..., None]))
         return joined
-
-    def _rounds(self, view: View) -> tuple[Tensor, int]:
-        """(rounds of each head (B, 1 or H), upper bound over heads).
-
-        They depend on a row's own tokens only, not on padding or other rows of the batch.
-        """
-        count = view.slots.valid.sum(-1)
-        excess = view.excess()
-        if self.heads == "shared":
-            count = count.amax(1, keepdim=True)
-            excess = excess.amax(1, keepdim=True)
-        shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
-        rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
-        # a head over its budget has at most budget + excess slots
-        most = 1 + view.most_excess / max(view.smallest_budget, 1)
-        return rounds, max(1, math.ceil(math.log(most) / math.log(1 / MOST_SHRINKING) - ROUNDING))
 
     def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
         slots = view.slots
@@ -178,21 +183,6 @@ class PairMerge:
             similarity=None,
         )
 
-    def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
-        """Keys of merged runs, and the number of runs per head without usable weights."""
-        slots = view.slots
-        keys = gather(view.slots.keys, order).float()
-        position = gather(slots.position, order)
-        if self.space == "unrotated" and view.layer_pass.rotary is not None:
-            keys = view.layer_pass.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
-        weight, guarded = self._key_weights(view, order, runs)
-        total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
-        mean = runs.sums(weight / total * keys)
-        place, _ = first_of(runs.ends, min(view.most_excess, order.shape[-1]))
-        number = runs.number.gather(2, place)
-        made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
-        return NewKeys(order.gather(2, place), made), guarded
-
     def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
         """Positive weights (B, H, S, d or 1) in text order, and the number of runs (B, H) that use equal weights
         instead.
@@ -209,15 +199,15 @@ class PairMerge:
         if self.keys == "gradient":
             query = Observed.asked_by(view, self.rows).square()
             query = query if view.layer_pass.rotary is None else view.layer_pass.rotary.of_pairs(query)
-            found = (mass * _apart(value, output) * weights.sqrt()).square().mT @ query
+            found = (mass * torch.cdist(output, value) * weights.sqrt()).square().mT @ query
         else:
             # h_i minus h_ij of the neighbours in the run, (B, H, S).
             weighted = mass * weights
             code = self.keys == "hessian-code"
-            apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
+            apart = torch.cdist(output, value, p=1.0 if code else 2.0)  # |v - o| (B, H, N, S)
             diagonal = (weighted * (1 - 2 * mass) * apart).sum(2)
             pairs = value[:, :, 1:] + value[:, :, :-1]
-            both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
+            both = apart[..., 1:] + apart[..., :-1] if code else torch.cdist(2 * output, pairs)
             crossed = torch.zeros_like(diagonal)
             crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
             before = torch.zeros_like(diagonal)
@@ -230,7 +220,7 @@ class PairMerge:
 
 @dataclass(frozen=True)
 class Runs:
-    """Slots in text order, some of which join the next one: `joined` (B, H, S) bool.
+    """Slots in text order, some of which join the next one, and merge into their run's last: `joined` (B, H, S) bool.
 
     `number` (B, H, S): index of each slot's run; `last` (B, H, S): place of its run's last slot.
     """
@@ -250,11 +240,6 @@ class Runs:
         return cls(joined, number, last)
 
     @property
-    def leaves(self) -> Tensor:
-        """Slots (B, H, S) that merge into their run's last one."""
-        return self.joined
-
-    @property
     def ends(self) -> Tensor:
         """Last slots (B, H, S) of runs of two or more."""
         ends = torch.zeros_like(self.joined)
@@ -272,11 +257,6 @@ def _both(of_runs: Tensor, number: Tensor) -> Tensor:
     following = torch.zeros_like(of_runs)
     following[..., :-1] = of_runs[..., 1:]
     return (of_runs + following).gather(2, number)
-
-
-def _apart(value: Tensor, output: Tensor, order: int = 2) -> Tensor:
-    """Distances |v - o| (B, H, N, S) of `value` (B, H, S, d) and `output` (B, H, N, d)."""
-    return torch.cdist(output, value, p=float(order))
 
 
 class MergesNeighbours(DecodeCompression):

@@ -190,11 +190,29 @@ class ValueMerge:
         self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
     ) -> Tensor:
         """b (B, H, R) of each victim among the first `few`, 0 elsewhere."""
-        received = self._received(view)
+        # Attention (B, H, S) of each slot, from the queries that count.
+        if self.chance == "row":
+            received = view.layer_pass.last_mass()
+        else:
+            received = view.slots.extra.get(ACCUMULATED, view.slots.score)
+            if self.chance != "mean":
+                received = received - view.layer_pass.last_mass()
+            received = torch.nan_to_num(received).clamp_min(0)
+        # What the attention of the victims is compared with, (B, H, 1 or R).
+        position = view.slots.position
         if self.chance == "mean":
             rival = _mean_of_next(torch.where(exists, gather(received, index), 0.0), exists, reach, few)
+        elif self.chance == "row":
+            over = keep & (position > gather(position, index[..., :1]))
+            rival = received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
         else:
-            rival = self._rival(view, received, index, keep)[..., :few]
+            others = keep & (position < (view.tokens_seen - 1)[:, None, None])
+            if self.chance == "max":
+                rival = received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
+            else:
+                total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
+                rival = (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
+        rival = rival[..., :few]
         index = index[..., :few]
         leaves = leaves[..., :few]
         chance = torch.nan_to_num(gather(received, index) / rival, posinf=0.0)
@@ -203,27 +221,6 @@ class ValueMerge:
         if self.draw == "expected":
             return chance
         return self._draw_below(view, gather(view.slots.position, index), chance)
-
-    def _received(self, view: View) -> Tensor:
-        """Attention (B, H, S) of each slot, from the queries that count."""
-        if self.chance == "row":
-            return view.layer_pass.last_mass()
-        received = view.slots.extra.get(ACCUMULATED, view.slots.score)
-        if self.chance != "mean":
-            received = received - view.layer_pass.last_mass()
-        return torch.nan_to_num(received).clamp_min(0)
-
-    def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:
-        """What the attention of the victims `index` (B, H, R) is compared with; (B, H, 1 or R)."""
-        position = view.slots.position
-        if self.chance == "row":
-            over = keep & (position > gather(position, index[..., :1]))
-            return received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
-        others = keep & (position < (view.tokens_seen - 1)[:, None, None])
-        if self.chance == "max":
-            return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
-        total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
-        return (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
 
     def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
         """Edges carry what reaches the next kept slot; the remaining gains are value shifts."""

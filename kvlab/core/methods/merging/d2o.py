@@ -170,9 +170,20 @@ class CosineMerge:
             compared = similarity.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
         # The mean of one term may differ from it by rounding, which must not decide.
         active = judged & (compared >= threshold - 1e-6)
+        source = victims.index
+        target = torch.where(active, target, source)
+        width = slots.valid.shape[-1]
+        raw = similarity if self.rule == "code" else similarity.exp()
+        target_raw = 1.0 if self.rule == "code" else torch.e
+        summed = torch.ones_like(raw) if self.rule == "code" else raw
+        total = target_raw + sum_to_target(summed, target, active, width)
+        votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
+        turn = log_mass.turns(view, source, target, self.space)
+        parts = log_mass.Parts(source, target, active, raw / total, target_raw / total, turn)
+        score = gather(slots.score, target)
         return Plan(
             keep=keep,
-            edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, similarity),
+            edges=parts.edges(votes, self.mass.after(view, parts, votes), score, similarity),
             head_state={THRESHOLD: threshold[..., 0].expand_as(before).contiguous()},
         )
 
@@ -208,19 +219,6 @@ class CosineMerge:
         )
         lost = votes_without(view, votes[..., :1], active)
         return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
-
-    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, similarity: Tensor) -> Edges:
-        slots = view.slots
-        width = view.slots.valid.shape[-1]
-        raw = similarity if self.rule == "code" else similarity.exp()
-        parts_of_target = sum_to_target(torch.ones_like(raw) if self.rule == "code" else raw, target, active, width)
-        own_raw = 1.0 if self.rule == "code" else torch.e
-        total = own_raw + parts_of_target
-        votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
-        parts = log_mass.Parts(
-            source, target, active, raw / total, own_raw / total, log_mass.turns(view, source, target, self.space)
-        )
-        return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target), similarity)
 
 
 @register

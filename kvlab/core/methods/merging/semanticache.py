@@ -52,7 +52,15 @@ class SeedClusters(GaussianSets):
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """Clusters of the slots in `order` (B, H, S), at most `places` (B, H)."""
-        chunks = Chunks.from_breaks(self._breaks(view, order), self.longest_set)
+        # Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it.
+        valid = gather(view.slots.valid, order)
+        breaks = torch.zeros_like(valid)
+        breaks[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
+        if view.token_ids is not None and self.ends is not None:
+            ends = self.ends.to(order.device)
+            known = ends[view.token_ids.clamp(0, len(ends) - 1)]
+            breaks = breaks | known[:, None].expand_as(order).gather(2, order)
+        chunks = Chunks.from_breaks(breaks, self.longest_set)
         cosine = chunks.cosine(gather(view.slots.keys, order))
         active = chunks.laid_out(may_merge, False)
         if self.theta is not None:
@@ -67,17 +75,6 @@ class SeedClusters(GaussianSets):
             low = torch.where(fits, theta, low)
             high = torch.where(fits, high, theta)
         return chunks.sets(seeds(cosine, active, low), may_merge, low)
-
-    def _breaks(self, view: View, order: Tensor) -> Tensor:
-        """Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it."""
-        valid = gather(view.slots.valid, order)
-        padding = torch.zeros_like(valid)
-        padding[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
-        if view.token_ids is None or self.ends is None:
-            return padding
-        ends = self.ends.to(order.device)
-        known = ends[view.token_ids.clamp(0, len(ends) - 1)]
-        return padding | known[:, None].expand_as(order).gather(2, order)
 
 
 @dataclass(frozen=True)
@@ -112,13 +109,9 @@ class Chunks:
         return table @ table.transpose(-1, -2)
 
     def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
-        """Number (B, H) of mergeable slots that are seeds."""
-        return (self.is_seed(seed) & may_merge).sum(-1)
-
-    def is_seed(self, seed: Tensor) -> Tensor:
-        """Seeds (B, H, S) from each cell's seed (B, H, C, L), a place in its chunk."""
-        places = torch.arange(self.length, device=seed.device)
-        return (seed == places).flatten(2).gather(2, self.cell)
+        """Number (B, H) of mergeable slots that are seeds, by each cell's seed (B, H, C, L), a place in its chunk."""
+        is_seed = (seed == torch.arange(self.length, device=seed.device)).flatten(2).gather(2, self.cell)
+        return (is_seed & may_merge).sum(-1)
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
         """The clusters, with each slot's seed as anchor."""

@@ -61,18 +61,16 @@ class MagicPIG(Reading):
         chosen = of_sets((collisions >= 2) | exact)
         assert chosen.log_weight is not None
         keys = states_at(held.keys, chosen.slots.flatten(2)).unflatten(2, chosen.slots.shape[2:])
-        weight = -self.log_probability(query[:, :, :, None], keys.float() - index["mean"][:, :, None])
+        # log u of the chosen keys (algorithm 1); 1 - u cancels in float32
+        centred = keys.float() - index["mean"][:, :, None]
+        cosine = torch.cosine_similarity(query[:, :, :, None], centred, dim=-1).clamp(-1, 1)
+        in_a_table = ((1 - cosine.acos() / math.pi) ** self.bits).double()
+        none = (1 - in_a_table) ** self.tables
+        one = self.tables * in_a_table * (1 - in_a_table) ** (self.tables - 1)
+        weight = -(1 - none - one).clamp_min(TINY).log().float()
         weight = weight.masked_fill(exact.expand_as(collisions).gather(3, chosen.slots), 0.0)
         numbers = ID_BYTES * collisions.sum((2, 3))
         return Chosen(chosen.slots, chosen.log_weight + weight, numbers)
-
-    def log_probability(self, query: Tensor, keys: Tensor) -> Tensor:
-        """log u of keys (..., d) for a query (..., d)."""
-        cosine = torch.cosine_similarity(query, keys, dim=-1).clamp(-1, 1)
-        in_a_table = ((1 - cosine.acos() / math.pi) ** self.bits).double()  # 1 - u cancels in float32
-        none = (1 - in_a_table) ** self.tables
-        one = self.tables * in_a_table * (1 - in_a_table) ** (self.tables - 1)
-        return (1 - none - one).clamp_min(TINY).log().float()
 
     def _codes(self, states: Tensor, held: Held) -> Tensor:
         """Hashes (B, H, n, L) int16 of states (B, H, n, d) float32."""

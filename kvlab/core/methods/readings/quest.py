@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -34,12 +35,17 @@ class Quest(PartReading):
         return {"bounds": selection.all_bounds(held, self.page)}
 
     def note(self, index: Index, held: Held) -> Index:
-        return {"bounds": selection.newest_bounds(index["bounds"], held, self.page)}
+        # Those of the newest token's page are taken again from its keys, so that they stay tight.
+        bounds = selection.room(index["bounds"], -(-held.count // self.page), selection.SPARE_PAGES)
+        newest_page, new = selection.page_of_newest(held, self.page)
+        return {"bounds": bounds.scatter_(2, newest_page[..., None].expand_as(new), new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         pages = -(-held.count // self.page)
         bounds = index["bounds"][:, :, :pages]
-        logits = selection.upper_bounds(query, bounds, held)
-        free = selection.page_bias(held, self.page)
-        score = selection.of_group(logits if free is None else logits + free)
+        query = query.float()
+        # Upper bounds (B, H, G, pages) of the logits at each page.
+        both = torch.cat([query.clamp_min(0.0), query.clamp_max(0.0)], -1)
+        logits = both @ bounds.float().transpose(-1, -2) * held.scaling
+        score = selection.of_group(selection.page_logits(logits, held, self.page))
         return selection.best_pages(self, held, score, self.page, self.least, bounds[0, 0].nbytes)

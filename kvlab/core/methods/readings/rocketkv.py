@@ -57,7 +57,6 @@ class RocketKV(PartReading):
         query_channels = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
         # as in the authors' code: a temperature for the part of |q| that is compared, which weighs the group's heads
         part = query_channels.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
-        logits = selection.cap_logits(query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
-        free = selection.page_bias(held, self.page)
-        score = selection.of_group(logits if free is None else logits + free)
+        logits = query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt()
+        score = selection.of_group(selection.page_logits(logits, held, self.page))
         return selection.best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)

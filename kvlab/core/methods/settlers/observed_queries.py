@@ -79,18 +79,6 @@ class Observed:
         place = torch.arange(query.shape[2], device=query.device)
         return cls._of_logits(view, view.layer_pass.logits_of(query), weight, place % 2 == 1)
 
-    def only(self, rows: Tensor) -> Observed:
-        """The same queries, with weight 0 outside `rows` (N,) bool."""
-        return replace(self, weight=self.weight * rows)
-
-    def weighing(self, factor: float) -> Observed:
-        """The same queries with weights multiplied by `factor`."""
-        return replace(self, weight=self.weight * factor)
-
-    def through(self, others: Observed) -> Observed:
-        """The same queries and outputs, with the attention of `others`, computed for the same queries."""
-        return replace(self, mass=others.mass * (others.normalizer - self.normalizer).exp())
-
     def of_slots(self, index: Tensor) -> Observed:
         """The same queries, with attention and logits of slots `index` (B, H, E) only."""
 
@@ -128,10 +116,6 @@ class Observed:
         counts = weight.repeat(1, group)[:, None]
         output = mass @ slots.values.float()
         return cls(logits, mass, normalizer, beside, output, counts, held_back.repeat(group), places)
-
-    def total_mass(self) -> Tensor:
-        """Weighted sum (B, H, S) of the attention each slot got from all queries."""
-        return (self.mass * self.weight[..., None]).sum(2)
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ class WholePages(parts.Wrapper):
 
 
 @dataclass(frozen=True)
-class EqualHeadsOf(parts.Wrapper):
-    """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
+class SameLayers(parts.Wrapper):
+    """Base class of allocators that change the head budgets of `inner`."""
 
     inner: parts.Allocator
 
@@ -127,6 +127,14 @@ class EqualHeadsOf(parts.Wrapper):
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         return self.inner.layer_budgets(average, tokens, num_layers)
 
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
+        return self.inner.statistic(slots, layer_pass)
+
+
+@dataclass(frozen=True)
+class EqualHeadsOf(SameLayers):
+    """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
+
     def head_budgets(self, view: View) -> Tensor | None:
         """The mean (B, H) over heads of the inner budgets."""
         inner_budgets = self.inner.head_budgets(view)
@@ -134,9 +142,6 @@ class EqualHeadsOf(parts.Wrapper):
             return None
         mean = inner_budgets.long().sum(-1, keepdim=True).div(inner_budgets.shape[-1], rounding_mode="floor")
         return mean.clamp_min(1).expand_as(inner_budgets).contiguous()
-
-    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
-        return self.inner.statistic(slots, layer_pass)
 
 
 @dataclass(frozen=True)
