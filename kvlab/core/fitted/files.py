@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kvlab.core.assets import asset_path
-from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 
 FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a method's settings
@@ -160,15 +159,11 @@ def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about
     save_file(tensors | {SIGNATURE: signature(model)}, path, about)
 
 
-def with_scorer(pipeline: Pipeline, load: Callable[[Any], Any]) -> Pipeline:
-    """The pipeline with `load` applied to its scorer, or to the one inside a wrapper."""
-    return replace(pipeline, score=_inside(pipeline.score, load))
-
-
-def _inside(score: Any, load: Callable[[Any], Any]) -> Any:
+def load_inside(score: Any, load: Callable[[Any], Any]) -> Any:
+    """A scorer after `load`, also where a wrapper has it."""
     for inner in ("scorer", "main"):  # of a wrapper, of one scorer beside another
         if hasattr(score, inner):
-            return replace(score, **{inner: _inside(getattr(score, inner), load)})
+            return replace(score, **{inner: load_inside(getattr(score, inner), load)})
     return load(score)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kvlab.core.attention.alibi import uses_alibi
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.files import Kind, name_of, same_weights, shipped_files, with_scorer, write_fitted
+from kvlab.core.fitted.files import Kind, load_inside, name_of, same_weights, shipped_files, write_fitted
 from kvlab.core.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.core.methods.eviction.lukv import HeadCurves
 from kvlab.core.methods.merging.less import UNTRAINED, Absorb, FeatureMaps
@@ -225,4 +225,4 @@ def with_scores(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipelin
             return replace(score, known=networks)
         return score
 
-    return with_scorer(pipeline, load)
+    return replace(pipeline, score=load_inside(pipeline.score, load))

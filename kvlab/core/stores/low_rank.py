@@ -33,23 +33,23 @@ class LowRank(Learning):
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """Coordinates (B, H, S, r)."""
         states = states.float().masked_fill(~valid[..., None], 0.0)
-        return {"codes": half(states @ self._vectors(states.shape[-1], states.device).mT)}
+        return {"codes": half(states @ basis_of(self.basis, self.rank, states.shape[-1], states.device).mT)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        return coded["codes"].float() @ self._vectors(width, coded["codes"].device)
+        return coded["codes"].float() @ basis_of(self.basis, self.rank, width, coded["codes"].device)
 
     def products(self, coded: Coded, query: Tensor) -> Tensor:
         """Dot products (B, H, r, S) float32 of `query` (B, H, r, d), which is projected instead of all slots."""
-        return query @ self._vectors(query.shape[-1], query.device).mT @ coded["codes"].float().mT
+        return query @ basis_of(self.basis, self.rank, query.shape[-1], query.device).mT @ coded["codes"].float().mT
 
     def weighted_sum(self, coded: Coded, mass: Tensor, width: int) -> Tensor:
         """`mass` (B, H, r, S) float32 times the decoded states; only the sum of coordinates is decoded."""
-        return mass @ coded["codes"].float() @ self._vectors(width, mass.device)
+        return mass @ coded["codes"].float() @ basis_of(self.basis, self.rank, width, mass.device)
 
-    def _vectors(self, width: int, device: torch.device) -> Tensor:
-        if self.basis is None:
-            return torch.eye(width, device=device)[: min(self.rank, width)]
-        return self.basis.float()
+
+def basis_of(learned: Tensor | None, rank: int, width: int, device: torch.device) -> Tensor:
+    """The `learned` basis (B, H, r, d) in float32; without one the first `rank` channels (r, d)."""
+    return torch.eye(width, device=device)[: min(rank, width)] if learned is None else learned.float()
 
 
 def coordinates_basis(states: Tensor, rank: int) -> Tensor:

@@ -92,7 +92,8 @@ class PackedStates:
 
     def products(self, query: Tensor, columns: slice) -> Tensor:
         """Dot products (B, H, r, c) float32 of `query` (B, H, r, d) float32 with the slots `columns`."""
-        cut, native = self._split(columns)
+        cut = min(columns.stop, self.room)
+        native = self.native[:, :, max(columns.start - self.room, 0) : max(columns.stop - self.room, 0)]
         parts = []
         if columns.start < cut:
             if self.turn is not None:  # each slot by its own angle
@@ -109,7 +110,8 @@ class PackedStates:
 
     def weighted_sum(self, mass: Tensor, columns: slice) -> Tensor:
         """`mass` (B, H, r, c) float32 times the slots `columns`: (B, H, r, d) float32."""
-        cut, native = self._split(columns)
+        cut = min(columns.stop, self.room)
+        native = self.native[:, :, max(columns.start - self.room, 0) : max(columns.stop - self.room, 0)]
         coded = max(cut - columns.start, 0)
         total = mass[..., coded:] @ native.float()
         if coded:
@@ -123,11 +125,6 @@ class PackedStates:
             if self.mean is not None:
                 total += mass[..., :coded].sum(-1, keepdim=True) * self.mean.float()
         return total
-
-    def _split(self, columns: slice) -> tuple[int, Tensor]:
-        """(end of the encoded slots among `columns`, the native ones)."""
-        first, last = (max(edge - self.room, 0) for edge in (columns.start, columns.stop))
-        return min(columns.stop, self.room), self.native[:, :, first:last]
 
     def _groups(self, first: int, last: int) -> tuple[Coded, slice]:
         """The groups of encoded slots that hold `first` to `last`, and the place of these slots in them."""

@@ -11,10 +11,10 @@ from kvlab.core.budget import ADAPTIVE, AUTO, NATIVE, UNLIMITED, Budget, resolve
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
-from kvlab.core.stores.eight_bit import Eight, PlainFloat8
+from kvlab.core.stores.eight_bit import Eight, Plain
 from kvlab.core.stores.ggml import Blocks, Format
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken
-from kvlab.core.stores.low_rank import LowRank, coordinates_basis
+from kvlab.core.stores.low_rank import LowRank, basis_of, coordinates_basis
 from kvlab.core.stores.quantized_states import Turn
 from kvlab.core.stores.turbo import Rotated
 
@@ -62,22 +62,6 @@ class KeptChannels(Learning):
         return channels[:, :, None].expand(-1, -1, states.shape[2], -1)
 
 
-@dataclass(frozen=True)
-class SixteenBits(Decoding):
-    """Float16, larger numbers clamped."""
-
-    group: int = 1
-    shared: tuple[str, ...] = ()
-    scales: tuple[str, ...] = ()
-
-    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Two bytes per number."""
-        return {"codes": half(states.float().masked_fill(~valid[..., None], 0.0))}
-
-    def decode(self, coded: Coded, width: int) -> Tensor:
-        return coded["codes"].float()
-
-
 COORDINATES = "coordinates"
 
 
@@ -92,11 +76,6 @@ class Residual(Learning):
     shared: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
 
-    @classmethod
-    def like(cls, code: Code, rank: int = 4) -> "Residual":
-        """With the groups of `code`."""
-        return cls(code, rank, None, code.group, code.shared, code.scales)
-
     def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
         """Right singular vectors of the errors."""
         return {"basis": coordinates_basis(self._error(states, valid, self.code.encode(states, valid)), self.rank)}
@@ -108,22 +87,17 @@ class Residual(Learning):
         """What `code` makes, and `coordinates` (B, H, S, r)."""
         coded = self.code.encode(states, valid)
         error = self._error(states, valid, coded)
-        return coded | {COORDINATES: half(error @ self._vectors(states.shape[-1], states.device).mT)}
+        return coded | {COORDINATES: half(error @ basis_of(self.basis, self.rank, states.shape[-1], states.device).mT)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
         coordinates = coded[COORDINATES].float()
         code = replace(self.code, group=self.group) if self.group != self.code.group else self.code  # type: ignore[type-var]  # every code is a dataclass
-        return code.decode(coded, width) + coordinates @ self._vectors(width, coordinates.device)
+        return code.decode(coded, width) + coordinates @ basis_of(self.basis, self.rank, width, coordinates.device)
 
     def _error(self, states: Tensor, valid: Tensor, coded: Coded) -> Tensor:
         """(B, H, S, d) float32, 0 where not `valid`."""
         error = states.float() - self.code.decode(coded, states.shape[-1])
         return error.masked_fill(~valid[..., None], 0.0)
-
-    def _vectors(self, width: int, device: torch.device) -> Tensor:
-        if self.basis is None:
-            return torch.eye(width, device=device)[: min(self.rank, width)]
-        return self.basis.float()
 
 
 MOST = 65_536
@@ -190,15 +164,15 @@ WHOLE = 2**20  # channels: a slot's value has one step and one minimum
 
 def _of_vllm(bits: int | None, value_bits: int) -> Store:
     """vLLM's store of keys at `bits` (None: float8) and values at `value_bits`: all slots but the newest."""
-    keys: Code = PlainFloat8() if bits is None else Rotated(bits, keeps="length")
+    keys: Code = Plain("fp8") if bits is None else Rotated(bits, keeps="length")
     title = f"vLLM's: {'float8' if bits is None else f'{bits}-bit'} keys, {value_bits}-bit values"
     return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
 
 
 def _of_gear(bits: int) -> Store:
     """KIVI at `bits` with its errors in low rank."""
-    keys = Residual.like(PerChannel(bits))
-    values = Residual.like(PerToken(bits))
+    codes: tuple[Code, ...] = (PerChannel(bits), PerToken(bits))
+    keys, values = (Residual(code, group=code.group, shared=code.shared, scales=code.scales) for code in codes)
     return Store(f"GEAR-L: KIVI, {bits} bits, and its errors in rank 4", keys, values, paper=GEAR, lot=GROUP)
 
 
@@ -260,7 +234,7 @@ STORES: Registry[Store] = Registry(
         "think": Store(
             "ThinK, half of the key channels, chosen by the prompt's last queries",
             KeptChannels(50),
-            SixteenBits(),
+            Plain("fp16"),
             0,
             32,
             THINK,

@@ -89,19 +89,6 @@ def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Sel
     return LowestScore(sinks, recent)
 
 
-def distribute_parameters(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Assign hyper-parameters to parts."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-    for name, value in given.items():
-        prefix, _, rest = name.partition("_")
-        if prefix in PARTS and rest in _fields(prefix, names[prefix]):
-            parts[prefix][rest] = value
-            continue
-        for part in _owners(names, name, value, given):
-            parts[part][name] = value
-    return parts
-
-
 def _fields(part: str, name: str) -> tuple[str, ...]:
     if part == "select" and name in SELECTORS:
         return SELECTOR_PARAMETERS[name]
@@ -133,7 +120,11 @@ def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any])
         )
     if refusals:
         raise next(iter(refusals.values()))
-    changed = [part for part in having if _changes(part, names[part], name, value, given)]
+    changed = []
+    for part in having:
+        plain = build_method(source(part, names[part])[1]).pipeline()
+        if getattr(plain, part) != getattr(_with(part, names[part], name, value, given).pipeline(), part):
+            changed.append(part)
     sources = {source(part, names[part])[0] for part in changed}
     if len(sources) > 1:
         options = " or ".join(f"{part}_{name}" for part in changed)
@@ -156,12 +147,6 @@ def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) 
         if len(others) < 2:
             raise
     return build_method(method, **others)
-
-
-def _changes(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> bool:
-    plain = build_method(source(part, choice)[1]).pipeline()
-    changed = _with(part, choice, name, value, given).pipeline()
-    return bool(getattr(plain, part) != getattr(changed, part))
 
 
 # Half of an equal share would be half of what layers can give each other.
@@ -221,14 +206,26 @@ class Composition(Method):
     title = "Composition"
     paper = ""
 
-    score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
+    score: str = Field(
+        "accumulated",
+        description="importance of slots",
+        json_schema_extra=_names_of("score"),
+    )
     allocate: str = Field(
-        "uniform", description="split of the budget over layers and heads", json_schema_extra=_names_of("allocate")
+        "uniform",
+        description="split of the budget over layers and heads",
+        json_schema_extra=_names_of("allocate"),
     )
     select: str = Field(
-        "topk", description="which slots may be evicted, lowest scores first", json_schema_extra=_names_of("select")
+        "topk",
+        description="which slots may be evicted, lowest scores first",
+        json_schema_extra=_names_of("select"),
     )
-    settle: str = Field("evict", description="what happens to victims", json_schema_extra=_names_of("settle"))
+    settle: str = Field(
+        "evict",
+        description="what happens to victims",
+        json_schema_extra=_names_of("settle"),
+    )
 
     @property
     def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere
@@ -245,7 +242,16 @@ class Composition(Method):
 
     def pipeline(self) -> Pipeline:
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
-        given = distribute_parameters(names, dict(self.model_extra or {}))
+        # Hyper-parameters go to the part that their prefix names, or to those that they change.
+        extra = dict(self.model_extra or {})
+        given: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+        for name, value in extra.items():
+            prefix, _, rest = name.partition("_")
+            if prefix in PARTS and rest in _fields(prefix, names[prefix]):
+                given[prefix][rest] = value
+                continue
+            for part in _owners(names, name, value, extra):
+                given[part][name] = value
         plain = self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
         shares = optional(parts["allocate"].allocate, "shares_budget")

@@ -75,21 +75,19 @@ class Ballots:
     def choices(self, layer_pass: AttentionPass, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
         """Chosen slots (B, H, S) of each sample in turn, one at a time to limit memory."""
         largest = int(count.max())
+        hidden = ~eligible[:, None, None, None]
         for sample in range(query.shape[2]):
             logits = layer_pass.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
             score = self._attention(logits, eligible) if self.group == "mean" else logits
-            yield choose_highest(_only(score, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
+            yield choose_highest(score.masked_fill(hidden, -torch.inf)[:, :, :, 0], count, largest).any(2)
 
     def _attention(self, logits: Tensor, eligible: Tensor) -> Tensor:
         """Shares (B, H, G, r, S) of the attention to eligible slots; for `mean` the group's mean, with G 1."""
+        hidden = ~eligible[:, None, None, None]
         if self.group == "union":
-            return torch.softmax(_only(logits, eligible, -torch.inf), -1).nan_to_num(0.0)
-        mass = _only(torch.softmax(logits, -1).nan_to_num(0.0).mean(2, keepdim=True), eligible, 0.0)
+            return torch.softmax(logits.masked_fill(hidden, -torch.inf), -1).nan_to_num(0.0)
+        mass = torch.softmax(logits, -1).nan_to_num(0.0).mean(2, keepdim=True).masked_fill(hidden, 0.0)
         return mass / mass.sum(-1, keepdim=True).clamp_min(TINY)
-
-
-def _only(values: Tensor, eligible: Tensor, elsewhere: float) -> Tensor:
-    return values.masked_fill(~eligible[:, None, None, None], elsewhere)
 
 
 def nucleus_size(mass: Tensor, share: float) -> Tensor:

@@ -1,6 +1,6 @@
 """NACL: keep what proxy tokens attend to, and some of the rest at random."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import Field
@@ -8,16 +8,17 @@ from torch import Tensor
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.numerics import gumbel_draws
-from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
+from kvlab.core.contract.parts import Victims
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.window import WindowAttention
+from kvlab.core.methods.selectors.chunks import Reordering
 
 
 @dataclass(frozen=True)
-class SampledRest(Wrapper):
+class SampledRest(Reordering):
     """Apply `inner` to scores by which the share `drawn` of a head's budget goes to slots drawn without replacement.
 
     Beside protected slots the highest scores stay; of all others a slot is drawn with a probability that is
@@ -25,13 +26,8 @@ class SampledRest(Wrapper):
     seed, layer, head and position only, never on the batch.
     """
 
-    inner: LowestScore = field(default_factory=LowestScore)
     drawn: float = 0.1
     temperature: float = 1.0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.inner.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""

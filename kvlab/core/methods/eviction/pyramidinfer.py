@@ -67,18 +67,20 @@ class RecentRows:
             last = (rows - 1)[:, None]
             weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
             weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
-            score = self._over_heads(layer_pass.column_mass(most, weight) / rows[:, None, None])
-            return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
+            mass = layer_pass.column_mass(most, weight) / rows[:, None, None]
+        else:
+            mass = layer_pass.column_mass()
+        if self.heads == "shared":
+            mass = mass.mean(1, keepdim=True).expand_as(mass)
+        if first:
+            return {"score": mass} | ({ROWS: rows[:, None, None].float().expand_as(mass)} if self.decode else {})
         total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
         rows = 1 + (total * self.recent).long()
         new = layer_pass.rows_seen()
         count = torch.minimum(slots.extra[ROWS] + new, rows[:, None, None])
         keep = (1 - new / count.clamp_min(1)).clamp_min(0)
-        score = keep * slots.score + self._over_heads(layer_pass.column_mass()) / count.clamp_min(1)
+        score = keep * slots.score + mass / count.clamp_min(1)
         return {"score": score, ROWS: count}
-
-    def _over_heads(self, mass: Tensor) -> Tensor:
-        return mass.mean(1, keepdim=True).expand_as(mass) if self.heads == "shared" else mass
 
 
 LAYERS = "models/modeling_llama_pyramidinfer.py"

@@ -45,16 +45,11 @@ class Redundancy(WindowScorer):
         real = ~share[..., :1].isnan()  # rows before the text see nothing
         importance = share.nan_to_num(0.0).sum(2) / real.sum(2).clamp_min(1)
         importance = max_pool1d(importance, self.kernel, 1, self.kernel // 2)
-        score = self.balance * importance - (1 - self.balance) * self.redundancy(slots, order, valid)
-        return {"score": torch.zeros_like(score).scatter(2, order, score)}
-
-    def redundancy(self, slots: Slots, order: Tensor, valid: Tensor) -> Tensor:
-        """R (B, H, S) in text order; `order` and `valid` (B, H, S). Computed in blocks of keys."""
+        # The redundancy (B, H, S), in blocks of keys.
         index = order[..., None].expand(*order.shape, slots.keys.shape[-1])
         units = normalize(slots.keys.gather(2, index).float(), dim=-1) * valid[..., None]
-        width = order.shape[-1]
         total = torch.zeros_like(units[..., 0])
-        for start in range(0, width, ROW_BLOCK):
+        for start in range(0, order.shape[-1], ROW_BLOCK):
             cosine = units[:, :, start : start + ROW_BLOCK] @ units.mT  # (B, H, r, S)
             cosine.diagonal(start, -2, -1).zero_()
             # in each row, the last `excused` keys more similar than `threshold` do not count
@@ -62,7 +57,9 @@ class Redundancy(WindowScorer):
             similar_from_here = alike.flip(-1).cumsum(-1).flip(-1)
             total += (cosine * ~(alike & (similar_from_here <= self.excused))).sum(2)
         mean = total / valid.sum(-1, keepdim=True)
-        return torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
+        redundancy = torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
+        score = self.balance * importance - (1 - self.balance) * redundancy
+        return {"score": torch.zeros_like(score).scatter(2, order, score)}
 
 
 @register

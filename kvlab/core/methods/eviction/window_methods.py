@@ -1,6 +1,5 @@
 """Hyper-parameters shared by methods that score with SnapKV's observation window."""
 
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -48,10 +47,6 @@ class WindowScored(Method):
     kernel: Odd = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
 
-    def window_attention(self) -> WindowAttention:
-        """The scorer described by these hyper-parameters."""
-        return WindowAttention(self.window, self.kernel, self.pooling)
-
 
 class WindowEvicting(WindowScored, WindowKeeping, DecodeCompression):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
@@ -70,4 +65,4 @@ class WindowEvicting(WindowScored, WindowKeeping, DecodeCompression):
 
     def window_attention(self) -> WindowAttention:
         """The scorer described by these hyper-parameters."""
-        return replace(super().window_attention(), edges=self.edges, aggregate=self.aggregate, decay=self.decay)
+        return WindowAttention(self.window, self.kernel, self.pooling, self.edges, self.aggregate, self.decay)

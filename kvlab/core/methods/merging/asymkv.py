@@ -20,7 +20,7 @@ from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.window import WindowAttention
-from kvlab.core.methods.settlers.edges import first_of
+from kvlab.core.methods.settlers.edges import at_rows, first_of
 from kvlab.core.methods.settlers.log_mass import SPACE_HELP, Space
 from kvlab.core.methods.settlers.observed_queries import Observed
 
@@ -125,7 +125,24 @@ class PairMerge:
         number = runs.number.gather(2, place)
         made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
         new_keys = NewKeys(order.gather(2, place), made)
-        edges = self._edges(view, order, runs, source, active)
+        target = runs.last.gather(2, source)
+        votes = gather(slots.votes, order).float()
+        total_votes = runs.sums(votes).gather(2, runs.number)
+        held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total_votes))
+        share = held / whole if self.add_values else votes / total_votes
+        edges = Edges(
+            source=order.gather(2, source),
+            target=order.gather(2, target),
+            active=active,
+            key_weight=None,
+            value_weight=share.gather(2, source),
+            self_key_weight=None,
+            self_value_weight=share.gather(2, target),
+            votes_after=total_votes.gather(2, target),
+            log_mass_after=whole.log().gather(2, target),
+            score_after=runs.sums(gather(slots.score, order)).gather(2, runs.number).gather(2, target),
+            similarity=None,
+        )
         return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=new_keys)
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
@@ -162,27 +179,6 @@ class PairMerge:
             joined = joined | (candidates & (rank < missing[..., None]))
         return joined
 
-    def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
-        slots = view.slots
-        target = runs.last.gather(2, place)
-        votes = gather(slots.votes, order).float()
-        total = runs.sums(votes).gather(2, runs.number)
-        held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total))
-        share = held / whole if self.add_values else votes / total
-        return Edges(
-            source=order.gather(2, place),
-            target=order.gather(2, target),
-            active=active,
-            key_weight=None,
-            value_weight=share.gather(2, place),
-            self_key_weight=None,
-            self_value_weight=share.gather(2, target),
-            votes_after=total.gather(2, target),
-            log_mass_after=whole.log().gather(2, target),
-            score_after=runs.sums(gather(slots.score, order)).gather(2, runs.number).gather(2, target),
-            similarity=None,
-        )
-
     def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
         """Positive weights (B, H, S, d or 1) in text order, and the number of runs (B, H) that use equal weights
         instead.
@@ -192,7 +188,7 @@ class PairMerge:
         if self.keys == "equal":
             return equal, none
         observed = Observed.newest(view, self.rows)
-        mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
+        mass = at_rows(observed.mass, order)
         value = gather(view.slots.values, order).float()
         output = observed.output
         weights = observed.weight[..., None]

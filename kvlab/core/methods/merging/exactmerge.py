@@ -19,6 +19,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction.window_methods import WindowScored
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.observed_queries import Grouping, Observed, nearest_pivot
 
@@ -214,7 +215,9 @@ class ExactMerge(WindowScored):
 
     def pipeline(self) -> Pipeline:
         within = self.decode == "budget"
-        score = replace(self.window_attention(), needs_hidden_states=self.futures > 0, every_step=within)
+        score = WindowAttention(
+            self.window, self.kernel, self.pooling, needs_hidden_states=self.futures > 0, every_step=within
+        )
         future = FutureQueries(self.futures, rope_mode="sampled") if self.futures else None
         return Pipeline(
             score,

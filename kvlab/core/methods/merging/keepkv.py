@@ -25,6 +25,7 @@ from kvlab.core.methods.scorers.recency import Recency, Unscored
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.settlers.edges import (
     ROW_BLOCK,
+    at_rows,
     max_to_target,
     nearest_pair,
     nearest_slot,
@@ -46,6 +47,7 @@ from kvlab.core.methods.settlers.log_mass import (
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
+PREDICTS_BY: dict[KeyRule, str] = {"paper": RAW_EMA, "min-norm": RAW_EMA, "bias": EMA, "votes": EMA}
 TINY = 1e-12
 # In the code a share of .2 is recent and equal in all layers, the rest falls to .8 of itself: to .84 overall.
 LAYERS: dict[str, Allocator] = {
@@ -103,11 +105,6 @@ def fit_to_group(
     of_heads = torch.logsumexp(held, 3) - torch.logsumexp(free, 3)  # (B, H, G, E)
     log_mass = torch.logsumexp(held, (2, 3)) - torch.logsumexp(free, (2, 3))
     return GroupFit(share, target_weight, log_mass, of_heads)
-
-
-def at_rows(rows: Tensor, index: Tensor) -> Tensor:
-    """Columns `index` (B, H, E) of (B, H, N, S), (B, H, N, E)."""
-    return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
 
 
 def merge_first(view: View, threshold: float) -> View:
@@ -338,6 +335,12 @@ class NearestMerge:
         else:
             log_mass = log_total - mean if self.rule == "bias" else votes.log()
         scale, shift, guarded = self._key_change(view, mean, log_total - votes.log(), target, active)
+        score = log_total
+        if self.combine_score == "sum":
+            score = gather(slots.score, target) + sum_to_target(gather(slots.score, source), target, active, width)
+        elif self.combine_score == "max":
+            joining = max_to_target(gather(slots.score, source), target, active, width)
+            score = torch.maximum(gather(slots.score, target), joining)
         averages = self._averages_after(view, ends, active, log_mass, log_total)
         if fit is not None and self.per_head_mass:  # the difference of each query head's log mass to the slot's
             averages[HEAD_MASS] = (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)
@@ -351,7 +354,7 @@ class NearestMerge:
             self_value_weight=target_weight,
             votes_after=votes,
             log_mass_after=log_mass,
-            score_after=log_total if self.combine_score == "log-mass" else self._score(view, source, target, active),
+            score_after=score,
             similarity=cosine,
             key_scale=scale,
             key_shift=shift,
@@ -360,26 +363,15 @@ class NearestMerge:
         )
         return edges, guarded
 
-    def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
-        score = view.slots.score
-        width = view.slots.valid.shape[-1]
-        if self.combine_score == "sum":
-            return gather(score, target) + sum_to_target(gather(score, source), target, active, width)
-        return torch.maximum(gather(score, target), max_to_target(gather(score, source), target, active, width))
-
     def _predicted(self, view: View, index: Tensor) -> Tensor:
         """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
         if self.predict == "ema":
-            return self._average(view, self._predicts_by, index)
+            return self._average(view, PREDICTS_BY[self.rule], index)
         logits = view.layer_pass.last_logits()[:, :, :, 0]  # (B, H, G, S)
         logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
         if self.group == "mean-exp":
             return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
         return _finite(logits).mean(2)
-
-    @property
-    def _predicts_by(self) -> str:
-        return RAW_EMA if self.rule in ("paper", "min-norm") else EMA
 
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
@@ -434,7 +426,7 @@ class NearestMerge:
         for name in (EMA, RAW_EMA):
             if name in extra:
                 total = log_total
-                if self.predict != "ema" or name != self._predicts_by:
+                if self.predict != "ema" or name != PREDICTS_BY[self.rule]:
                     of_source, of_target = self._average(view, name, ends).chunk(2, -1)
                     total = self._softmax(view, of_source, of_target, ends, active)[2]
                 rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
@@ -566,13 +558,9 @@ class KeepKV(Method):
     }
 
     @model_validator(mode="after")
-    def _check_exactness(self) -> "KeepKV":
+    def _check_rules(self) -> "KeepKV":
         if self.mass != "rule" and self.rule in ("paper", "min-norm"):
             raise ValueError(f"rule {self.rule!r} adapts the key to its own log mass, so mass must be 'rule'")
-        return self
-
-    @model_validator(mode="after")
-    def _check_group(self) -> "KeepKV":
         if self.group == "least-squares" and self.rule != "bias":
             raise ValueError(f"rule {self.rule!r} supports one query only; group 'least-squares' needs rule 'bias'")
         if self.per_head_mass and (self.rule != "bias" or self._group != "least-squares" or self.mass != "rule"):

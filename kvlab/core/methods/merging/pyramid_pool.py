@@ -267,7 +267,19 @@ class Pool:
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device)
-        stays = self._representative(view, index, exists, pools)  # rank of the slot that each one ends in
+        # Rank (B, H, E) of the slot that each one ends in: that with its group's middle token, or with the best value.
+        if self.keeps_one:
+            value, slack = self._value(view, index)
+            best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
+            chosen = -max_to_target(-rank.expand_as(index).float(), pools.group, best, width)
+            stays = torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
+        else:
+            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
+            until = votes.cumsum(-1)
+            start = -max_to_target(votes - until, pools.group, exists, width)
+            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
+            middle = -max_to_target(-rank.expand_as(index).float(), pools.group, exists & half, width)
+            stays = torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
         leaves = exists & (stays != rank)
         removed = leaves | evicted
         removed_slots = torch.zeros_like(view.slots.valid).scatter(2, index, removed)
@@ -292,22 +304,6 @@ class Pool:
         values = _maximum_of_group(gather(view.slots.values, index).float(), stays, exists)
         amount = torch.where(pooled[..., None], values, 0.0)
         return replace(plan, edges=replace(edges, key_shift=keys), value_shift=ValueShift(index, amount))
-
-    def _representative(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
-        """Rank (B, H, E) of the slot that represents each slot's group."""
-        width = index.shape[-1]
-        rank = torch.arange(width, device=index.device).expand_as(index)
-        if not self.keeps_one:
-            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
-            until = votes.cumsum(-1)
-            start = -max_to_target(votes - until, pools.group, exists, width)
-            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
-            middle = -max_to_target(-rank.float(), pools.group, exists & half, width)
-            return torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
-        value, slack = self._value(view, index)
-        best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
-        chosen = -max_to_target(-rank.float(), pools.group, best, width)
-        return torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
 
     def _value(self, view: View, index: Tensor) -> tuple[Tensor, float]:
         """(values by which the slots `index` (B, H, E) are chosen, relative tolerance for ties).

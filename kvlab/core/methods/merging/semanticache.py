@@ -60,8 +60,19 @@ class SeedClusters(GaussianSets):
             ends = self.ends.to(order.device)
             known = ends[view.token_ids.clamp(0, len(ends) - 1)]
             breaks = breaks | known[:, None].expand_as(order).gather(2, order)
-        chunks = Chunks.from_breaks(breaks, self.longest_set)
-        cosine = chunks.cosine(gather(view.slots.keys, order))
+        # Chunks end with the next break, that slot included, or after the longest.
+        place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
+        begins = torch.ones_like(breaks)
+        begins[..., 1:] = breaks[..., :-1]
+        inside = (place - torch.where(begins, place, 0).cummax(-1).values) % self.longest_set
+        number = (inside == 0).cumsum(-1) - 1
+        cell = number * self.longest_set + inside
+        chunks = Chunks(cell, int(number[..., -1].max()) + 1, self.longest_set)
+        # Cosines (B, H, C, L, L) of the keys, 0 for empty cells.
+        unit = normalize(gather(view.slots.keys, order).float(), dim=-1)
+        room = unit.new_zeros(*unit.shape[:2], chunks.count * chunks.length, unit.shape[-1])
+        table = room.scatter(2, cell[..., None].expand_as(unit), unit).unflatten(2, (chunks.count, chunks.length))
+        cosine = table @ table.transpose(-1, -2)
         active = chunks.laid_out(may_merge, False)
         if self.theta is not None:
             theta = torch.full(places.shape, self.theta, device=places.device)
@@ -85,28 +96,10 @@ class Chunks:
     count: int
     length: int
 
-    @classmethod
-    def from_breaks(cls, breaks: Tensor, longest: int) -> "Chunks":
-        """Chunks end with the next break (B, H, S), that slot included, or after `longest` slots."""
-        place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
-        begins = torch.ones_like(breaks)
-        begins[..., 1:] = breaks[..., :-1]
-        first = torch.where(begins, place, 0).cummax(-1).values
-        inside = (place - first) % longest
-        number = (inside == 0).cumsum(-1) - 1
-        return cls(number * longest + inside, int(number[..., -1].max()) + 1, longest)
-
     def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
         """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
         room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
         return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
-
-    def cosine(self, keys: Tensor) -> Tensor:
-        """Cosines (B, H, C, L, L) of keys (B, H, S, d), 0 for empty cells."""
-        unit = normalize(keys.float(), dim=-1)
-        room = unit.new_zeros(*unit.shape[:2], self.count * self.length, unit.shape[-1])
-        table = room.scatter(2, self.cell[..., None].expand_as(unit), unit).unflatten(2, (self.count, self.length))
-        return table @ table.transpose(-1, -2)
 
     def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
         """Number (B, H) of mergeable slots that are seeds, by each cell's seed (B, H, C, L), a place in its chunk."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -45,6 +45,8 @@ class ResidualMerge:
     unless `mass` says otherwise.
     """
 
+    state: ClassVar[Mapping[str, float]] = {RESIDUAL: False}  # whether it is a residual slot
+
     share: float = 0.02
     alpha: float = 0.6
     similarity: Similarity = "dot"
@@ -52,11 +54,6 @@ class ResidualMerge:
     combine_score: Literal["max", "sum"] = "max"
     mass: MassRule = "alpha"
     space: Space = "rotated"
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Slot state: whether it is a residual slot."""
-        return {RESIDUAL: False}
 
     @property
     def capabilities(self) -> Capabilities:

@@ -81,13 +81,8 @@ def step_draws(held: Held, per_head: int, purpose: int = 0) -> Tensor:
 SLACK = 64  # slots that an index has room for beyond the table, so that it rarely grows
 
 
-def most_of(reading: PartReading, slots: int) -> int:
-    """Slots that `reading` reads of `slots`, at least 1; a number above `slots` reads all of them."""
-    return min(reading.slots or math.ceil(reading.share * slots - 1e-9), slots)
-
-
 def counts_of(reading: PartReading, live: Tensor) -> Tensor:
-    """As `most_of`, for heads with `live` (B, H) valid slots each."""
+    """Slots (B, H) that `reading` reads of heads with `live` (B, H) valid ones each, at least 1."""
     asked = (reading.share * live.double() - 1e-9).ceil() if not reading.slots else live.clamp_max(reading.slots)
     return asked.long().clamp_min(1)
 
@@ -123,7 +118,8 @@ def best(
     With `kept`, for scores that are often equal, such as those of slots with one code: of equal ones the last slots.
     """
     newest = held.newest[:, :, None]
-    most = most_of(reading, held.count)
+    # At least one; a number above the slots that there are reads all of them.
+    most = min(reading.slots or math.ceil(reading.share * held.count - 1e-9), held.count)
     counts = None if held.dense else counts_of(reading, held.live())[:, :, None, None]
     if kept is not None:
         score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, newest, math.inf)

@@ -107,23 +107,7 @@ class QueryCentres(_Fitted):
         """`score` (B, H, S) float32 of the current slots."""
         kept = slots.valid & slots.extra[OF_PROMPT] if self.prompt == "keep" else torch.zeros_like(slots.valid)
         kept, competing = kept & slots.valid, slots.valid & ~kept
-        score = self.of_query_heads(slots, layer_pass)
-        # scaled to mean 0 and variance 1 over the slots that compete
-        among = competing[:, :, None]
-        count = among.sum(-1, keepdim=True).clamp_min(1)
-        mean = (score * among).sum(-1, keepdim=True) / count
-        spread = ((score - mean).square() * among).sum(-1, keepdim=True) / count
-        score = ((score - mean) / spread.sqrt().clamp_min(LEAST_SPREAD)).amax(2)  # (B, H, S)
-        if self.heads == "shared":
-            score = score.amax(1, keepdim=True).expand_as(score)
-        highest = score.masked_fill(~competing, -torch.inf).amax(-1, keepdim=True)
-        newness = slots.position / (slots.position.amax(-1, keepdim=True) + 1)  # below 1
-        # ties among kept ones by age: where not all of them fit, the newest stay
-        above = torch.where(highest.isfinite(), highest, 0.0) + 1 + newness
-        return {"score": torch.where(kept, above, score).contiguous()}
-
-    def of_query_heads(self, slots: Slots, layer_pass: AttentionPass) -> Tensor:
-        """The formula's score (B, H, G, S) float32 for each query head."""
+        # The formula's score (B, H, G, S) for each query head.
         known = self.statistics(slots, layer_pass)
         heads = slots.keys.shape[1]
         key = slots.keys.float()
@@ -138,11 +122,23 @@ class QueryCentres(_Fitted):
             cosine, sine = (part.mean(1).float()[:, None, None] for part in (angle.cos(), angle.sin()))
             centre = rotary.rotated(rotary.lengthened(centre).expand(len(now), -1, -1, -1), cosine, sine)
         score = centre.squeeze(2).unflatten(1, (heads, -1)) @ key.mT  # (B, H, G, S)
-        if layer_pass.rotary is None:
-            return score
-        pairs = _pair_lengths(key, layer_pass.rotary)  # (B, H, S, f)
-        spread = (known.length - _pair_lengths(known.mean, layer_pass.rotary)) * layer_pass.rotary.scaling
-        return score + spread.unflatten(1, (heads, -1)) @ pairs.mT
+        if layer_pass.rotary is not None:
+            pairs = _pair_lengths(key, layer_pass.rotary)  # (B, H, S, f)
+            longer = (known.length - _pair_lengths(known.mean, layer_pass.rotary)) * layer_pass.rotary.scaling
+            score = score + longer.unflatten(1, (heads, -1)) @ pairs.mT
+        # scaled to mean 0 and variance 1 over the slots that compete
+        among = competing[:, :, None]
+        count = among.sum(-1, keepdim=True).clamp_min(1)
+        mean = (score * among).sum(-1, keepdim=True) / count
+        spread = ((score - mean).square() * among).sum(-1, keepdim=True) / count
+        score = ((score - mean) / spread.sqrt().clamp_min(LEAST_SPREAD)).amax(2)  # (B, H, S)
+        if self.heads == "shared":
+            score = score.amax(1, keepdim=True).expand_as(score)
+        highest = score.masked_fill(~competing, -torch.inf).amax(-1, keepdim=True)
+        newness = slots.position / (slots.position.amax(-1, keepdim=True) + 1)  # below 1
+        # ties among kept ones by age: where not all of them fit, the newest stay
+        above = torch.where(highest.isfinite(), highest, 0.0) + 1 + newness
+        return {"score": torch.where(kept, above, score).contiguous()}
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,13 @@ class GaussianSets:
         if view.phase == "decode":
             return Evict().settle(view, select)
         over = view.excess()[..., None] > 0
-        protected = self._protected(view, select) & view.slots.valid
+        # Recent and high-score slots, with at least one place of the budget left to sets.
+        room = (view.budget - 1).clamp_min(1)
+        safe = protected_slots(select, replace(view, budget=room)) & view.slots.valid
+        count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
+        score = torch.nan_to_num(view.slots.score).masked_fill(safe | ~view.slots.valid, -torch.inf)
+        rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        protected = (safe | (rank < count[..., None])) & view.slots.valid
         order = view.slots.position.masked_fill(~view.slots.valid, -1).argsort(dim=-1, stable=True)
         may_merge = gather(view.slots.valid & ~protected & over, order)
         places = (view.budget - protected.sum(-1)).clamp_min(0)
@@ -94,15 +100,6 @@ class GaussianSets:
         """Sets of the slots in `order` (B, H, S), at most `places` (B, H)."""
         near = nearness(gather(view.slots.keys, order), gather(view.slots.position, order), may_merge, self.longest_set)
         return find_sets(near, may_merge, places, self.theta, self.loosest)
-
-    def _protected(self, view: View, select: Selector) -> Tensor:
-        """Protected slots (B, H, S): recent and high-score ones, with at least one place of the budget left to sets."""
-        room = (view.budget - 1).clamp_min(1)
-        safe = protected_slots(select, replace(view, budget=room)) & view.slots.valid
-        count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
-        score = torch.nan_to_num(view.slots.score).masked_fill(safe | ~view.slots.valid, -torch.inf)
-        rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-        return safe | (rank < count[..., None])
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots = view.slots

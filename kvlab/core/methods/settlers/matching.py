@@ -79,7 +79,16 @@ class MatchAttention:
         if view.phase == "decode" or not (self.bias or self.values):
             return Plan(keep, lost=victims.votes(slots.votes))
         index, stays = first_of(keep, min(view.largest_budget, keep.shape[-1]))
-        observed = observe_held(view, keep, self.references, self.window, self.window_weight)
+        observed = observe(view, self.references, self.window, self.window_weight)
+        if view.store.packs:  # the same queries and outputs, with attention to the quantized keys
+            kept = slots.with_columns(valid=keep)
+            rotary = view.layer_pass.rotary
+            squares = view.head_state.get(QUERY_SQUARES)
+            turn = None if rotary is None else rotary.turn
+            keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
+            held = replace(view, slots=slots.with_columns(keys=keys), layer_pass=view.layer_pass.of_keys(keys))
+            others = observe(held, self.references, self.window, self.window_weight)
+            observed = replace(observed, mass=others.mass * (others.normalizer - observed.normalizer).exp())
         roots = observed.weight.sqrt()
         if self.flat:
             roots = roots / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits with maximum 1
@@ -141,21 +150,6 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
         return observed
     newest = Observed.last_queries(view, window)
     return observed.with_more(replace(newest, weight=newest.weight * window_weight))
-
-
-def observe_held(view: View, keep: Tensor, references: int, window: int, window_weight: float) -> Observed:
-    """As `observe`, but with attention to the quantized keys of `keep` (B, H, S) if slots are quantized."""
-    observed = observe(view, references, window, window_weight)
-    if not view.store.packs:
-        return observed
-    kept = view.slots.with_columns(valid=keep)
-    rotary = view.layer_pass.rotary
-    squares = view.head_state.get(QUERY_SQUARES)
-    turn = None if rotary is None else rotary.turn
-    keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
-    held = replace(view, slots=view.slots.with_columns(keys=keys), layer_pass=view.layer_pass.of_keys(keys))
-    others = observe(held, references, window, window_weight)
-    return replace(observed, mass=others.mass * (others.normalizer - observed.normalizer).exp())
 
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, fitted: Tensor) -> Tensor:

@@ -109,14 +109,17 @@ class GivingBack(Pipeline):
         prompt = view.phase == "prefill"
         marks = self.marks.by_layer[view.layer_idx] if prompt else view.slots.extra[RETURNED]
         hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
-        layer_pass = without(view, hidden & view.slots.valid)
+        # without the hidden slots and their places in the budget
+        there = hidden & view.slots.valid
+        left = replace(view.slots, valid=view.slots.valid & ~there)
+        method_view = replace(view, slots=left, budget=(view.budget - there.sum(-1)).clamp_min(1))
         kind = self.marks.returned.kind if prompt else None
         if kind == "drop":
-            plan = self._plan_without(layer_pass, (marks == DROPPED) & view.slots.valid)
+            plan = self._plan_without(method_view, (marks == DROPPED) & view.slots.valid)
         elif kind == "merge":
-            plan = self._plan_merging(layer_pass, (marks == MERGED) & view.slots.valid)
+            plan = self._plan_merging(method_view, (marks == MERGED) & view.slots.valid)
         else:
-            plan = super().plan(layer_pass)
+            plan = super().plan(method_view)
         evicts = (marks == EVICTS).any(-1)
         # The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead.
         found: dict[str, Any] = {}
@@ -200,6 +203,8 @@ class Marks:
         """Budgets (B, H) with room for restored slots; `budget` is the method's own."""
         meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
         marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
+        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
+        wanted = torch.isin(view.slots.position, chosen) & view.slots.valid  # the slots of the chosen tokens
         if self.returned.kind in ("tokens", "apart"):
             # The method's own plan.
             excess = max(int((view.slots.live() - budget).max()), 0)
@@ -216,12 +221,12 @@ class Marks:
             else:
                 taking = nothing if edges is None else _at(nothing, edges.target, edges.active)
                 alone = plan.keep & ~taking
-                marks = torch.where(self._wanted(view), torch.where(alone, PINNED, ON_TOP), 0).short()
+                marks = torch.where(wanted, torch.where(alone, PINNED, ON_TOP), 0).short()
             marks = marks * meant[:, None]
         elif self.returned.kind == "evict":
             marks = (marks + EVICTS) * meant[:, None]
         elif self.returned.kind in ("drop", "merge"):
-            wanted = self._wanted(view) & meant[:, None]
+            wanted = wanted & meant[:, None]
             marks = wanted.short() * (DROPPED if self.returned.kind == "drop" else MERGED)
             budget = torch.minimum(budget, view.slots.live() - wanted.sum(-1))
         else:
@@ -229,17 +234,6 @@ class Marks:
             budget = torch.where(meant, torch.maximum(budget, everything), budget)
         self.by_layer[view.layer_idx] = marks
         return budget + (marks == ON_TOP).sum(-1)
-
-    def _wanted(self, view: View) -> Tensor:
-        """Mask (B, H, S) of the chosen tokens' slots."""
-        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
-        return torch.isin(view.slots.position, chosen) & view.slots.valid
-
-
-def without(view: View, hidden: Tensor) -> View:
-    """The view without the slots in `hidden` (B, H, S) and their places in the budget."""
-    slots = replace(view.slots, valid=view.slots.valid & ~hidden)
-    return replace(view, slots=slots, budget=(view.budget - hidden.sum(-1)).clamp_min(1))
 
 
 def _at(nothing: Tensor, index: Tensor, active: Tensor) -> Tensor:
