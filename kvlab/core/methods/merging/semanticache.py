@@ -82,7 +82,8 @@ class SeedClusters(GaussianSets):
         for _ in range(HALVINGS):
             theta = (low + high) / 2
             found = seeds(cosine, active, theta)
-            fits = chunks.heads(found, may_merge) <= places
+            is_seed = (found == torch.arange(chunks.length, device=found.device)).flatten(2).gather(2, cell)
+            fits = (is_seed & may_merge).sum(-1) <= places
             low = torch.where(fits, theta, low)
             high = torch.where(fits, high, theta)
         return chunks.sets(seeds(cosine, active, low), may_merge, low)
@@ -100,11 +101,6 @@ class Chunks:
         """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
         room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
         return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
-
-    def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
-        """Number (B, H) of mergeable slots that are seeds, by each cell's seed (B, H, C, L), a place in its chunk."""
-        is_seed = (seed == torch.arange(self.length, device=seed.device)).flatten(2).gather(2, self.cell)
-        return (is_seed & may_merge).sum(-1)
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
         """The clusters, with each slot's seed as anchor."""

@@ -12,7 +12,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.wrappers.read_back import ReadingBack
+from kvlab.core.methods.wrappers.read_back import reading_back
 from kvlab.core.methods.wrappers.restore import giving_back
 
 
@@ -75,18 +75,13 @@ def with_changes(pipeline: Pipeline, choice: MethodChoice, layers: Sequence[int]
 
 
 def reading_with_changes(reading: Reading | None, choice: MethodChoice) -> Reading | None:
-    """The reading with the slots that `choice` returns to it; None, which reads everything, stays.
+    """The reading with the slots that `choice` returns to it.
 
     Raises UserError if it returns slots to the reading of a method that reads everything.
     """
-    returned = choice.returned
-    if returned is not None and returned.kind == "read" and reading is None:
+    if choice.returned is not None and choice.returned.kind == "read" and reading is None:
         raise UserError(f"{choice.method} reads every slot already: choose a method with a reading, as in read=quest.")
-    if returned is None or reading is None or returned.kind not in ("tokens", "heads", "read"):
-        return reading
-    if returned.heads is None and not returned.tokens:
-        return None
-    return ReadingBack(inner=reading, returned=returned, **reading.model_dump(include={"dense_layers", "dense_steps"}))
+    return reading if choice.returned is None else reading_back(reading, choice.returned)
 
 
 def check_tokens(choice: MethodChoice, tokens: int) -> None:

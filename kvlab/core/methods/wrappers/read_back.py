@@ -12,6 +12,15 @@ from kvlab.core.restore import Restore
 from kvlab.core.stores.quantized_states import states_at
 
 
+def reading_back(reading: Reading | None, returned: Restore) -> Reading | None:
+    """The reading with the slots that `returned` gives back to it; None, which reads everything, stays."""
+    if reading is None or returned.kind not in ("tokens", "heads", "read"):
+        return reading
+    if returned.heads is None and not returned.tokens:
+        return None
+    return ReadingBack(inner=reading, returned=returned, **reading.model_dump(include={"dense_layers", "dense_steps"}))
+
+
 class ReadingBack(Reading):
     """Reads what another reading chooses, and the returned slots, exactly, beside it.
 
