@@ -284,7 +284,7 @@ def store_of(name: str) -> Store:
         if key in OF_CODES:
             kind = OF_CODES[key]
             sides = {"keys": store.keys, "values": store.values}
-            codes = {side: code for side, code in sides.items() if isinstance(code, kind)}
+            codes: dict[str, Any] = {side: code for side, code in sides.items() if isinstance(code, kind)}
             if not codes:
                 others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
                 raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")

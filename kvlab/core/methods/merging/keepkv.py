@@ -90,9 +90,10 @@ def fit_to_group(
     blind = torch.isneginf(logits).flatten(2, 3)
     of_source = at_rows(attention, source)
     of_target = at_rows(attention, target)
-    ends = (tensor[:, :, None].expand_as(of_target).flatten(1, 2) for tensor in (target, active))
-    log_sum = log_sum_over_target(of_source.flatten(1, 2), of_target.flatten(1, 2), *ends, width)
-    log_sum = log_sum.view_as(of_target)  # (B, H, N, E)
+    # Each query's log-sum-exp (B, H, N, E).
+    targets, merging = (tensor[:, :, None].expand_as(of_target).flatten(1, 2) for tensor in (target, active))
+    log_sum = log_sum_over_target(of_source.flatten(1, 2), of_target.flatten(1, 2), targets, merging, width)
+    log_sum = log_sum.view_as(of_target)
     age = torch.arange(rows - 1, -1, -1, device=logits.device, dtype=torch.float32)
     weight = (age * math.log(alpha)).repeat(group)[:, None]  # log
     total = torch.logsumexp(2 * log_sum + weight, 2)
