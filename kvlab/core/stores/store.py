@@ -14,7 +14,7 @@ from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
 from kvlab.core.stores.eight_bit import Eight, Plain
 from kvlab.core.stores.ggml import Blocks, Format
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken
-from kvlab.core.stores.low_rank import LowRank, basis_of, coordinates_basis
+from kvlab.core.stores.low_rank import LowRank, Residual
 from kvlab.core.stores.quantized_states import Turn
 from kvlab.core.stores.turbo import Rotated
 
@@ -60,44 +60,6 @@ class KeptChannels(Learning):
         first = torch.arange(self._kept(width), device=states.device).expand(*states.shape[:2], -1)
         channels = first if self.channels is None else self.channels.long()
         return channels[:, :, None].expand(-1, -1, states.shape[2], -1)
-
-
-COORDINATES = "coordinates"
-
-
-@dataclass(frozen=True)
-class Residual(Learning):
-    """`code`, and `rank` coordinates of its error in 16 bits per slot, in a basis of the head."""
-
-    code: Code
-    rank: int = 4
-    basis: Tensor | None = field(default=None, compare=False, repr=False)  # (B, H, r, d) float16; None: channels
-    group: int = 1
-    shared: tuple[str, ...] = ()
-    scales: tuple[str, ...] = ()
-
-    def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
-        """Right singular vectors of the errors."""
-        return {"basis": coordinates_basis(self._error(states, valid, self.code.encode(states, valid)), self.rank)}
-
-    def head_bytes(self, width: int) -> int:
-        return min(self.rank, width) * width * torch.float16.itemsize
-
-    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """What `code` makes, and `coordinates` (B, H, S, r)."""
-        coded = self.code.encode(states, valid)
-        error = self._error(states, valid, coded)
-        return coded | {COORDINATES: half(error @ basis_of(self.basis, self.rank, states.shape[-1], states.device).mT)}
-
-    def decode(self, coded: Coded, width: int) -> Tensor:
-        coordinates = coded[COORDINATES].float()
-        code = replace(self.code, group=self.group) if self.group != self.code.group else self.code  # type: ignore[type-var]  # every code is a dataclass
-        return code.decode(coded, width) + coordinates @ basis_of(self.basis, self.rank, width, coordinates.device)
-
-    def _error(self, states: Tensor, valid: Tensor, coded: Coded) -> Tensor:
-        """(B, H, S, d) float32, 0 where not `valid`."""
-        error = states.float() - self.code.decode(coded, states.shape[-1])
-        return error.masked_fill(~valid[..., None], 0.0)
 
 
 MOST = 65_536
