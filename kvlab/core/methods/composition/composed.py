@@ -206,26 +206,14 @@ class Composition(Method):
     title = "Composition"
     paper = ""
 
-    score: str = Field(
-        "accumulated",
-        description="importance of slots",
-        json_schema_extra=_names_of("score"),
-    )
+    score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
     allocate: str = Field(
-        "uniform",
-        description="split of the budget over layers and heads",
-        json_schema_extra=_names_of("allocate"),
+        "uniform", description="split of the budget over layers and heads", json_schema_extra=_names_of("allocate")
     )
     select: str = Field(
-        "topk",
-        description="which slots may be evicted, lowest scores first",
-        json_schema_extra=_names_of("select"),
+        "topk", description="which slots may be evicted, lowest scores first", json_schema_extra=_names_of("select")
     )
-    settle: str = Field(
-        "evict",
-        description="what happens to victims",
-        json_schema_extra=_names_of("settle"),
-    )
+    settle: str = Field("evict", description="what happens to victims", json_schema_extra=_names_of("settle"))
 
     @property
     def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere

@@ -128,7 +128,7 @@ class GivingBack(Pipeline):
         if plan.value_shift is not None:
             amount = plan.value_shift.amount.masked_fill(evicts[..., None, None], 0.0)
             found["value_shift"] = replace(plan.value_shift, amount=amount)
-        plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **found)
+        plan = replace(plan, keep=plan.keep | there, **found)
         return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
 
     def _plan_without(self, view: View, dropped: Tensor) -> Plan:
