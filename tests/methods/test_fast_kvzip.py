@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import GATES, read_score_heads, write_score_heads
+from kvlab.core.fitted.kinds import GATES, write_score_heads
 from kvlab.core.methods.scorers.kvzap import SinkGate
 from kvlab.models.fitting.kvzap import fit_gate, rate_at
 from kvlab.models.fitting.request import FitRequest
@@ -78,7 +78,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Path
 def test_what_the_gates_score_highest_in_the_model_stays(written: tuple[LoadedModel, Path, Tensor]) -> None:
     """One sink and two recent tokens in every head, and the highest of all other gates, wherever they are."""
     model, path, ids = written
-    states, (known, _, _) = inputs(model, ids), read_score_heads(path, "fast-kvzip")
+    states, (known, _, _) = inputs(model, ids), GATES.read(path)
     safe, scores = {0, TOKENS - 2, TOKENS - 1}, {}
     for layer, network in known.items():
         predicted = network.predict(states[layer][None].float())[0].exp()
@@ -129,6 +129,6 @@ def test_files_of_other_models_or_methods_are_refused(written: tuple[LoadedModel
 
 def test_those_that_ship_are_minis_and_small() -> None:
     path = GATES.path("mini")
-    gates, _, about = read_score_heads(path, "fast-kvzip")
+    gates, _, about = GATES.read(path)
     assert about["model"] == "mini" and sorted(gates) == list(range(6)) and gates[0].tensors()["sinks"].shape[0] == 4
     assert path.stat().st_size < 300_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.core.methods import make_method
-from kvlab.core.methods.settlers.consecutive import anchors, find_sets, nearness, thetas
+from kvlab.core.methods.settlers.consecutive import THETAS, anchors, find_sets, nearness
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer, column_mass
 
@@ -99,7 +99,8 @@ def test_equals_the_algorithms_token_by_token(
     options = {"theta": theta, "loosest": loosest, "sigma_mode": sigma, "longest_set": longest}
     layer = Layer(make_method("kvmerger", **options), budget)
     layer.feed(query, key, value)
-    over = thetas(loosest) if theta is None else [theta]
+    grid = [*(value for value in THETAS if value > loosest + 1e-9), loosest]
+    over = grid if theta is None else [theta]
     score = column_mass(query, key)
     for head in range(2):
         expected = reference(key[0, head], value[0, head], score[head], budget, over, sigma, longest)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import SCORE_HEADS, read_score_heads, write_score_heads
+from kvlab.core.fitted.kinds import SCORE_HEADS, write_score_heads
 from kvlab.core.methods.scorers.kvzap import ScoreHead
 from kvlab.models.load import LoadedModel, prepare
 from tests.cache.layers import draw
@@ -180,6 +180,6 @@ SHIPPED = SCORE_HEADS.path("mini")
 @pytest.mark.skipif(not SHIPPED.is_file(), reason="`kvlab fit` of assets/kvzap/README.md was not run in this checkout")
 def test_those_that_ship_are_minis_and_small() -> None:
     path = SHIPPED
-    heads, _, about = read_score_heads(path)
+    heads, _, about = SCORE_HEADS.read(path)
     assert about["model"] == "mini" and sorted(heads) == list(range(6)) and heads[0].tensors()["weight"].shape[0] == 4
     assert path.stat().st_size < 1_000_000

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
-from kvlab.core.fitted.kinds import read_maps, write_maps
+from kvlab.core.fitted.kinds import MAPS, write_maps
 from kvlab.core.methods.merging.less import random_feature_maps
 from kvlab.engine.prompt import divergence
 from kvlab.models.load import LoadedModel, load_model, prepare
@@ -52,7 +52,7 @@ def test_the_shipped_maps_bring_mini_nearer_to_the_full_cache_than_eviction(mini
 
 
 def test_the_shipped_maps_say_what_they_were_fitted_to() -> None:
-    maps, _, about = read_maps(asset_path("less/mini.safetensors"))
+    maps, _, about = MAPS.read(asset_path("less/mini.safetensors"))
     assert len(maps) == 6
     assert about["model"] == "mini"
     assert float(about["error_after"]) < float(about["error_before"])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import CURVES, read_profile, write_profile
+from kvlab.core.fitted.kinds import CURVES, write_profile
 from kvlab.models.fitting import curves, fit, text
 from kvlab.models.fitting.curves import falling, ranked_importance, split
 from kvlab.models.fitting.request import FitRequest
@@ -109,7 +109,7 @@ def test_any_score_is_measured_and_cut_by_its_curves(tmp_path: Path, monkeypatch
     told: list[str] = []
     fit.fit(request, out, say=told.append)
     assert told[-1].endswith(f"use it with compose:score=snapkv:allocate=curves:curves={out}")
-    assert torch.tensor(read_profile(out, CURVES)[0].shares).shape == (99, LAYERS, HEADS)
+    assert torch.tensor(CURVES.read(out)[0].shares).shape == (99, LAYERS, HEADS)
     ids = torch.randint(3, 97, (1, TOKENS), generator=torch.Generator().manual_seed(3))
     options = {"score": "snapkv", "allocate": "curves", "curves": str(out), "score_window": 3, "recent": 2, "sinks": 1}
     found = kept(model, ids, "compose", 11, **options)
@@ -121,6 +121,6 @@ def test_any_score_is_measured_and_cut_by_its_curves(tmp_path: Path, monkeypatch
 
 
 def test_the_shipped_curves_are_minis() -> None:
-    known, _, about = read_profile(CURVES.path("mini"), CURVES)
+    known, _, about = CURVES.read(CURVES.path("mini"))
     assert about["model"] == "mini" and len(known.budgets) == 99
     assert known.at(0.2).sum(-1).argmax() == 3, "layer 3 of mini retrieves"

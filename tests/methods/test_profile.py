@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import read_profile, write_profile
+from kvlab.core.fitted.kinds import PROFILES, write_profile
 from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
 from kvlab.core.methods.composition.composed import compose
 from kvlab.models.load import LoadedModel, load_model, prepare
@@ -116,7 +116,7 @@ def test_the_shipped_profile_is_minis() -> None:
     """Layer 3 of mini, which retrieves, gets more than half of the slots at 20 %."""
     from kvlab.core.assets import asset_path
 
-    known, _, about = read_profile(asset_path("profiles/mini.safetensors"))
+    known, _, about = PROFILES.read(asset_path("profiles/mini.safetensors"))
     by_layer = known.at(0.2).sum(-1)
     assert by_layer.argmax() == 3 and float(by_layer[3]) > 0.5 and about["model"] == "mini"
 
@@ -125,7 +125,7 @@ def test_smollm2s_shipped_profile_is_of_its_shape() -> None:
     """30 layers of 3 KV heads; at each budget the shares are those of all slots."""
     from kvlab.core.assets import asset_path
 
-    known, _, about = read_profile(asset_path("profiles/smollm2.safetensors"))
+    known, _, about = PROFILES.read(asset_path("profiles/smollm2.safetensors"))
     assert about["model"] == "smollm2" and known.at(0.2).shape == (30, 3)
     for budget in (0.05, 0.2):
         assert float(known.at(budget).sum()) == pytest.approx(1.0, abs=1e-5)

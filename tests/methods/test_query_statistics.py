@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import QUERIES, read_query_statistics, write_query_statistics
+from kvlab.core.fitted.kinds import QUERIES, write_query_statistics
 from kvlab.core.methods.scorers.query_statistics import QueryStatistics, random_statistics
 from kvlab.models.fitting.query_statistics import Watcher, watch
 from kvlab.models.load import LoadedModel
@@ -206,7 +206,7 @@ def test_a_wrapped_scorer_is_given_its_statistics(
 
 @pytest.mark.parametrize("name", QUERIES.shipped)
 def test_those_that_ship_have_a_mean_no_longer_than_their_queries(name: str) -> None:
-    found, _, about = read_query_statistics(QUERIES.path(name))
+    found, _, about = QUERIES.read(QUERIES.path(name))
     assert about["windows"] == {"smollm2": "64"}.get(name, "24") and sorted(found) == list(range(len(found)))
     for one in found.values():
         half = one.mean.shape[1] // 2
@@ -228,7 +228,7 @@ def test_a_model_with_a_shipped_file_is_told_its_name(
 
 def test_smollm2s_shipped_statistics_are_of_its_shape() -> None:
     """30 layers of 9 query and 3 KV heads of 64; directions of length 1, no mean query longer than the queries are."""
-    known, _, about = read_query_statistics(QUERIES.path("smollm2"))
+    known, _, about = QUERIES.read(QUERIES.path("smollm2"))
     assert sorted(known) == list(range(30)) and about["model"] == "smollm2"
     for one in known.values():
         assert (one.mean.shape, one.length.shape, one.direction.shape) == ((9, 64), (9, 32), (3, 64))

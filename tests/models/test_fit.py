@@ -14,7 +14,7 @@ from kvlab import jobs
 from kvlab.cli import commands
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import read_score_heads
+from kvlab.core.fitted.kinds import SCORE_HEADS
 from kvlab.jobs.work import read_request
 from kvlab.models.fitting import kvzap
 from kvlab.models.fitting.fit import fit
@@ -108,7 +108,7 @@ def test_a_fit_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     whole = jobs.submit(tmp_path, job.model_copy(update={"name": "whole"}))
     work_off(tmp_path)
     assert jobs.status(tmp_path, whole).state == "complete"
-    cut, uncut = (read_score_heads(fitted_file(tmp_path, name))[0] for name in ("mine", "whole"))
+    cut, uncut = (SCORE_HEADS.read(fitted_file(tmp_path, name))[0] for name in ("mine", "whole"))
     for layer, head in uncut.items():
         for name, tensor in head.tensors().items():
             assert torch.equal(tensor, cut[layer].tensors()[name])

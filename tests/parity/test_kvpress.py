@@ -25,9 +25,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.fitted.kinds import (
     CURVES,
     GATES,
-    read_profile,
-    read_query_statistics,
-    read_score_heads,
+    QUERIES,
     write_profile,
 )
 from kvlab.core.methods import make_method
@@ -57,7 +55,7 @@ def recordings(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -
     written = CliRunner().invoke(commands, ["watch", "--write", str(given / "kvlab_watch.py")])
     assert written.exit_code == 0, written.output
     (given / "ids.json").write_text(json.dumps(prompt[0].tolist()))
-    known, _, _ = read_query_statistics(asset_path("queries/mini.safetensors"))
+    known, _, _ = QUERIES.read(asset_path("queries/mini.safetensors"))
     # kvpress stores the negative of the direction of the queries.
     (given / "filters.json").write_text(json.dumps([(-layer.direction).tolist() for _, layer in sorted(known.items())]))
     save_file(gates(), given / "gates.safetensors")
@@ -72,7 +70,7 @@ def recordings(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -
 
 def gates() -> dict[str, Tensor]:
     """mini's gates under the names that kvpress's modules have for them."""
-    known, _, _ = read_score_heads(GATES.path("mini"), "fast-kvzip")
+    known, _, _ = GATES.read(GATES.path("mini"))
     found = {}
     for layer, gate in known.items():
         parts = gate.tensors()
@@ -87,7 +85,7 @@ def gates() -> dict[str, Tensor]:
 
 def rates_of_curves() -> Tensor:
     """Share (99, L, H) of its tokens that each head of mini keeps, when 1 to 99 % are evicted."""
-    known, _, _ = read_profile(CURVES.path("mini"), CURVES)
+    known, _, _ = CURVES.read(CURVES.path("mini"))
     shares = torch.tensor(known.shares, dtype=torch.float64)
     return (shares * torch.tensor(known.budgets)[:, None, None] * shares[0].numel()).flip(0)
 

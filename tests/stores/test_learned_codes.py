@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -80,7 +82,7 @@ def test_think_keeps_the_channels_that_the_last_queries_weigh_most() -> None:
     real = torch.ones(1, 12, dtype=torch.bool)
     real[0, 9] = False
     assert code is not None
-    learned = code.that_learned(keys, valid, query_squares(query, real, heads, rows))
+    learned = replace(code, **code.learn(keys, valid, query_squares(query, real, heads, rows)))
     back = learned.decode(learned.encode(keys, valid), width)
     last = [row for row in range(12) if row != 9][-rows:]
     for head in range(heads):
@@ -101,7 +103,7 @@ def test_gear_adds_the_best_low_rank_part_of_kivis_error(side: str) -> None:
     """numpy's SVD of what KIVI loses; a later slot's error is smaller than KIVI's too."""
     states, real = draw(1, 2, 64, 32, seed=4) * torch.linspace(0.2, 3, 32), torch.ones(1, 2, 64, dtype=torch.bool)
     gear, kivi = (getattr(store_of(name), side) for name in ("gear2/rank=3", "kivi2"))
-    code = gear.that_learned(states, real, None)
+    code = replace(gear, **gear.learn(states, real, None))
     plain, back = (one.decode(one.encode(states, real), 32) for one in (kivi, code))
     for head in range(2):
         left, sizes, right = np.linalg.svd((states - plain)[0, head].double().numpy())

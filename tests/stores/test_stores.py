@@ -42,7 +42,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def learned(code: Code, states: Tensor, real: Tensor) -> Code:
     """A code that knows its slots, if it wants to."""
-    return code.that_learned(states, real, None) if isinstance(code, Learning) else code
+    return replace(code, **code.learn(states, real, None)) if isinstance(code, Learning) else code
 
 
 # codes

@@ -31,7 +31,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
 from kvlab.core.errors import UserError
 from kvlab.core.families import ATTACHMENT, SUPPORTED, Attachment, check_layers, switch_attention
-from kvlab.core.fitted.kinds import with_feature_maps, with_profile, with_query_statistics, with_score_heads
+from kvlab.core.fitted.kinds import with_feature_maps, with_profile, with_scores
 from kvlab.core.methods import Method, make_method
 from kvlab.core.stores import store_under
 from kvlab.core.validation import quote_value, whole_number
@@ -182,7 +182,7 @@ def make_cache(
         amount = Budget(UNLIMITED)
     pipeline = method.paged_pipeline()
     with explain_adapter_mismatch(language_model):
-        for with_fitted in (with_feature_maps, with_profile, with_score_heads, with_query_statistics):
+        for with_fitted in (with_feature_maps, with_profile, with_scores):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
     tokenizer = getattr(model, "tokenizer", None)
     configure = optional(pipeline.settle, "with_tokenizer")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kvlab.core.assets import asset_path
-from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 
 FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a method's settings
@@ -58,17 +57,15 @@ def model_digest(model: nn.Module) -> str:
 def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, values) of every parameter, including those offloaded to disk or host."""
     for name, parameter in model.named_parameters():
-        values = _at_rest(model, name) if parameter.is_meta else parameter.detach()
+        values = parameter.detach()
+        if parameter.is_meta:
+            # accelerate's stored copy of an offloaded parameter
+            owner, _, inner_name = name.rpartition(".")
+            hook: Any = getattr(model.get_submodule(owner), "_hf_hook", None)
+            parts = getattr(hook, "hooks", (hook,))
+            stored = next(part.weights_map for part in parts if getattr(part, "weights_map", None) is not None)
+            values = stored[inner_name]
         yield name, values.to_dense() if values.is_mkldnn else values
-
-
-def _at_rest(model: nn.Module, name: str) -> torch.Tensor:
-    """accelerate's stored copy of an offloaded parameter."""
-    owner, _, parameter = name.rpartition(".")
-    hook: Any = getattr(model.get_submodule(owner), "_hf_hook", None)
-    parts = getattr(hook, "hooks", (hook,))
-    kept = next(part.weights_map for part in parts if getattr(part, "weights_map", None) is not None)
-    return kept[parameter]
 
 
 SIGNATURE = "signature"
@@ -91,12 +88,16 @@ def read_fits_in(folder: Path | None, only: bool = False) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of fitted file: its name in messages, the command that creates it, and the shipped files by name."""
+class Kind(Generic[Fitted]):
+    """A kind of fitted file: its name in messages, the command that creates it, and the shipped files by name.
+
+    `made_of` builds what it holds from tensors and metadata; it raises an error of Python or torch if they do not fit.
+    """
 
     name: str
     command: str
     shipped: Mapping[str, str]
+    made_of: Callable[[dict[str, Tensor], dict[str, str]], Fitted]
 
     def path(self, named: str) -> Path:
         """Path of a shipped file, of a queued fit (`fit:NAME`), or the given path.
@@ -113,10 +114,8 @@ class Kind:
             )
         return Path(named)
 
-    def read(
-        self, path: Path, made_of: Callable[[dict[str, Tensor], dict[str, str]], Fitted]
-    ) -> tuple[Fitted, Tensor, dict[str, str]]:
-        """(result of `made_of` for tensors and metadata, signature of the model, metadata).
+    def read(self, path: Path) -> tuple[Fitted, Tensor, dict[str, str]]:
+        """(result of `made_of`, signature of the model that the file was fitted to, metadata).
 
         Raises UserError for a missing file or one that `made_of` rejects.
         """
@@ -127,7 +126,7 @@ class Kind:
                 about = file.metadata() or {}
                 tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
             fitted_to = tensors.pop(SIGNATURE)
-            return made_of(tensors, about), fitted_to, about
+            return self.made_of(tensors, about), fitted_to, about
         except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a {self.name}: create one with `{self.command}`.") from error
 
@@ -147,11 +146,12 @@ class Kind:
 
     def shipped_for(self, model: nn.Module) -> str | None:
         """Name of the shipped file fitted to the model's weights, if there is one."""
-        return next((name for name in self.shipped if same_weights(self._signature(name), model)), None)
-
-    def _signature(self, name: str) -> Tensor:
-        with safe_open(self.path(name), "pt") as file:
-            return file.get_tensor(SIGNATURE).float()
+        for name in self.shipped:
+            with safe_open(self.path(name), "pt") as file:
+                fitted_to = file.get_tensor(SIGNATURE).float()
+            if same_weights(fitted_to, model):
+                return name
+        return None
 
 
 def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:
@@ -159,15 +159,11 @@ def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about
     save_file(tensors | {SIGNATURE: signature(model)}, path, about)
 
 
-def with_scorer(pipeline: Pipeline, load: Callable[[Any], Any]) -> Pipeline:
-    """The pipeline with `load` applied to its scorer, or to the one inside a wrapper."""
-    return replace(pipeline, score=_inside(pipeline.score, load))
-
-
-def _inside(score: Any, load: Callable[[Any], Any]) -> Any:
+def load_inside(score: Any, load: Callable[[Any], Any]) -> Any:
+    """A scorer after `load`, also where a wrapper has it."""
     for inner in ("scorer", "main"):  # of a wrapper, of one scorer beside another
         if hasattr(score, inner):
-            return replace(score, **{inner: _inside(getattr(score, inner), load)})
+            return replace(score, **{inner: load_inside(getattr(score, inner), load)})
     return load(score)
 
 

@@ -6,12 +6,14 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import Origin, Registrations, T, registering, undo
@@ -54,19 +56,16 @@ class Registry(Registrations[T], Mapping[str, T]):
         """
         names = [*(known or self)]
         failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
-        return UserError(
-            " ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{self._instead(str(name), names)}"])
-        )
-
-    def _instead(self, name: str, names: list[str]) -> str:
         listing = f"; `{LISTED_BY[self.kind]}` lists all" if self.kind in LISTED_BY else ""
-        if len(names) <= MOST_NAMED:
-            return f"; choose one of {', '.join(names)}."
-        alike = get_close_matches(name.lower(), names, MOST_MEANT)
-        alike += [one for one in names if len(name) > 2 and name.lower() in one and one not in alike]
-        if alike:
-            return f" (do you mean {' or '.join(alike[:MOST_MEANT])}?){listing}."
-        return f"{listing}." if listing else f"; choose one of {', '.join(names)}."
+        lower = str(name).lower()
+        alike = get_close_matches(lower, names, MOST_MEANT)
+        alike += [one for one in names if len(lower) > 2 and lower in one and one not in alike]
+        instead = f"; choose one of {', '.join(names)}"
+        if len(names) > MOST_NAMED and alike:
+            instead = f" (do you mean {' or '.join(alike[:MOST_MEANT])}?){listing}"
+        elif len(names) > MOST_NAMED and listing:
+            instead = listing
+        return UserError(" ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{instead}."]))
 
     def __getitem__(self, name: str) -> T:
         load_plugins(self._word)
@@ -156,9 +155,15 @@ def load_plugins(word: str = "") -> list[Plugin]:
     with _lock:
         if not _loading:  # a plug-in that reads a registry sees what is there so far
             for path in files_named():
-                _once(str(path), _code(path), word, partial(_load_file, path))
+                code = _code(path)
+                origin = Origin(path.stem, "", hashlib.sha256(code).hexdigest(), str(path))
+                _once(str(path), code, word, origin, partial(_module_of, path, code))
             for point in packages_named():
-                _once(f"{point.name}={point.value}", _code(_source(point.module)), word, partial(_load_package, point))
+                code = _code(point.module)
+                name = point.dist.metadata["Name"] if point.dist is not None else point.name
+                version = point.dist.version if point.dist is not None else ""
+                origin = Origin(name, version, hashlib.sha256(code).hexdigest(), point.value)
+                _once(f"{point.name}={point.value}", code, word, origin, point.load)
             _answered.add(key)
         return list(_loaded.values())
 
@@ -168,83 +173,54 @@ def stamps() -> dict[str, str]:
     return {f"plugin:{plugin.origin.name}": plugin.origin.stamp for plugin in load_plugins() if not plugin.failure}
 
 
-def _once(key: str, code: bytes, word: str, load: Callable[[bytes], Plugin]) -> None:
+def _once(key: str, code: bytes, word: str, origin: Origin, run: Callable[[], Any]) -> None:
+    """Run a plug-in's code as `origin`; on failure everything it registered is removed."""
     if key in _loaded or not re.search(word.encode(), code):
         return
     _loading.append(key)
     try:
-        _loaded[key] = load(code)
+        with registering(origin):
+            version = str(getattr(run(), "__version__", ""))
+        if version and not origin.version:  # what the module states, in the registries too
+            stated = replace(origin, version=version)
+            for registrations in Registrations.every:
+                registrations.renamed(origin, stated)
+            origin = stated
+        _loaded[key] = Plugin(origin)
+    except Exception as error:
+        undo(origin)
+        line = (str(error).strip().splitlines() or ["no message"])[0]
+        line = f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+        reason = str(error) if isinstance(error, UserError) else line
+        _loaded[key] = Plugin(origin, f"The plug-in {origin} was left out: {reason}")
+        print(f"kvlab: {_loaded[key].failure}", file=sys.stderr)
     finally:
         _loading.remove(key)
-    if _loaded[key].failure:
-        print(f"kvlab: {_loaded[key].failure}", file=sys.stderr)
 
 
-def _code(path: Path | None) -> bytes:
+def _code(place: Path | str) -> bytes:
+    """Code of a file, or of a module by its name; empty where there is none."""
     try:
-        return path.read_bytes() if path else b""
-    except OSError:
+        if isinstance(place, str):
+            spec = find_spec(place)
+            return Path(spec.origin).read_bytes() if spec and spec.origin else b""
+        return place.read_bytes()
+    except (OSError, ImportError, ValueError):
         return b""
 
 
-def _source(module: str) -> Path | None:
+def _module_of(path: Path, code: bytes) -> ModuleType:
+    """The module that a file's code makes; raises UserError for a missing file."""
+    if not path.is_file():
+        raise UserError("there is no such file.")
+    name = f"kvlab_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pydantic look their module up there
     try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin) if spec and spec.origin else None
-
-
-def _load_file(path: Path, code: bytes) -> Plugin:
-    origin = Origin(path.stem, "", hashlib.sha256(code).hexdigest(), str(path))
-
-    def run() -> str:
-        if not path.is_file():
-            raise UserError("there is no such file.")
-        name = f"kvlab_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-        spec = spec_from_file_location(name, path)
-        assert spec is not None
-        module = module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses and pydantic look their module up there
-        try:
-            exec(compile(code, str(path), "exec"), module.__dict__)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return str(getattr(module, "__version__", ""))
-
-    return _guarded(origin, run)
-
-
-def _load_package(point: EntryPoint, code: bytes) -> Plugin:
-    name = point.dist.metadata["Name"] if point.dist is not None else point.name
-    version = point.dist.version if point.dist is not None else ""
-    origin = Origin(name, version, hashlib.sha256(code).hexdigest(), point.value)
-    return _guarded(origin, lambda: str(getattr(point.load(), "__version__", "")))
-
-
-def _guarded(origin: Origin, run: Callable[[], str]) -> Plugin:
-    """Run a plug-in's code as `origin`; on failure everything it registered is removed."""
-    try:
-        with registering(origin):
-            version = run()
-    except Exception as error:
-        undo(origin)
-        reason = str(error) if isinstance(error, UserError) else _first_line(error)
-        return Plugin(origin, f"The plug-in {origin} was left out: {reason}")
-    return Plugin(_with_version(origin, version))
-
-
-def _with_version(origin: Origin, version: str) -> Origin:
-    """The origin with the version that the module states, in the registries too."""
-    if origin.version or not version:
-        return origin
-    stated = Origin(origin.name, version, origin.sha256, origin.place)
-    for registrations in Registrations.every:
-        registrations.renamed(origin, stated)
-    return stated
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+        exec(compile(code, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -82,9 +82,6 @@ def new_path(old: str) -> str | None:
 class _Alias(Loader):
     """Registers the module at its new path under its old name too."""
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
         # The importing file is several importlib frames away, so the warning points here.

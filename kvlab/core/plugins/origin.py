@@ -28,18 +28,17 @@ class Registrations(Generic[T]):
         """Register `thing`; raises UserError, naming both origins, if the name is taken by another."""
         taken = self._origins.get(name)
         new = self.origin_of(thing)
-        if taken is not None and not self._is_again(name, thing):
-            raise UserError(
-                f"There is a {self.kind} called {name!r} already, from {taken}; that of {new} needs another name."
-            )
+        if taken is not None:
+            # the same definition again, as when a module is reloaded
+            old = self._things[name]
+            ours, theirs = (f"{getattr(it, '__module__', '')}.{getattr(it, '__qualname__', '')}" for it in (old, thing))
+            again = old is thing or (ours == theirs != "." and taken == new)
+            if not again:
+                raise UserError(
+                    f"There is a {self.kind} called {name!r} already, from {taken}; that of {new} needs another name."
+                )
         self._things[name] = thing
         self._origins[name] = new
-
-    def _is_again(self, name: str, thing: T) -> bool:
-        """Whether this is the same definition again, as when a module is reloaded."""
-        old = self._things[name]
-        ours, theirs = (f"{getattr(it, '__module__', '')}.{getattr(it, '__qualname__', '')}" for it in (old, thing))
-        return old is thing or (ours == theirs != "." and self._origins[name] == self.origin_of(thing))
 
     def origin(self, name: str) -> Origin:
         return self._origins[name]

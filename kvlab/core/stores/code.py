@@ -1,21 +1,28 @@
 """Protocol of quantization codes for keys or values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-# By bits, numbers that fill whole bytes together: (numbers, bytes).
-LOTS = {1: (8, 1), 2: (4, 1), 3: (8, 3), 4: (2, 1), 5: (8, 5), 6: (4, 3), 8: (1, 1)}
+# By bits, numbers that fill whole bytes together: (numbers, bytes, a type that holds these).
+LOTS = {
+    1: (8, 1, torch.int32),
+    2: (4, 1, torch.int32),
+    3: (8, 3, torch.int32),
+    4: (2, 1, torch.int32),
+    5: (8, 5, torch.int64),
+    6: (4, 3, torch.int32),
+    8: (1, 1, torch.int32),
+}
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
     """Pack integers (..., n) below 2 ** bits into (..., bytes) uint8; the last group is padded with 0."""
-    numbers, size = LOTS[bits]
-    word_type = _word_type(size)
+    numbers, size, word_type = LOTS[bits]
     lots = pad(codes.to(word_type), (0, -codes.shape[-1] % numbers)).unflatten(-1, (-1, numbers))
     word = (lots << _places(numbers, bits, codes.device)).sum(-1, dtype=word_type)[..., None]
     return (word >> _places(size, 8, codes.device)).bitwise_and_(255).to(torch.uint8).flatten(-2)
@@ -23,15 +30,10 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
 
 def unpack_bits(lots: Tensor, bits: int, count: int) -> Tensor:
     """Inverse of `pack_bits`, (..., count) int32."""
-    numbers, size = LOTS[bits]
-    word_type = _word_type(size)
+    numbers, size, word_type = LOTS[bits]
     word = (lots.unflatten(-1, (-1, size)).to(word_type) << _places(size, 8, lots.device)).sum(-1, dtype=word_type)
     codes = (word[..., None] >> _places(numbers, bits, lots.device)).bitwise_and_(2**bits - 1)
     return codes.flatten(-2)[..., :count].to(torch.int32)
-
-
-def _word_type(size: int) -> torch.dtype:
-    return torch.int32 if size < 4 else torch.int64
 
 
 def _places(count: int, width: int, device: torch.device) -> Tensor:
@@ -108,10 +110,6 @@ class Learning(Decoding):
         `query_squares` (B, H, d): see `query_squares`.
         """
         raise NotImplementedError
-
-    def that_learned(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> Self:
-        """This code with what it learned."""
-        return replace(self, **self.learn(states, valid, query_squares))
 
     def head_bytes(self, width: int) -> int:
         """Bytes of a head's learned tensors, and of the queries' squares if it needs them."""

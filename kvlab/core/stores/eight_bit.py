@@ -1,6 +1,7 @@
 """Eight bits per number and one scale per slot: e4m3 floats or integers; or floats without a scale."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,20 +14,23 @@ LEAST_SCALE = 2.0**-24  # smallest positive float16
 
 
 @dataclass(frozen=True)
-class PlainFloat8(Decoding):
-    """Float8 e4m3 as it is, larger numbers clamped to 448: the keys of vLLM's turboquant_k8v4."""
+class Plain(Decoding):
+    """Numbers as they are, larger ones clamped: in float8 e4m3, to 448 (vLLM's keys in turboquant_k8v4), or float16."""
 
+    kind: Literal["fp8", "fp16"]
     group: int = 1
     shared: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """One byte per number."""
+        """One or two bytes per number."""
         states = states.float().masked_fill(~valid[..., None], 0.0)
+        if self.kind == "fp16":
+            return {"codes": half(states)}
         return {"codes": states.clamp(-LARGEST["fp8"], LARGEST["fp8"]).to(E4M3).view(torch.uint8)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        return coded["codes"].view(E4M3).float()
+        return (coded["codes"].view(E4M3) if self.kind == "fp8" else coded["codes"]).float()
 
 
 @dataclass(frozen=True)

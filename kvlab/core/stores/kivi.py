@@ -28,8 +28,7 @@ class PerChannel(Decoding):
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """Codes packed along a slot's channels; steps and minima (B, H, S / group, d)."""
         groups, real = (tensor.unflatten(2, (-1, self.group)) for tensor in (states.float(), valid[..., None]))
-        least, largest = _bounds(groups, real, 3)
-        codes, step, least = _quantised(groups, least, largest, self.bits)
+        codes, step, least = _quantised(groups, real, 3, self.bits)
         codes = codes.masked_fill(~real, 0).flatten(2, 3)
         return {"codes": pack_bits(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
 
@@ -57,8 +56,7 @@ class PerToken(Decoding):
         width = states.shape[-1]
         parts = self._parts(states.float())
         real = valid[..., None, None]
-        least, largest = _bounds(parts, real, 4)
-        codes, step, least = _quantised(parts, least, largest, self.bits)
+        codes, step, least = _quantised(parts, real, 4, self.bits)
         codes = codes.masked_fill(~real, 0).flatten(3)[..., :width]
         return {"codes": pack_bits(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
 
@@ -79,18 +77,15 @@ class PerToken(Decoding):
         return states.unflatten(-1, (count, size))
 
 
-def _bounds(states: Tensor, real: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Minimum and maximum of real numbers along `dim`; 0 if there are none."""
-    least = states.masked_fill(~real, torch.inf).amin(dim, keepdim=True)
-    largest = states.masked_fill(~real, -torch.inf).amax(dim, keepdim=True)
-    nothing = torch.isinf(least)
-    return least.masked_fill(nothing, 0.0), largest.masked_fill(nothing, 0.0)
-
-
-def _quantised(states: Tensor, least: Tensor, largest: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(codes, step, least), codes computed for the 16-bit step and least."""
+def _quantised(states: Tensor, real: Tensor, dim: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(codes, step, least), codes computed for the 16-bit step and least, of the `real` numbers along `dim`."""
+    low = states.masked_fill(~real, torch.inf).amin(dim, keepdim=True)
+    high = states.masked_fill(~real, -torch.inf).amax(dim, keepdim=True)
+    nothing = torch.isinf(low)  # no number is real
+    low = low.masked_fill(nothing, 0.0)
+    high = high.masked_fill(nothing, 0.0)
     most = 2**bits - 1
-    step = half((largest - least) / most)
-    least = half(least)
+    step = half((high - low) / most)
+    least = half(low)
     divisor = torch.where(step > 0, step, 1).float()
     return ((states - least.float()) / divisor).round_().clamp_(0, most).to(torch.int32), step, least

@@ -92,17 +92,26 @@ class PackedStates:
 
     def products(self, query: Tensor, columns: slice) -> Tensor:
         """Dot products (B, H, r, c) float32 of `query` (B, H, r, d) float32 with the slots `columns`."""
-        cut, native = self._split(columns)
+        cut = min(columns.stop, self.room)
+        native = self.native[:, :, max(columns.start - self.room, 0) : max(columns.stop - self.room, 0)]
         parts = []
         if columns.start < cut:
-            parts.append(self._products(query, columns.start, cut))
+            if self.turn is not None:  # each slot by its own angle
+                parts.append(query @ self._decoded(columns.start, cut).float().transpose(-1, -2))
+            else:
+                groups, inner = self._groups(columns.start, cut)
+                coded = self.code.products(groups, query)[..., inner]
+                if self.mean is not None:
+                    coded = coded + query @ self.mean.float().transpose(-1, -2)
+                parts.append(coded)
         if native.shape[2] or not parts:
             parts.append(query @ native.float().transpose(-1, -2))
         return torch.cat(parts, -1) if parts[1:] else parts[0]
 
     def weighted_sum(self, mass: Tensor, columns: slice) -> Tensor:
         """`mass` (B, H, r, c) float32 times the slots `columns`: (B, H, r, d) float32."""
-        cut, native = self._split(columns)
+        cut = min(columns.stop, self.room)
+        native = self.native[:, :, max(columns.start - self.room, 0) : max(columns.stop - self.room, 0)]
         coded = max(cut - columns.start, 0)
         total = mass[..., coded:] @ native.float()
         if coded:
@@ -116,19 +125,6 @@ class PackedStates:
             if self.mean is not None:
                 total += mass[..., :coded].sum(-1, keepdim=True) * self.mean.float()
         return total
-
-    def _products(self, query: Tensor, first: int, last: int) -> Tensor:
-        """With the encoded slots `first` to `last`."""
-        if self.turn is not None:  # each slot by its own angle
-            return query @ self._decoded(first, last).float().transpose(-1, -2)
-        groups, inner = self._groups(first, last)
-        coded = self.code.products(groups, query)[..., inner]
-        return coded if self.mean is None else coded + query @ self.mean.float().transpose(-1, -2)
-
-    def _split(self, columns: slice) -> tuple[int, Tensor]:
-        """(end of the encoded slots among `columns`, the native ones)."""
-        first, last = (max(edge - self.room, 0) for edge in (columns.start, columns.stop))
-        return min(columns.stop, self.room), self.native[:, :, first:last]
 
     def _groups(self, first: int, last: int) -> tuple[Coded, slice]:
         """The groups of encoded slots that hold `first` to `last`, and the place of these slots in them."""

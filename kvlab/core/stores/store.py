@@ -11,10 +11,10 @@ from kvlab.core.budget import ADAPTIVE, AUTO, NATIVE, UNLIMITED, Budget, resolve
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
-from kvlab.core.stores.eight_bit import Eight, PlainFloat8
+from kvlab.core.stores.eight_bit import Eight, Plain
 from kvlab.core.stores.ggml import Blocks, Format
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken
-from kvlab.core.stores.low_rank import LowRank, coordinates_basis
+from kvlab.core.stores.low_rank import LowRank, Residual
 from kvlab.core.stores.quantized_states import Turn
 from kvlab.core.stores.turbo import Rotated
 
@@ -60,70 +60,6 @@ class KeptChannels(Learning):
         first = torch.arange(self._kept(width), device=states.device).expand(*states.shape[:2], -1)
         channels = first if self.channels is None else self.channels.long()
         return channels[:, :, None].expand(-1, -1, states.shape[2], -1)
-
-
-@dataclass(frozen=True)
-class SixteenBits(Decoding):
-    """Float16, larger numbers clamped."""
-
-    group: int = 1
-    shared: tuple[str, ...] = ()
-    scales: tuple[str, ...] = ()
-
-    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Two bytes per number."""
-        return {"codes": half(states.float().masked_fill(~valid[..., None], 0.0))}
-
-    def decode(self, coded: Coded, width: int) -> Tensor:
-        return coded["codes"].float()
-
-
-COORDINATES = "coordinates"
-
-
-@dataclass(frozen=True)
-class Residual(Learning):
-    """`code`, and `rank` coordinates of its error in 16 bits per slot, in a basis of the head."""
-
-    code: Code
-    rank: int = 4
-    basis: Tensor | None = field(default=None, compare=False, repr=False)  # (B, H, r, d) float16; None: channels
-    group: int = 1
-    shared: tuple[str, ...] = ()
-    scales: tuple[str, ...] = ()
-
-    @classmethod
-    def like(cls, code: Code, rank: int = 4) -> "Residual":
-        """With the groups of `code`."""
-        return cls(code, rank, None, code.group, code.shared, code.scales)
-
-    def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
-        """Right singular vectors of the errors."""
-        return {"basis": coordinates_basis(self._error(states, valid, self.code.encode(states, valid)), self.rank)}
-
-    def head_bytes(self, width: int) -> int:
-        return min(self.rank, width) * width * torch.float16.itemsize
-
-    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """What `code` makes, and `coordinates` (B, H, S, r)."""
-        coded = self.code.encode(states, valid)
-        error = self._error(states, valid, coded)
-        return coded | {COORDINATES: half(error @ self._vectors(states.shape[-1], states.device).mT)}
-
-    def decode(self, coded: Coded, width: int) -> Tensor:
-        coordinates = coded[COORDINATES].float()
-        code = replace(self.code, group=self.group) if self.group != self.code.group else self.code  # type: ignore[type-var]  # every code is a dataclass
-        return code.decode(coded, width) + coordinates @ self._vectors(width, coordinates.device)
-
-    def _error(self, states: Tensor, valid: Tensor, coded: Coded) -> Tensor:
-        """(B, H, S, d) float32, 0 where not `valid`."""
-        error = states.float() - self.code.decode(coded, states.shape[-1])
-        return error.masked_fill(~valid[..., None], 0.0)
-
-    def _vectors(self, width: int, device: torch.device) -> Tensor:
-        if self.basis is None:
-            return torch.eye(width, device=device)[: min(self.rank, width)]
-        return self.basis.float()
 
 
 MOST = 65_536
@@ -190,21 +126,15 @@ WHOLE = 2**20  # channels: a slot's value has one step and one minimum
 
 def _of_vllm(bits: int | None, value_bits: int) -> Store:
     """vLLM's store of keys at `bits` (None: float8) and values at `value_bits`: all slots but the newest."""
-    keys: Code = PlainFloat8() if bits is None else Rotated(bits, keeps="length")
+    keys: Code = Plain("fp8") if bits is None else Rotated(bits, keeps="length")
     title = f"vLLM's: {'float8' if bits is None else f'{bits}-bit'} keys, {value_bits}-bit values"
     return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
 
 
-def _of_llama_cpp(name: Format) -> Store:
-    """llama.cpp's cache of this type: all slots but the newest."""
-    title = f"llama.cpp's {name}: blocks of 32 rotated channels"
-    return Store(title, Blocks(name, widest=True), Blocks(name), 0, 1, LLAMA_CPP, gathered=16)
-
-
 def _of_gear(bits: int) -> Store:
     """KIVI at `bits` with its errors in low rank."""
-    keys = Residual.like(PerChannel(bits))
-    values = Residual.like(PerToken(bits))
+    codes: tuple[Code, ...] = (PerChannel(bits), PerToken(bits))
+    keys, values = (Residual(code, group=code.group, shared=code.shared, scales=code.scales) for code in codes)
     return Store(f"GEAR-L: KIVI, {bits} bits, and its errors in rank 4", keys, values, paper=GEAR, lot=GROUP)
 
 
@@ -241,7 +171,18 @@ STORES: Registry[Store] = Registry(
         "turboquant_4bit_nc": _of_vllm(4, 4),
         "turboquant_k3v4_nc": _of_vllm(3, 4),
         "turboquant_3bit_nc": _of_vllm(3, 3),
-        **{name: _of_llama_cpp(name) for name in get_args(Format)},
+        **{  # all slots but the newest
+            name: Store(
+                f"llama.cpp's {name}: blocks of 32 rotated channels",
+                Blocks(name, widest=True),
+                Blocks(name),
+                0,
+                1,
+                LLAMA_CPP,
+                gathered=16,
+            )
+            for name in get_args(Format)
+        },
         "gear4": _of_gear(4),
         "gear2": _of_gear(2),
         "low_rank": Store(
@@ -255,7 +196,7 @@ STORES: Registry[Store] = Registry(
         "think": Store(
             "ThinK, half of the key channels, chosen by the prompt's last queries",
             KeptChannels(50),
-            SixteenBits(),
+            Plain("fp16"),
             0,
             32,
             THINK,
@@ -292,13 +233,8 @@ def store_of(name: str) -> Store:
     base, *settings = name.split("/")
     if base not in STORES:
         raise STORES.unknown(base)
-    return replace(STORES[base], **_changed(base, settings)) if settings else STORES[base]
-
-
-def _changed(base: str, settings: list[str]) -> dict[str, Any]:
-    """Fields of a store from settings such as `residual=128`; a `group` also sets `lot`."""
     store = STORES[base]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {}  # fields of the store; a `group` also sets `lot`
     for setting in settings:
         key, _, text = setting.partition("=")
         if key not in SETTINGS or not text.isdigit() or not SETTINGS[key][0] <= int(text) <= SETTINGS[key][1]:
@@ -308,29 +244,22 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
             )
             raise UserError(f"{setting!r} is not a setting of a store: use {known}, as in kivi4/group=64/residual=128.")
         if key in OF_CODES:
-            found |= _changed_codes(base, key, setting, int(text))
+            kind = OF_CODES[key]
+            sides = {"keys": store.keys, "values": store.values}
+            codes: dict[str, Any] = {side: code for side, code in sides.items() if isinstance(code, kind)}
+            if not codes:
+                others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
+                raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")
+            found |= {side: replace(code, **{key: int(text)}) for side, code in codes.items()}
         elif key != "group":
             found[key] = int(text)
         elif isinstance(store.keys, PerChannel):
             found |= {"keys": replace(store.keys, group=int(text)), "lot": int(text)}
         else:
             raise UserError(f"{base} has no groups of slots: remove {setting}, or choose kivi4 or kivi2.")
-    if not store.packs:
+    if settings and not store.packs:
         raise UserError(f"{base} does not quantize, so it has no settings: remove {'/'.join(settings)}.")
-    return found
-
-
-def _changed_codes(base: str, key: str, setting: str, number: int) -> dict[str, Any]:
-    """The codes of a store whose field `key` is `number`."""
-    kind = OF_CODES[key]
-    store = STORES[base]
-    found: dict[str, Any] = {
-        side: code for side, code in (("keys", store.keys), ("values", store.values)) if isinstance(code, kind)
-    }
-    if not found:
-        others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
-        raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")
-    return {side: replace(code, **{key: number}) for side, code in found.items()}
+    return replace(store, **found) if settings else store
 
 
 def store_under(name: str, budget: Budget) -> Store:
@@ -364,7 +293,7 @@ def keys_as_held(
     mean = store.mean_key(states, there)
     encoded = turned if mean is None else turned - mean
     if isinstance(code, Learning):
-        code = code.that_learned(encoded, there, query_squares)
+        code = replace(code, **code.learn(encoded, there, query_squares))
     error = code.decode(code.encode(encoded, there), keys.shape[-1]) - encoded
     if turned is not states and turn is not None and at is not None:
         error = turn(error, at)

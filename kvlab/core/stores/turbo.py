@@ -46,8 +46,9 @@ class Rotated:
         width = states.shape[-1]
         unit = states / torch.where(norm > 0, norm, 1)
         turned = unit @ rotation(width, self.seed, states.device).T * math.sqrt(width)
-        codes = torch.bucketize(turned, self._edges(states.device))
-        levels = normal_levels(self.bits).to(states.device)[codes]
+        levels = normal_levels(self.bits)
+        codes = torch.bucketize(turned, ((levels[1:] + levels[:-1]) / 2).to(states.device))
+        levels = levels.to(states.device)[codes]
         if self.keeps == "length":
             norm = norm * math.sqrt(width) / levels.norm(dim=-1, keepdim=True)
         else:
@@ -70,10 +71,6 @@ class Rotated:
         """`mass` (B, H, r, S) float32 times the decoded states (B, H, r, width); only the sum is rotated back."""
         weights = mass * coded["norm"].float().transpose(-1, -2)
         return weights @ _coordinates(coded["codes"], self.bits, width) @ rotation(width, self.seed, mass.device)
-
-    def _edges(self, device: torch.device) -> Tensor:
-        levels = normal_levels(self.bits)
-        return ((levels[1:] + levels[:-1]) / 2).to(device)
 
 
 def _coordinates(codes: Tensor, bits: int, width: int) -> Tensor:

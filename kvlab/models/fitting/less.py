@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.common.atomic_write import replace_file
 from kvlab.core.errors import UserError
-from kvlab.core.fitted.kinds import refuse_alibi, refuse_sinks, write_maps
+from kvlab.core.fitted.kinds import refuse_unsupported, write_maps
 from kvlab.core.methods.merging.less import FeatureMaps, new_maps
 from kvlab.models.fitting.observations import (
     Observation,
@@ -50,8 +50,7 @@ def fit_less(request: FitRequest, out: Path, say: Callable[[str], None] = print)
     projection, relative to eviction only). Raises UserError for invalid input.
     """
     loaded = held_model(request)
-    refuse_alibi(loaded.model)
-    refuse_sinks(loaded.model)
+    refuse_unsupported(loaded.model)
     deadline = time.process_time() + 60 * request.minutes
     fitted: list[Fitted] = []
     windows = []

@@ -1,25 +1,18 @@
 """AdaKV: heads compete for a layer's budget with their scores."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from kvlab.core.contract.numerics import round_to_total
+from kvlab.core.contract.parts import Allocator
 from kvlab.core.contract.pipeline import EqualHeads, Uniform
 from kvlab.core.contract.view import View
 
 FloorRule = Literal["blend", "rounded", "guarantee"]
 TINY = 1e-20
-
-
-class LayerSchedule(Protocol):
-    """The layer part of an allocator."""
-
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots per KV head for every layer, with sum `average * num_layers`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class HeadAdaptive(EqualHeads):
     slots. The first `skip` layers keep equal heads.
     """
 
-    layers: LayerSchedule = field(default_factory=Uniform)
+    layers: Allocator = field(default_factory=Uniform)
     window: int = 32
     floor: float = 0.2
     rule: FloorRule = "blend"

@@ -77,9 +77,6 @@ class CosineDecay(EqualHeads):
 
     def cut(self, layer: int, num_layers: int) -> float:
         """Share of its context that a layer passes on."""
-        cuts = self.schedule == "direct" or layer % self.interval == 0
-        return self.decay(layer, num_layers) if cuts else 1.0
-
-    def decay(self, layer: int, num_layers: int) -> float:
-        """The cosine at this layer; 1 at the first."""
+        if self.schedule != "direct" and layer % self.interval:
+            return 1.0
         return (1 - self.ratio) * (math.cos(math.pi * layer / num_layers) + 1) / 2 + self.ratio

@@ -6,15 +6,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector, capabilities_of
-from kvlab.core.contract.pipeline import LowestScore
+from kvlab.core.contract.parts import Allocator, Scorer, Selector, capabilities_of
+from kvlab.core.contract.pipeline import LowestScore, Uniform
 from kvlab.core.contract.view import AttentionPass, Slots, View
 
 COUNTS = -1  # key of the result among the layers' statistics
 
 
 @dataclass(frozen=True)
-class ModelWide:
+class ModelWide(Uniform):
     """All heads of all layers compete for the model's budget with their scores (KVzip's "pair").
 
     Slots that `select` protects in every head under equal budgets are kept; the rest of the budget goes to the highest
@@ -27,16 +27,10 @@ class ModelWide:
     """
 
     shares_budget: ClassVar[bool] = True
-
-    capabilities: ClassVar[Capabilities] = NONE
     across_layers: ClassVar[bool] = True
 
     level: Literal["slot", "head", "rank"] = "slot"
     select: Selector = field(default_factory=LowestScore)
-
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """The average, until the prompt has been seen."""
-        return [average] * num_layers
 
     def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Scores (B, H, S)."""

@@ -32,24 +32,16 @@ class Pyramid(EqualHeads):
         context = tokens - self.window
         if base <= 0 or average >= tokens:
             return [average] * num_layers
-        line = self._line if self.variant == "paper" else self._stepped
-        return [self.window + slots for slots in line(base, context, num_layers)]
-
-    def _line(self, base: int, context: int, num_layers: int) -> list[int]:
-        last = base / self.beta
-        first = min(2 * base - last, context)
-        last = 2 * base - first
-        if num_layers == 1:
-            return [base]
-        depth = torch.arange(num_layers, dtype=torch.float64) / (num_layers - 1)
-        return round_to_total(first - depth * (first - last), base * num_layers).tolist()
-
-    def _stepped(self, base: int, context: int, num_layers: int) -> list[int]:
-        if context + self.window < 2 * base or num_layers == 1:
-            return [base] * num_layers
-        last = int(base // self.beta)
-        first = min(2 * base - last, context)
-        step = (first - (2 * base - first)) // (num_layers - 1)
-        published = [first - layer * step for layer in range(num_layers)]
-        each, odd = divmod(sum(published) - base * num_layers, num_layers)
+        if num_layers == 1 or (self.variant == "code" and tokens < 2 * base):
+            return [average] * num_layers
+        if self.variant == "paper":
+            first = min(2 * base - base / self.beta, context)
+            last = 2 * base - first
+            depth = torch.arange(num_layers, dtype=torch.float64) / (num_layers - 1)
+            line = round_to_total(first - depth * (first - last), base * num_layers).tolist()
+            return [self.window + slots for slots in line]
+        highest = min(2 * base - int(base // self.beta), context)
+        step = (highest - (2 * base - highest)) // (num_layers - 1)
+        published = [self.window + highest - layer * step for layer in range(num_layers)]
+        each, odd = divmod(sum(published) - average * num_layers, num_layers)
         return [slots - each - (layer >= num_layers - odd) for layer, slots in enumerate(published)]

@@ -1,7 +1,6 @@
 """Compose a method from other methods' scores, allocations, selections and settlers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ConfigDict, Field, JsonValue
@@ -90,19 +89,6 @@ def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Sel
     return LowestScore(sinks, recent)
 
 
-def distribute_parameters(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Assign hyper-parameters to parts."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-    for name, value in given.items():
-        prefix, _, rest = name.partition("_")
-        if prefix in PARTS and rest in _fields(prefix, names[prefix]):
-            parts[prefix][rest] = value
-            continue
-        for part in _owners(names, name, value, given):
-            parts[part][name] = value
-    return parts
-
-
 def _fields(part: str, name: str) -> tuple[str, ...]:
     if part == "select" and name in SELECTORS:
         return SELECTOR_PARAMETERS[name]
@@ -119,19 +105,7 @@ def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any])
         raise UserError(f"None of these choices has a hyper-parameter {name!r}; they have: {', '.join(known)}.")
     if "select" in having and names["select"] in SELECTORS:
         return ["select"]
-    _check_accepted(having, names, name, value, given)
-    changed = [part for part in having if _changes(part, names[part], name, value, given)]
-    sources = {source(part, names[part])[0] for part in changed}
-    if len(sources) > 1:
-        options = " or ".join(f"{part}_{name}" for part in changed)
-        raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}: use {options}.")
-    # A hyper-parameter that changes no part by itself (for example, when the method acts) applies to all parts that
-    # have it.
-    return [part for part in having if source(part, names[part])[0] in sources or not changed]
-
-
-def _check_accepted(having: list[str], names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> None:
-    """Raise UserError for a value that a part rejects; if another part accepts it, suggest the prefixed name."""
+    # If another part accepts a value that one rejects, suggest the prefixed name.
     refusals: dict[str, UserError] = {}
     for part in having:
         try:
@@ -146,6 +120,18 @@ def _check_accepted(having: list[str], names: dict[str, str], name: str, value: 
         )
     if refusals:
         raise next(iter(refusals.values()))
+    changed = []
+    for part in having:
+        plain = build_method(source(part, names[part])[1]).pipeline()
+        if getattr(plain, part) != getattr(_with(part, names[part], name, value, given).pipeline(), part):
+            changed.append(part)
+    sources = {source(part, names[part])[0] for part in changed}
+    if len(sources) > 1:
+        options = " or ".join(f"{part}_{name}" for part in changed)
+        raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}: use {options}.")
+    # A hyper-parameter that changes no part by itself (for example, when the method acts) applies to all parts that
+    # have it.
+    return [part for part in having if source(part, names[part])[0] in sources or not changed]
 
 
 def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> Method:
@@ -161,12 +147,6 @@ def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) 
         if len(others) < 2:
             raise
     return build_method(method, **others)
-
-
-def _changes(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> bool:
-    plain = build_method(source(part, choice)[1]).pipeline()
-    changed = _with(part, choice, name, value, given).pipeline()
-    return bool(getattr(plain, part) != getattr(changed, part))
 
 
 # Half of an equal share would be half of what layers can give each other.
@@ -250,42 +230,38 @@ class Composition(Method):
 
     def pipeline(self) -> Pipeline:
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
-        given = distribute_parameters(names, dict(self.model_extra or {}))
+        # Hyper-parameters go to the part that their prefix names, or to those that they change.
+        extra = dict(self.model_extra or {})
+        given: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+        for name, value in extra.items():
+            prefix, _, rest = name.partition("_")
+            if prefix in PARTS and rest in _fields(prefix, names[prefix]):
+                given[prefix][rest] = value
+                continue
+            for part in _owners(names, name, value, extra):
+                given[part][name] = value
         plain = self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
         shares = optional(parts["allocate"].allocate, "shares_budget")
         recent = RECENT_ACROSS_LAYERS if shares else 0.5
         select = selector(self.select, given["select"], recent) if plain else parts["select"].select
-        return _fitted(_Chosen(names, parts["score"], parts["allocate"], select, parts["settle"]))
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    names: dict[str, str]
-    score: Pipeline
-    allocate: Pipeline
-    select: Selector
-    settle: Pipeline
-
-
-def _fitted(chosen: _Chosen) -> Pipeline:
-    """The pipeline of chosen parts, each fitted to the others; raises UserError for parts that do not go together."""
-    score = chosen.score.score
-    allocate = chosen.allocate.allocate
-    settle = chosen.settle.settle
-    decode = chosen.score.decode and chosen.settle.decode
-    *others, settled = chosen.names.values()
-    if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are that method
-        raise UserError(f"{settled} only evicts tokens: use settle 'evict'.")
-    if optional(settle, "needs_protection") and capabilities_of(chosen.select).protected is None:
-        raise UserError(f"settle {settled!r} needs a selection with protected slots, such as 'topk'.")
-    if fit := optional(allocate, "fitted_to"):
-        score, allocate = fit(score, chosen.select, chosen.allocate.score)
-    if fit := optional(settle, "fitted_to"):
-        score, settle = fit(score, chosen.select, chosen.settle.score)
-    if not decode and not (optional(score, "costs_no_step") or capabilities_of(score).recall):
-        score = PromptOnly(score)
-    buffer = chosen.score.buffer if decode else 0
-    deferred = chosen.allocate.deferred
-    block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there must be several
-    return Pipeline(score, allocate, chosen.select, settle, decode, deferred, block=block, buffer=buffer)
+        score = parts["score"].score
+        allocate = parts["allocate"].allocate
+        settle = parts["settle"].settle
+        if type(settle) is Evict and self.settle not in ("evict", self.score, self.allocate, self.select):
+            # a method's own four parts are that method
+            raise UserError(f"{self.settle} only evicts tokens: use settle 'evict'.")
+        if optional(settle, "needs_protection") and capabilities_of(select).protected is None:
+            raise UserError(f"settle {self.settle!r} needs a selection with protected slots, such as 'topk'.")
+        # Each part is fitted to the others, or raises UserError if they do not go together.
+        if fit := optional(allocate, "fitted_to"):
+            score, allocate = fit(score, select, parts["allocate"].score)
+        if fit := optional(settle, "fitted_to"):
+            score, settle = fit(score, select, parts["settle"].score)
+        decode = parts["score"].decode and parts["settle"].decode
+        if not decode and not (optional(score, "costs_no_step") or capabilities_of(score).recall):
+            score = PromptOnly(score)
+        buffer = parts["score"].buffer if decode else 0
+        deferred = parts["allocate"].deferred
+        block = parts["score"].block if decode and not deferred else 0  # between decisions, so there must be several
+        return Pipeline(score, allocate, select, settle, decode, deferred, block=block, buffer=buffer)

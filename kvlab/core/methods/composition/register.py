@@ -1,7 +1,7 @@
 """Register single parts of methods (scorers, allocators, selectors, settlers) for compositions."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import create_model
@@ -57,8 +57,14 @@ def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], 
         if not is_dataclass(cls):
             raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: make it a frozen dataclass.")
         hints = get_type_hints(cls)
-        init_fields = [field for field in fields(cls) if field.init and field.name not in NO_HYPER_PARAMETERS]
-        settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in init_fields}
+        settings: dict[str, Any] = {}
+        for field in fields(cls):
+            if not field.init or field.name in NO_HYPER_PARAMETERS:
+                continue
+            if field.default is MISSING and field.default_factory is MISSING:
+                raise UserError(f"The hyper-parameter {field.name!r} of {name!r} needs a default.")
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            settings[field.name] = (hints[field.name], default)
         missing = [needed for needed in NEEDED[part] if not hasattr(cls(), needed)]
         if missing:
             raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
@@ -94,11 +100,3 @@ class _OnePart(Method):
         plain = Pipeline(Recency(), select=LowestScore(sinks=4), decode=self.decode)
         settings = {name: value for name, value in self if name not in Method.model_fields}
         return replace(plain, **{self.part: type(self).cls(**settings)})
-
-
-def _default(name: str, field: Field[Any]) -> Any:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    if field.default is MISSING:
-        raise UserError(f"The hyper-parameter {field.name!r} of {name!r} needs a default.")
-    return field.default

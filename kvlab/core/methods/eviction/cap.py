@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.parts import NONE, Capabilities
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
@@ -27,13 +27,9 @@ class Capacity(ExpectedAttention):
     """
 
     costs_no_step: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = NONE  # the prompt only
 
     tau: float = 5.0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The prompt only, whose values are weighted by query head."""
-        return Capabilities()
 
     def _score(
         self, slots: Slots, layer_pass: AttentionPass, mean: Tensor, covariance: Tensor, start: Tensor
@@ -46,19 +42,16 @@ class Capacity(ExpectedAttention):
         weight = (self.tau * (cosine - cosine.amax(-1, keepdim=True))).exp().nan_to_num(0.0)  # (B, H, G, S)
         value = slots.values.float()
         # by query head, so that weighted values are in memory for one of the group at a time
-        parts = [_leverage(value, each) for each in weight.unbind(2)]
+        parts = []
+        for head_weight in weight.unbind(2):
+            scaled = value * head_weight.sqrt()[..., None]
+            matrix = scaled.mT @ scaled + torch.eye(value.shape[-1], device=value.device)
+            factor = torch.linalg.cholesky_ex(matrix).L
+            whitened = torch.linalg.solve_triangular(factor, scaled.mT, upper=False)  # (B, H, d, S)
+            parts.append(whitened.square().sum(2))
         score = torch.stack(parts, 2).mean(2)
         sink = slots.valid & (slots.position < self.sinks)
         return torch.where(sink, score.amax(-1, keepdim=True) + 1, score)
-
-
-def _leverage(value: Tensor, weight: Tensor) -> Tensor:
-    """w_j v_j' (I + sum_i w_i v_i v_i')^-1 v_j (B, H, S) of values (B, H, S, d) and weights (B, H, S)."""
-    scaled = value * weight.sqrt()[..., None]
-    matrix = scaled.mT @ scaled + torch.eye(value.shape[-1], device=value.device)
-    factor = torch.linalg.cholesky_ex(matrix).L
-    whitened = torch.linalg.solve_triangular(factor, scaled.mT, upper=False)  # (B, H, d, S)
-    return whitened.square().sum(2)
 
 
 @register

@@ -41,11 +41,7 @@ class ChunkLeverage(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows)
-
-    def prompt_rows(self, tokens: int) -> int:
-        """All."""
-        return tokens
+        return Capabilities(prompt_rows=lambda tokens: tokens)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; protected tokens score above all others."""

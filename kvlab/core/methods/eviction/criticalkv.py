@@ -1,6 +1,6 @@
 """CriticalKV: evict what changes the output least, by attention and projected value."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import Field
@@ -8,44 +8,37 @@ from torch import Tensor
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
+from kvlab.core.contract.parts import Victims
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.scorers.value_norm import output_norms
+from kvlab.core.methods.selectors.chunks import Reordering
 
 
 @dataclass(frozen=True)
-class Critical(Wrapper):
+class Critical(Reordering):
     """Apply `inner` to scores that bound how much evicting a slot changes the output.
 
     The share `first` of a head's budget goes to the highest scores, protected slots first. The rest goes by (score +
     `epsilon`) * ||W_o v||_1, the norm's mean over the group, rounded to .02 % so that repeated tokens have equal ones.
     """
 
-    inner: LowestScore = field(default_factory=LowestScore)
     first: float = 0.5
     epsilon: float = 1e-4
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""
         slots = view.slots
         score = slots.score.nan_to_num(nan=0.0)
-        standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
+        standing = score.masked_fill(self.inner.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
         rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
         norm = round_relatively(output_norms(slots.values, view.layer_pass.output_weight(), 1).mean(2))
         won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
         weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
-
-    def protected(self, view: View) -> Tensor:
-        return self.inner.protected(view)
 
 
 @register

@@ -34,16 +34,16 @@ class SquaredLengths(PromptScorer):
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
         if not first:
             return {}
-        key, value = (self._shares(slots, states) for states in (slots.keys, slots.values))
+        which = slots.position.clamp_min(0).long() // self.part
+        shares = []
+        for states in (slots.keys, slots.values):
+            squares = states.float().square().sum(-1) * slots.valid
+            total = torch.zeros_like(squares).scatter_add(2, which, squares)
+            shares.append(squares / total.gather(2, which).clamp_min(TINY))
+        key, value = shares
         score = {"key": key, "value": value, "mean": (key + value) / 2, "product": key * value}[self.of]
         score = round_relatively(score)
         return {"score": score / score.sum(-1, keepdim=True).clamp_min(TINY)}
-
-    def _shares(self, slots: Slots, states: Tensor) -> Tensor:
-        squares = states.float().square().sum(-1) * slots.valid
-        which = slots.position.clamp_min(0).long() // self.part
-        total = torch.zeros_like(squares).scatter_add(2, which, squares)
-        return squares / total.gather(2, which).clamp_min(TINY)
 
 
 @register

@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Selector
+from kvlab.core.contract.method import register
+from kvlab.core.contract.parts import NONE, Capabilities, Selector
 from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
+from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.wrapper import PromptOnly, PromptScorer
 
 
@@ -29,10 +30,7 @@ class QuestionAttention(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
+        return Capabilities(prompt_rows=lambda tokens: self.window)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""
@@ -53,11 +51,9 @@ class EvictAndCloseGaps:
     once, in float32.
     """
 
-    state: Mapping[str, float] = field(default_factory=dict, hash=False)
+    capabilities: ClassVar[Capabilities] = NONE
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Raises UserError for a model without rotary positions."""
@@ -66,25 +62,19 @@ class EvictAndCloseGaps:
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
-        turn = missing(slots.in_text(), slots.position, keep, view.tokens_seen)
+        # Number of tokens (B, H, S) that left between each kept slot and the end of the text.
+        order = slots.in_text()
+        from_here = keep.gather(2, order).long().flip(-1).cumsum(-1).flip(-1)
+        behind = torch.zeros_like(from_here).scatter(2, order, from_here)
+        missing = view.tokens_seen[:, None, None] - behind - slots.position
+        turn = torch.where(keep, missing, 0).to(torch.int32)
         index = torch.arange(slots.position.shape[-1], device=turn.device).expand_as(slots.position)
         turned = rotary.turn(slots.keys, turn).to(slots.keys.dtype)
         return Plan(keep=keep, new_keys=NewKeys(index, torch.where(turn[..., None] == 0, slots.keys, turned)))
 
 
-def missing(order: Tensor, position: Tensor, keep: Tensor, tokens: Tensor) -> Tensor:
-    """Number of tokens (B, H, S) that left between each slot of `keep` and the end of a text of `tokens` (B,).
-
-    `order` (B, H, S) are the slots in order of the text, `position` their places there.
-    """
-    kept = keep.gather(2, order).long()
-    from_here = kept.flip(-1).cumsum(-1).flip(-1)
-    behind = torch.zeros_like(from_here).scatter(2, order, from_here)
-    return torch.where(keep, tokens[:, None, None] - behind - position, 0).to(torch.int32)
-
-
 @register
-class Finch(Method):
+class Finch(WindowKeeping):
     """Keeps the prompt tokens that the question attends to, each of its queries weighed by how many tokens it saw.
 
     The question is the last `window` tokens of the prompt. `positions="cache"`, as published, turns the remaining keys
@@ -123,8 +113,3 @@ class Finch(Method):
         score = PromptOnly(QuestionAttention(window=self.window))
         select = LowestScore(recent=self.window)
         return Pipeline(score, select=select, settle=settle, decode=False)
-
-    @property
-    def own_window(self) -> int:
-        """The question."""
-        return self.window

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector
+from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
@@ -33,6 +33,7 @@ class Ballots:
     """
 
     costs_no_step: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = NONE
 
     future: FutureQueries = field(default_factory=FutureQueries)
     p_nuc: float = 0.95
@@ -45,10 +46,6 @@ class Ballots:
     needs_hidden_states: bool = True
     state: Mapping[str, float] = field(default_factory=lambda: {BALLOTS: 0.0}, hash=False)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
-
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""
         if not first:
@@ -60,7 +57,9 @@ class Ballots:
         tokens = valid.sum(-1)
         eligible = valid if self.count_sinks else inner
         count = self.step_budget(layer_pass, valid, eligible)
-        ballots = self._count(layer_pass, self.future.draw(layer_pass, inner, tokens), eligible, count)
+        ballots = torch.zeros_like(slots.score)
+        for choice in self.choices(layer_pass, self.future.draw(layer_pass, inner, tokens), eligible, count):
+            ballots += choice
         short = (tokens <= self.sinks + 2)[:, None, None]
         ballots = torch.where(short, valid[:, None].float() * self.future.samples, ballots)
         return {"score": ballots, BALLOTS: ballots}
@@ -76,28 +75,19 @@ class Ballots:
     def choices(self, layer_pass: AttentionPass, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
         """Chosen slots (B, H, S) of each sample in turn, one at a time to limit memory."""
         largest = int(count.max())
+        hidden = ~eligible[:, None, None, None]
         for sample in range(query.shape[2]):
             logits = layer_pass.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
             score = self._attention(logits, eligible) if self.group == "mean" else logits
-            yield choose_highest(_only(score, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
-
-    def _count(self, layer_pass: AttentionPass, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
-        """Number of votes (B, H, S)."""
-        ballots = torch.zeros(*count.shape[:2], eligible.shape[-1], device=query.device)
-        for choice in self.choices(layer_pass, query, eligible, count):
-            ballots += choice
-        return ballots
+            yield choose_highest(score.masked_fill(hidden, -torch.inf)[:, :, :, 0], count, largest).any(2)
 
     def _attention(self, logits: Tensor, eligible: Tensor) -> Tensor:
         """Shares (B, H, G, r, S) of the attention to eligible slots; for `mean` the group's mean, with G 1."""
+        hidden = ~eligible[:, None, None, None]
         if self.group == "union":
-            return torch.softmax(_only(logits, eligible, -torch.inf), -1).nan_to_num(0.0)
-        mass = _only(torch.softmax(logits, -1).nan_to_num(0.0).mean(2, keepdim=True), eligible, 0.0)
+            return torch.softmax(logits.masked_fill(hidden, -torch.inf), -1).nan_to_num(0.0)
+        mass = torch.softmax(logits, -1).nan_to_num(0.0).mean(2, keepdim=True).masked_fill(hidden, 0.0)
         return mass / mass.sum(-1, keepdim=True).clamp_min(TINY)
-
-
-def _only(values: Tensor, eligible: Tensor, elsewhere: float) -> Tensor:
-    return values.masked_fill(~eligible[:, None, None, None], elsewhere)
 
 
 def nucleus_size(mass: Tensor, share: float) -> Tensor:
@@ -169,7 +159,9 @@ class BallotProbe:
         mean, deviation = (one[None].float().to(inner.device) for one in inner_states)
         queries = score.future.draw_from(prompt, mean, deviation, dtype, tokens)  # (1, Hq, S, d)
         count = score.step_budget(prompt, torch.ones_like(inner), eligible)
-        guarded = self.protect.protected(_view(slots, prompt, tokens))[0]  # (H, T)
+        budget = torch.full(slots.valid.shape[:2], prompt_tokens, device=tokens.device)
+        view = View(slots, prompt, budget, tokens, "prefill", 0, prompt_tokens, False, 0, 1)
+        guarded = self.protect.protected(view)[0]  # (H, T)
         choices = torch.stack([choice[0] for choice in score.choices(prompt, queries, eligible, count)])  # (S, H, T)
         future = torch.softmax(prompt.logits_of(layer_pass.query[:, :, prompt.num_new :])[0], -1)  # (H, G, m, T)
         sampled = torch.softmax(prompt.logits_of(queries)[0], -1)  # (H, G, S, T)
@@ -181,13 +173,14 @@ class BallotProbe:
         }
         arrays |= _overlaps(future[:, :, 0], sampled, score.p_nuc, "")
         arrays |= _overlaps(_inside(future[:, :, 0], inner), _inside(sampled, inner), score.p_nuc, "inner_")
-        return arrays | _growth(choices, guarded, future.mean(1))
-
-
-def _view(slots: Slots, layer_pass: Any, tokens: Tensor) -> View:
-    most = int(tokens)
-    budget = torch.full(slots.valid.shape[:2], most, device=tokens.device)
-    return View(slots, layer_pass, budget, tokens, "prefill", 0, most, False, 0, 1)
+        # The kept set sample by sample.
+        kept = torch.cat([guarded[None], guarded | (choices.cumsum(0) > 0)])  # (S + 1, H, T)
+        true = future.mean(1)  # (H, m, T)
+        return arrays | {
+            "union": kept.float().mean(-1).T,
+            "covered": (true[:, 0] * kept).sum(-1).T,
+            "future": (true * kept[-1][:, None]).sum(-1),
+        }
 
 
 def _inside(mass: Tensor, inner: Tensor) -> Tensor:
@@ -211,16 +204,6 @@ def _overlaps(true: Tensor, sampled: Tensor, share: float, prefix: str) -> dict[
         f"{prefix}overlap": overlap.nanmean(1),
         f"{prefix}usage": usage.nanmean(1),
         f"{prefix}true_usage": true_usage.nanmean(1),
-    }
-
-
-def _growth(choices: Tensor, guarded: Tensor, future: Tensor) -> dict[str, Tensor]:
-    """The kept set sample by sample, from `choices` (S, H, T), `guarded` (H, T) and `future` (H, m, T)."""
-    kept = torch.cat([guarded[None], guarded | (choices.cumsum(0) > 0)])  # (S + 1, H, T)
-    return {
-        "union": kept.float().mean(-1).T,
-        "covered": (future[:, 0] * kept).sum(-1).T,
-        "future": (future * kept[-1][:, None]).sum(-1),
     }
 
 

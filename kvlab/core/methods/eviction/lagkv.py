@@ -11,6 +11,7 @@ from kvlab.core.contract.numerics import round_relatively
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.wrapper import PromptScorer
@@ -47,26 +48,22 @@ class Lag(PromptScorer):
         if parts < 2:
             return {"score": score}
         chosen = order[..., self.sinks : self.sinks + parts * self.lag]  # (B, H, parts * lag)
-        both = [self._spread(states, chosen, parts) for states in (slots.keys, slots.values)]
+        both = []
+        for states in (slots.keys, slots.values):
+            # Softmax over a partition of the deviation over channels, scaled to the next partition's range.
+            cut = gather(states, chosen).float().unflatten(2, (parts, self.lag))
+            low = cut[:, :, 1:].amin(-2, keepdim=True)
+            high = cut[:, :, 1:].amax(-2, keepdim=True)
+            # Channels that are constant in the next partition, to rounding, would be divided by 0.
+            least = torch.maximum(low.abs(), high.abs()).mul(1e-3).clamp_min(1e-6)
+            scaled = (cut[:, :, :-1] - low) / torch.maximum(high - low, least)
+            both.append(scaled.std(-1).softmax(-1))
         spread = (both[0] + both[1]) / 2  # (B, H, parts - 1, lag)
         rank = round_relatively(spread).argsort(dim=-1, stable=True).argsort(-1).float() / self.lag
         followed = self.sinks + self.lag * torch.arange(2, parts + 1, device=tokens.device) <= tokens[..., None]
         old = score.gather(2, chosen)[..., : -self.lag]
         rank = torch.where(followed[..., None].expand_as(rank), rank, old.unflatten(-1, rank.shape[-2:]))
         return {"score": score.scatter(2, chosen[..., : -self.lag], rank.flatten(-2))}
-
-    def _spread(self, states: Tensor, chosen: Tensor, parts: int) -> Tensor:
-        """Softmax (B, H, parts - 1, lag) over a partition of the deviation over channels, scaled to the next one's
-        range.
-        """
-        index = chosen[..., None].expand(*chosen.shape, states.shape[-1])
-        cut = states.gather(2, index).float().unflatten(2, (parts, self.lag))
-        low = cut[:, :, 1:].amin(-2, keepdim=True)
-        high = cut[:, :, 1:].amax(-2, keepdim=True)
-        # Channels that are constant in the next partition, to rounding, would be divided by 0.
-        least = torch.maximum(low.abs(), high.abs()).mul(1e-3).clamp_min(1e-6)
-        scaled = (cut[:, :, :-1] - low) / torch.maximum(high - low, least)
-        return scaled.std(-1).softmax(-1)
 
 
 @register

@@ -7,16 +7,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods.eviction.window_methods import WindowKeeping
+from kvlab.core.methods.scorers.wrapper import WindowScorer
 
 
 @dataclass(frozen=True)
-class FusedWindow(PromptScorer):
+class FusedWindow(WindowScorer):
     """Score = sum or maximum over the last `window` queries of their attention to slots older than the window.
 
     A query's logits are summed over the group before the softmax, which is over the older slots alone (the authors'
@@ -24,23 +24,7 @@ class FusedWindow(PromptScorer):
     gives the same for slots that stayed.
     """
 
-    window: int = 32
     over: Literal["sum", "max"] = "sum"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
-
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
-        return self._scored(slots, layer_pass.last_logits(min(self.window, layer_pass.num_new))) if first else {}
-
-    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
-        return self._scored(slots, layer_pass.recalled_logits(slots.position, self.window))
 
     def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
         """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""
@@ -52,7 +36,7 @@ class FusedWindow(PromptScorer):
 
 
 @register
-class MorphKV(Method):
+class MorphKV(WindowKeeping):
     """Keeps the newest tokens, and those older ones that the newest queries attend to, decided at every step.
 
     The queries' attention is summed or maximized over them. The prompt is compressed by the same rule. The authors'
@@ -93,8 +77,3 @@ class MorphKV(Method):
     def pipeline(self) -> Pipeline:
         score = FusedWindow(window=self.window, over=self.over)
         return Pipeline(score, select=LowestScore(recent=self.window), buffer=self.buffer)
-
-    @property
-    def own_window(self) -> int:
-        """The window, whose tokens always stay."""
-        return self.window

@@ -1,22 +1,24 @@
 """NACL: keep what proxy tokens attend to, and some of the rest at random."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.method import register
 from kvlab.core.contract.numerics import gumbel_draws
-from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
+from kvlab.core.contract.parts import Victims
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
+from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.window import WindowAttention
+from kvlab.core.methods.selectors.chunks import Reordering
 
 
 @dataclass(frozen=True)
-class SampledRest(Wrapper):
+class SampledRest(Reordering):
     """Apply `inner` to scores by which the share `drawn` of a head's budget goes to slots drawn without replacement.
 
     Beside protected slots the highest scores stay; of all others a slot is drawn with a probability that is
@@ -24,19 +26,14 @@ class SampledRest(Wrapper):
     seed, layer, head and position only, never on the batch.
     """
 
-    inner: LowestScore = field(default_factory=LowestScore)
     drawn: float = 0.1
     temperature: float = 1.0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""
         slots = view.slots
         score = slots.score.nan_to_num(nan=0.0)
-        safe = self.protected(view) & slots.valid
+        safe = self.inner.protected(view) & slots.valid
         standing = score.masked_fill(safe, torch.inf).masked_fill(~slots.valid, -torch.inf)
         rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
         room = (view.budget - safe.sum(-1)).clamp_min(0)
@@ -47,12 +44,9 @@ class SampledRest(Wrapper):
         weighed = torch.where(won, torch.inf, score / self.temperature + noise)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
 
-    def protected(self, view: View) -> Tensor:
-        return self.inner.protected(view)
-
 
 @register
-class Nacl(Method):
+class Nacl(WindowKeeping):
     """Keeps the tokens that the prompt's last tokens attend to most, and draws a share of the budget from the others.
 
     Draws are by softmax of the same score, so that tokens which the proxies overlook have a chance. Follows
@@ -87,8 +81,3 @@ class Nacl(Method):
     def pipeline(self) -> Pipeline:
         select = SampledRest(inner=LowestScore(self.sinks, self.window), drawn=self.drawn, temperature=self.temperature)
         return Pipeline(WindowAttention(self.window, 1), select=select, decode=False)
-
-    @property
-    def own_window(self) -> int:
-        """The proxies."""
-        return self.window

@@ -43,16 +43,15 @@ class RecentRows:
     @property
     def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
-        return Capabilities(prompt_rows=self.prompt_rows, across_heads=self.decode and self.heads == "shared")
+        return Capabilities(
+            prompt_rows=lambda tokens: 1 + int(tokens * self.recent),
+            across_heads=self.decode and self.heads == "shared",
+        )
 
     @property
     def state(self) -> Mapping[str, float]:
         """Slot state: queries in the running mean."""
         return {ROWS: 0} if self.decode else {}
-
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of the prompt's queries that vote."""
-        return 1 + int(tokens * self.recent)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, and the number of queries in each slot's mean."""
@@ -68,18 +67,20 @@ class RecentRows:
             last = (rows - 1)[:, None]
             weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
             weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
-            score = self._over_heads(layer_pass.column_mass(most, weight) / rows[:, None, None])
-            return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
+            mass = layer_pass.column_mass(most, weight) / rows[:, None, None]
+        else:
+            mass = layer_pass.column_mass()
+        if self.heads == "shared":
+            mass = mass.mean(1, keepdim=True).expand_as(mass)
+        if first:
+            return {"score": mass} | ({ROWS: rows[:, None, None].float().expand_as(mass)} if self.decode else {})
         total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
         rows = 1 + (total * self.recent).long()
         new = layer_pass.rows_seen()
         count = torch.minimum(slots.extra[ROWS] + new, rows[:, None, None])
         keep = (1 - new / count.clamp_min(1)).clamp_min(0)
-        score = keep * slots.score + self._over_heads(layer_pass.column_mass()) / count.clamp_min(1)
+        score = keep * slots.score + mass / count.clamp_min(1)
         return {"score": score, ROWS: count}
-
-    def _over_heads(self, mass: Tensor) -> Tensor:
-        return mass.mean(1, keepdim=True).expand_as(mass) if self.heads == "shared" else mass
 
 
 LAYERS = "models/modeling_llama_pyramidinfer.py"

@@ -9,18 +9,17 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract.view import Slots
 from kvlab.core.methods.eviction.window_methods import Odd
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.methods.scorers.wrapper import WindowScorer
 
 ROW_BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Redundancy(PromptScorer):
+class Redundancy(WindowScorer):
     """Score = `balance` * I - (1 - `balance`) * R over slots older than the last `window` tokens.
 
     I: the group's highest logit of each of the last `window` queries, softmax over the older slots, mean over queries,
@@ -34,21 +33,6 @@ class Redundancy(PromptScorer):
     threshold: float = 0.5
     excused: int = 1
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
-
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
-        return self._scored(slots, layer_pass.last_logits(self.window)) if first else {}
-
-    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
-        return self._scored(slots, layer_pass.recalled_logits(slots.position, self.window))
-
     def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
         """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""
         order = slots.in_text()
@@ -61,16 +45,11 @@ class Redundancy(PromptScorer):
         real = ~share[..., :1].isnan()  # rows before the text see nothing
         importance = share.nan_to_num(0.0).sum(2) / real.sum(2).clamp_min(1)
         importance = max_pool1d(importance, self.kernel, 1, self.kernel // 2)
-        score = self.balance * importance - (1 - self.balance) * self.redundancy(slots, order, valid)
-        return {"score": torch.zeros_like(score).scatter(2, order, score)}
-
-    def redundancy(self, slots: Slots, order: Tensor, valid: Tensor) -> Tensor:
-        """R (B, H, S) in text order; `order` and `valid` (B, H, S). Computed in blocks of keys."""
+        # The redundancy (B, H, S), in blocks of keys.
         index = order[..., None].expand(*order.shape, slots.keys.shape[-1])
         units = normalize(slots.keys.gather(2, index).float(), dim=-1) * valid[..., None]
-        width = order.shape[-1]
         total = torch.zeros_like(units[..., 0])
-        for start in range(0, width, ROW_BLOCK):
+        for start in range(0, order.shape[-1], ROW_BLOCK):
             cosine = units[:, :, start : start + ROW_BLOCK] @ units.mT  # (B, H, r, S)
             cosine.diagonal(start, -2, -1).zero_()
             # in each row, the last `excused` keys more similar than `threshold` do not count
@@ -78,7 +57,9 @@ class Redundancy(PromptScorer):
             similar_from_here = alike.flip(-1).cumsum(-1).flip(-1)
             total += (cosine * ~(alike & (similar_from_here <= self.excused))).sum(2)
         mean = total / valid.sum(-1, keepdim=True)
-        return torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
+        redundancy = torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
+        score = self.balance * importance - (1 - self.balance) * redundancy
+        return {"score": torch.zeros_like(score).scatter(2, order, score)}
 
 
 @register

@@ -7,31 +7,21 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
 from kvlab.core.methods.scorers.window import query_mass
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.methods.scorers.wrapper import WindowScorer
 
 
 @dataclass(frozen=True)
-class Persistence(PromptScorer):
+class Persistence(WindowScorer):
     """Score = -(number of the last `window` queries whose attention to the slot was below 1 / slots they saw).
 
     The attention is the mean over the group. Only queries that saw the slot count. Of equal scores the older goes
     first.
     """
-
-    window: int
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, optional
+from kvlab.core.contract.parts import NONE, Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
@@ -33,11 +33,9 @@ class EvictAndReposition:
     original positions), because stepwise rotation would accumulate rounding errors in half precision.
     """
 
-    state: Mapping[str, float] = field(default_factory=dict, hash=False)
+    capabilities: ClassVar[Capabilities] = NONE
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities()
+    state: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """Only with a window without gaps."""
@@ -61,8 +59,18 @@ class EvictAndReposition:
         never = torch.iinfo(slots.position.dtype).max
         first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
         position = gather(slots.position, first).int()
-        turn = self._missing(view, keep, first)
-        keys = _unrotated(view, position, gather(slots.keys, first))
+        # Missing tokens (B, H, E) between each of the first slots and the next token.
+        behind = keep.sum(-1, keepdim=True) - torch.arange(first.shape[-1], device=first.device)
+        missing = view.tokens_seen[:, None, None] - gather(slots.position, first) - behind
+        turn = torch.where(gather(keep, first), missing, 0).to(torch.int32)
+        # Original keys (B, H, E, d): those kept in the head state where the stored ones are turned.
+        keys = gather(slots.keys, first)
+        state = view.head_state
+        if SINK_KEYS in state:
+            same = position[..., :, None] == state[SINK_POSITION][..., None, :]
+            same = same & (state[SINK_TURN] != 0)[..., None, :]
+            before = same.to(torch.int8).argmax(-1)
+            keys = torch.where(same.any(-1, keepdim=True), gather(state[SINK_KEYS], before), keys)
         return Plan(
             keep=keep,
             new_keys=NewKeys(first, torch.where(turn[..., None] == 0, keys, rotary.turn(keys, turn).to(keys.dtype))),
@@ -73,28 +81,10 @@ class EvictAndReposition:
         """Bytes of the first slots' original keys and two numbers each."""
         return _leading(select) * (keys[0, 0, 0].nbytes + 8)
 
-    def _missing(self, view: View, keep: Tensor, first: Tensor) -> Tensor:
-        """Number of missing tokens (B, H, E) between each of the first slots and the next token."""
-        rank = torch.arange(first.shape[-1], device=first.device)
-        behind = keep.sum(-1, keepdim=True) - rank
-        missing = view.tokens_seen[:, None, None] - gather(view.slots.position, first) - behind
-        return torch.where(gather(keep, first), missing, 0).to(torch.int32)
-
 
 def _leading(select: Selector) -> int:
     """Number of slots that may precede the window: sinks and explicitly kept tokens."""
     return int(optional(select, "sinks") or 0)
-
-
-def _unrotated(view: View, position: Tensor, keys: Tensor) -> Tensor:
-    """Original keys (B, H, E, d) of the slots at `position` (B, H, E); `keys` are the stored ones."""
-    state = view.head_state
-    if SINK_KEYS not in state:
-        return keys
-    same = (position[..., :, None] == state[SINK_POSITION][..., None, :]) & (state[SINK_TURN] != 0)[..., None, :]
-    known = same.any(-1, keepdim=True)
-    before = same.to(torch.int8).argmax(-1)
-    return torch.where(known, gather(state[SINK_KEYS], before), keys)
 
 
 @register

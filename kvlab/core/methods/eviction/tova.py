@@ -26,16 +26,12 @@ class LastQuery:
     @property
     def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
-        return Capabilities(across_heads=self._shared)
-
-    @property
-    def _shared(self) -> bool:
-        return self.heads == "shared"
+        return Capabilities(across_heads=self.heads == "shared")
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, independent of earlier queries."""
         mass = layer_pass.last_mass()
-        return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self._shared else mass}
+        return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self.heads == "shared" else mass}
 
 
 @register

@@ -13,7 +13,7 @@ from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import AttentionPass, Slots, View
-from kvlab.core.methods.eviction.window_methods import Odd
+from kvlab.core.methods.eviction.window_methods import Odd, WindowKeeping
 from kvlab.core.methods.scorers.window import TINY, WindowAttention, query_mass
 
 
@@ -75,7 +75,7 @@ class ShieldedSample(Wrapper):
 
 
 @register
-class VaSE(DecodeCompression):
+class VaSE(WindowKeeping, DecodeCompression):
     """Shields tokens whose values have a large range, and at each decision draws the others by attention.
 
     Decides whenever `buffer` tokens were generated. Attention is that of the last `window` queries among older slots,
@@ -117,8 +117,3 @@ class VaSE(DecodeCompression):
         score = OlderAttention(self.window, self.kernel, "average", "zeros")
         select = ShieldedSample(LowestScore(self.sinks, self.window), self.shield)
         return self.with_decoding(Pipeline(score, select=select, decode=False))
-
-    @property
-    def own_window(self) -> int:
-        """The queries that vote, whose tokens always stay."""
-        return self.window

@@ -1,6 +1,5 @@
 """Hyper-parameters shared by methods that score with SnapKV's observation window."""
 
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -30,6 +29,17 @@ def _check_odd(kernel: int) -> int:
 Odd = Annotated[int, AfterValidator(_check_odd)]  # width of a pooling centred on each slot
 
 
+class WindowKeeping(Method):
+    """A method that always keeps its window of newest prompt tokens."""
+
+    window: int
+
+    @property
+    def own_window(self) -> int:
+        """The window, whose tokens always stay."""
+        return self.window
+
+
 class WindowScored(Method):
     """A method scored by the pooled attention of the prompt's last queries."""
 
@@ -37,12 +47,8 @@ class WindowScored(Method):
     kernel: Odd = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
 
-    def window_attention(self) -> WindowAttention:
-        """The scorer described by these hyper-parameters."""
-        return WindowAttention(self.window, self.kernel, self.pooling)
 
-
-class WindowEvicting(WindowScored, DecodeCompression):
+class WindowEvicting(WindowScored, WindowKeeping, DecodeCompression):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
 
     added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
@@ -59,9 +65,4 @@ class WindowEvicting(WindowScored, DecodeCompression):
 
     def window_attention(self) -> WindowAttention:
         """The scorer described by these hyper-parameters."""
-        return replace(super().window_attention(), edges=self.edges, aggregate=self.aggregate, decay=self.decay)
-
-    @property
-    def own_window(self) -> int:
-        """The observation window, whose tokens always stay."""
-        return self.window
+        return WindowAttention(self.window, self.kernel, self.pooling, self.edges, self.aggregate, self.decay)

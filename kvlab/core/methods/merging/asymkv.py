@@ -20,7 +20,7 @@ from kvlab.core.contract.slot_columns import gather
 from kvlab.core.contract.view import View
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.window import WindowAttention
-from kvlab.core.methods.settlers.edges import first_of
+from kvlab.core.methods.settlers.edges import at_rows, first_of
 from kvlab.core.methods.settlers.log_mass import SPACE_HELP, Space
 from kvlab.core.methods.settlers.observed_queries import Observed
 
@@ -93,16 +93,12 @@ class PairMerge:
     def capabilities(self) -> Capabilities:
         """Heads that merge the same pairs are weighed together; log mass follows from votes unless clipped."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: 1 if self.keys == "equal" else self.rows,
             across_heads=self.heads == "shared",
             recalls=0 if self.keys == "equal" else self.rows,
             merges=True,
             mass_of_votes=1.0 if self.clip == 0 else None,
         )
-
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of queries that weigh keys."""
-        return 1 if self.keys == "equal" else self.rows
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge everything over budget; heads with too few neighbours evict."""
@@ -115,11 +111,39 @@ class PairMerge:
         runs = Runs.from_joined(self._joined(view, order, may, torch.where(enough, excess, 0)))
         plainly = replace(view, certain=False)
         victims = select.victims(plainly, torch.where(enough, 0, excess), most)
-        source, active = first_of(runs.leaves, most)
-        merged = torch.zeros_like(slots.valid).scatter(2, order, runs.leaves)
-        keys, guarded = self._new_keys(view, order, runs)
-        edges = self._edges(view, order, runs, source, active)
-        return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=keys)
+        source, active = first_of(runs.joined, most)
+        merged = torch.zeros_like(slots.valid).scatter(2, order, runs.joined)
+        # Keys of merged runs, and the number of runs per head without usable weights.
+        keys = gather(slots.keys, order).float()
+        position = gather(slots.position, order)
+        if self.space == "unrotated" and view.layer_pass.rotary is not None:
+            keys = view.layer_pass.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
+        weight, guarded = self._key_weights(view, order, runs)
+        total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
+        mean = runs.sums(weight / total * keys)
+        place, _ = first_of(runs.ends, most)
+        number = runs.number.gather(2, place)
+        made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
+        new_keys = NewKeys(order.gather(2, place), made)
+        target = runs.last.gather(2, source)
+        votes = gather(slots.votes, order).float()
+        total_votes = runs.sums(votes).gather(2, runs.number)
+        held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total_votes))
+        share = held / whole if self.add_values else votes / total_votes
+        edges = Edges(
+            source=order.gather(2, source),
+            target=order.gather(2, target),
+            active=active,
+            key_weight=None,
+            value_weight=share.gather(2, source),
+            self_key_weight=None,
+            self_value_weight=share.gather(2, target),
+            votes_after=total_votes.gather(2, target),
+            log_mass_after=whole.log().gather(2, target),
+            score_after=runs.sums(gather(slots.score, order)).gather(2, runs.number).gather(2, target),
+            similarity=None,
+        )
+        return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=new_keys)
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
         """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
@@ -130,7 +154,17 @@ class PairMerge:
         pairs = torch.zeros_like(may)
         pairs[..., :-1] = may[..., 1:] & may[..., :-1]
         joined = torch.zeros_like(may)
-        rounds, most = self._rounds(view)
+        # Rounds of each head (B, 1 or H), and a bound over heads: a head over its budget has at most budget + excess
+        # slots. They depend on a row's own tokens only, not on padding or other rows of the batch.
+        count = view.slots.valid.sum(-1)
+        excess = view.excess()
+        if self.heads == "shared":
+            count = count.amax(1, keepdim=True)
+            excess = excess.amax(1, keepdim=True)
+        shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
+        rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
+        largest = 1 + view.most_excess / max(view.smallest_budget, 1)
+        most = max(1, math.ceil(math.log(largest) / math.log(1 / MOST_SHRINKING) - ROUNDING))
         for number in range(most):
             runs = Runs.from_joined(joined)
             attention = runs.sums(score)
@@ -145,58 +179,6 @@ class PairMerge:
             joined = joined | (candidates & (rank < missing[..., None]))
         return joined
 
-    def _rounds(self, view: View) -> tuple[Tensor, int]:
-        """(rounds of each head (B, 1 or H), upper bound over heads).
-
-        They depend on a row's own tokens only, not on padding or other rows of the batch.
-        """
-        count = view.slots.valid.sum(-1)
-        excess = view.excess()
-        if self.heads == "shared":
-            count = count.amax(1, keepdim=True)
-            excess = excess.amax(1, keepdim=True)
-        shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
-        rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
-        # a head over its budget has at most budget + excess slots
-        most = 1 + view.most_excess / max(view.smallest_budget, 1)
-        return rounds, max(1, math.ceil(math.log(most) / math.log(1 / MOST_SHRINKING) - ROUNDING))
-
-    def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
-        slots = view.slots
-        target = runs.last.gather(2, place)
-        votes = gather(slots.votes, order).float()
-        total = runs.sums(votes).gather(2, runs.number)
-        held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total))
-        share = held / whole if self.add_values else votes / total
-        return Edges(
-            source=order.gather(2, place),
-            target=order.gather(2, target),
-            active=active,
-            key_weight=None,
-            value_weight=share.gather(2, place),
-            self_key_weight=None,
-            self_value_weight=share.gather(2, target),
-            votes_after=total.gather(2, target),
-            log_mass_after=whole.log().gather(2, target),
-            score_after=runs.sums(gather(slots.score, order)).gather(2, runs.number).gather(2, target),
-            similarity=None,
-        )
-
-    def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
-        """Keys of merged runs, and the number of runs per head without usable weights."""
-        slots = view.slots
-        keys = gather(view.slots.keys, order).float()
-        position = gather(slots.position, order)
-        if self.space == "unrotated" and view.layer_pass.rotary is not None:
-            keys = view.layer_pass.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
-        weight, guarded = self._key_weights(view, order, runs)
-        total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
-        mean = runs.sums(weight / total * keys)
-        place, _ = first_of(runs.ends, min(view.most_excess, order.shape[-1]))
-        number = runs.number.gather(2, place)
-        made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
-        return NewKeys(order.gather(2, place), made), guarded
-
     def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
         """Positive weights (B, H, S, d or 1) in text order, and the number of runs (B, H) that use equal weights
         instead.
@@ -206,22 +188,22 @@ class PairMerge:
         if self.keys == "equal":
             return equal, none
         observed = Observed.newest(view, self.rows)
-        mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
+        mass = at_rows(observed.mass, order)
         value = gather(view.slots.values, order).float()
         output = observed.output
         weights = observed.weight[..., None]
         if self.keys == "gradient":
             query = Observed.asked_by(view, self.rows).square()
             query = query if view.layer_pass.rotary is None else view.layer_pass.rotary.of_pairs(query)
-            found = (mass * _apart(value, output) * weights.sqrt()).square().mT @ query
+            found = (mass * torch.cdist(output, value) * weights.sqrt()).square().mT @ query
         else:
             # h_i minus h_ij of the neighbours in the run, (B, H, S).
             weighted = mass * weights
             code = self.keys == "hessian-code"
-            apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
+            apart = torch.cdist(output, value, p=1.0 if code else 2.0)  # |v - o| (B, H, N, S)
             diagonal = (weighted * (1 - 2 * mass) * apart).sum(2)
             pairs = value[:, :, 1:] + value[:, :, :-1]
-            both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
+            both = apart[..., 1:] + apart[..., :-1] if code else torch.cdist(2 * output, pairs)
             crossed = torch.zeros_like(diagonal)
             crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
             before = torch.zeros_like(diagonal)
@@ -234,7 +216,7 @@ class PairMerge:
 
 @dataclass(frozen=True)
 class Runs:
-    """Slots in text order, some of which join the next one: `joined` (B, H, S) bool.
+    """Slots in text order, some of which join the next one, and merge into their run's last: `joined` (B, H, S) bool.
 
     `number` (B, H, S): index of each slot's run; `last` (B, H, S): place of its run's last slot.
     """
@@ -254,11 +236,6 @@ class Runs:
         return cls(joined, number, last)
 
     @property
-    def leaves(self) -> Tensor:
-        """Slots (B, H, S) that merge into their run's last one."""
-        return self.joined
-
-    @property
     def ends(self) -> Tensor:
         """Last slots (B, H, S) of runs of two or more."""
         ends = torch.zeros_like(self.joined)
@@ -276,11 +253,6 @@ def _both(of_runs: Tensor, number: Tensor) -> Tensor:
     following = torch.zeros_like(of_runs)
     following[..., :-1] = of_runs[..., 1:]
     return (of_runs + following).gather(2, number)
-
-
-def _apart(value: Tensor, output: Tensor, order: int = 2) -> Tensor:
-    """Distances |v - o| (B, H, N, S) of `value` (B, H, S, d) and `output` (B, H, N, d)."""
-    return torch.cdist(output, value, p=float(order))
 
 
 class MergesNeighbours(DecodeCompression):

@@ -36,39 +36,30 @@ class Pursuit:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, protected=self.protected)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return max(self.window, 1)
+        return Capabilities(
+            prompt_rows=lambda tokens: max(self.window, 1), protected=LowestScore(self.sinks, self.recent).protected
+        )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) slots that were not selected."""
         slots = view.slots
-        taken = self.protected(view) & slots.valid
+        taken = LowestScore(self.sinks, self.recent).protected(view) & slots.valid
         taken = taken if barred is None else taken | (barred & slots.valid)
         if view.phase == "prefill":
-            taken = self._selected(view, taken, slots.live() - excess)
+            wanted = slots.live() - excess
+            observed = observe(view, self.references, self.window, 1.0)
+            rows = observed.mass * observed.weight.sqrt()[..., None]
+            whole = rows.sum(-1, keepdim=True)
+            for lot in range(self.lots, 0, -1):
+                missing = (wanted - taken.sum(-1)).clamp_min(0)
+                count = (missing + lot - 1) // lot  # (B, H)
+                held = rows * taken[:, :, None]
+                missing_mass = whole - held @ ridge_step(held, whole, 1e-4, taken).clamp_min(TINY)  # (B, H, N, 1)
+                gain = (rows.mT @ missing_mass)[..., 0].masked_fill(~slots.valid | taken, -torch.inf)
+                rank = gain.argsort(stable=True, dim=-1, descending=True).argsort(-1)
+                taken = taken | ((rank < count[..., None]) & slots.valid)
         order = slots.score.nan_to_num(nan=0.0).masked_fill(~slots.valid | taken, torch.inf)
         return Victims.lowest(replace(view, certain=False), order, excess, most, torch.inf)
-
-    def protected(self, view: View) -> Tensor:
-        return LowestScore(self.sinks, self.recent).protected(view)
-
-    def _selected(self, view: View, taken: Tensor, wanted: Tensor) -> Tensor:
-        """Selected slots (B, H, S), `wanted` (B, H) per head."""
-        observed = observe(view, self.references, self.window, 1.0)
-        rows = observed.mass * observed.weight.sqrt()[..., None]
-        free = view.slots.valid
-        whole = rows.sum(-1, keepdim=True)
-        for lot in range(self.lots, 0, -1):
-            missing = (wanted - taken.sum(-1)).clamp_min(0)
-            count = (missing + lot - 1) // lot  # (B, H)
-            held = rows * taken[:, :, None]
-            missing_mass = whole - held @ ridge_step(held, whole, 1e-4, taken).clamp_min(TINY)  # (B, H, N, 1)
-            gain = (rows.mT @ missing_mass)[..., 0]
-            rank = gain.masked_fill(~free | taken, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
-            taken = taken | ((rank < count[..., None]) & free)
-        return taken
 
 
 @register

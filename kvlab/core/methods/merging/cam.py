@@ -124,7 +124,18 @@ class ValueMerge:
         stays = exists & ~leaves
         share = share_reaching(weight, stays, reach, longest)
         gained = spread_forward(gather(slots.values, index).float(), weight, reach, longest)
-        return self._plan(view, keep, index, stays, share, gained)
+        # Edges carry what reaches the next kept slot; the remaining gains are value shifts.
+        size = index.shape[-1]
+        place = torch.arange(size, device=index.device).expand_as(index)
+        heir = torch.where(stays, place, size).flip(-1).cummin(-1).values.flip(-1)
+        merged = ~stays & (heir < size) & (share > 0)
+        heir = torch.where(merged, heir, place)
+        values = gather(slots.values, index).float()
+        along = torch.where(merged[..., None], share[..., None] * values, 0.0)
+        direct = torch.zeros_like(values).scatter_add(2, heir[..., None].expand_as(values), along)
+        amount = torch.where(stays[..., None], gained - values - direct, 0.0)
+        edges = self._edges(view, index, index.gather(2, heir), merged, share)
+        return Plan(keep, edges, value_shift=ValueShift(index, amount))
 
     def _decode_step(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
         """Evict the oldest slot of the window, as in most decode steps; at least `reach` slots follow it."""
@@ -190,11 +201,39 @@ class ValueMerge:
         self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
     ) -> Tensor:
         """b (B, H, R) of each victim among the first `few`, 0 elsewhere."""
-        received = self._received(view)
-        if self.chance == "mean":
-            rival = _mean_of_next(torch.where(exists, gather(received, index), 0.0), exists, reach, few)
+        # Attention (B, H, S) of each slot, from the queries that count.
+        if self.chance == "row":
+            received = view.layer_pass.last_mass()
         else:
-            rival = self._rival(view, received, index, keep)[..., :few]
+            received = view.slots.extra.get(ACCUMULATED, view.slots.score)
+            if self.chance != "mean":
+                received = received - view.layer_pass.last_mass()
+            received = torch.nan_to_num(received).clamp_min(0)
+        # What the attention of the victims is compared with, (B, H, 1 or R).
+        position = view.slots.position
+        if self.chance == "mean":
+            # Mean over the next `reach` existing slots, which come first; for the first slot only if `few` is 1.
+            found = torch.where(exists, gather(received, index), 0.0).double()
+            if few == 1:
+                total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (found, exists))
+                rival = (total / count).float()
+            else:
+                total = found.cumsum(-1)
+                count = exists.long().cumsum(-1)
+                size = found.shape[-1]
+                last = (torch.arange(size, device=found.device) + reach).clamp_max(size - 1)
+                rival = ((total[..., last] - total) / (count[..., last] - count)).float()
+        elif self.chance == "row":
+            over = keep & (position > gather(position, index[..., :1]))
+            rival = received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
+        else:
+            others = keep & (position < (view.tokens_seen - 1)[:, None, None])
+            if self.chance == "max":
+                rival = received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
+            else:
+                total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
+                rival = (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
+        rival = rival[..., :few]
         index = index[..., :few]
         leaves = leaves[..., :few]
         chance = torch.nan_to_num(gather(received, index) / rival, posinf=0.0)
@@ -203,41 +242,6 @@ class ValueMerge:
         if self.draw == "expected":
             return chance
         return self._draw_below(view, gather(view.slots.position, index), chance)
-
-    def _received(self, view: View) -> Tensor:
-        """Attention (B, H, S) of each slot, from the queries that count."""
-        if self.chance == "row":
-            return view.layer_pass.last_mass()
-        received = view.slots.extra.get(ACCUMULATED, view.slots.score)
-        if self.chance != "mean":
-            received = received - view.layer_pass.last_mass()
-        return torch.nan_to_num(received).clamp_min(0)
-
-    def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:
-        """What the attention of the victims `index` (B, H, R) is compared with; (B, H, 1 or R)."""
-        position = view.slots.position
-        if self.chance == "row":
-            over = keep & (position > gather(position, index[..., :1]))
-            return received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
-        others = keep & (position < (view.tokens_seen - 1)[:, None, None])
-        if self.chance == "max":
-            return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
-        total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
-        return (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
-
-    def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
-        """Edges carry what reaches the next kept slot; the remaining gains are value shifts."""
-        size = index.shape[-1]
-        place = torch.arange(size, device=index.device).expand_as(index)
-        heir = torch.where(stays, place, size).flip(-1).cummin(-1).values.flip(-1)
-        merged = ~stays & (heir < size) & (share > 0)
-        heir = torch.where(merged, heir, place)
-        values = gather(view.slots.values, index).float()
-        along = torch.where(merged[..., None], share[..., None] * values, 0.0)
-        direct = torch.zeros_like(values).scatter_add(2, heir[..., None].expand_as(values), along)
-        amount = torch.where(stays[..., None], gained - values - direct, 0.0)
-        edges = self._edges(view, index, index.gather(2, heir), merged, share)
-        return Plan(keep, edges, value_shift=ValueShift(index, amount))
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, share: Tensor) -> Edges:
         slots = view.slots
@@ -255,18 +259,6 @@ class ValueMerge:
             score_after=gather(slots.score, target),
             similarity=None,
         )
-
-
-def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None) -> Tensor:
-    """Mean (B, H, R) over the next `reach` existing slots (sorted first), for the first slot only if `few` is 1."""
-    size = received.shape[-1]
-    if few == 1:
-        total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (received.double(), exists))
-        return (total / count).float()
-    total = received.double().cumsum(-1)
-    count = exists.long().cumsum(-1)
-    end = (torch.arange(size, device=received.device) + reach).clamp_max(size - 1)
-    return ((total[..., end] - total) / (count[..., end] - count)).float()
 
 
 def spread_forward(values: Tensor, weight: Tensor, reach: Tensor, longest: int) -> Tensor:

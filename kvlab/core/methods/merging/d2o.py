@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -13,7 +13,7 @@ from kvlab.core.contract.in_place import NOT_YET, SIMILAR, InPlace
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import proportional
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Victims, capabilities_of, optional
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
+from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import gather
@@ -26,7 +26,7 @@ THRESHOLD = "threshold"
 
 
 @dataclass(frozen=True)
-class Variance:
+class Variance(Uniform):
     """Layer shares softmax(-f), with f the scaled variance over tokens of the attention each received (D2O).
 
     Layers with flat attention get more. `over` chooses how variances are scaled to [0, 1]: `layers` (default) by the
@@ -42,18 +42,10 @@ class Variance:
     spared: bool = False
     from_score: bool = True
 
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """The average, until the prompt has been seen."""
-        return [average] * num_layers
-
     @property
-    def capabilities(self) -> Capabilities:
-        """May need all queries of the prompt."""
-        return Capabilities(prompt_rows=self.prompt_rows)
-
-    def prompt_rows(self, tokens: int) -> int:
-        """All, unless the score has accumulated them."""
-        return 1 if self.from_score else tokens
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
+        """All queries of the prompt, unless the score has accumulated them."""
+        return Capabilities(prompt_rows=lambda tokens: 1 if self.from_score else tokens)
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
         """Take attention sums from the score where it is one."""
@@ -70,7 +62,9 @@ class Variance:
         """This layer's slots (B, H), the same for all heads."""
         layers = sorted(view.statistics)
         noted = [view.statistics[layer].to(view.budget.device) for layer in layers]  # may be on several devices
-        shares = self._shares(torch.stack(noted, 1)).tolist()
+        variance = torch.stack(noted, 1).double()  # (B, L, H)
+        flatness = _scaled(variance).mean(-1) if self.over == "heads" else _scaled(variance.mean(-1))
+        shares = torch.softmax(-flatness, -1).tolist()
         mine = layers.index(view.layer_idx)
         averages = view.budget[:, 0].tolist()
         layer_pass = view.tokens_seen.tolist()
@@ -81,12 +75,6 @@ class Variance:
             for share, average, tokens in zip(shares, averages, layer_pass, strict=True)
         ]
         return torch.tensor(rows, device=view.budget.device)[:, None].expand_as(view.budget).contiguous()
-
-    def _shares(self, variance: Tensor) -> Tensor:
-        """Shares (B, L) from variances (B, L, H)."""
-        variance = variance.double()
-        flatness = _scaled(variance).mean(-1) if self.over == "heads" else _scaled(variance.mean(-1))
-        return torch.softmax(-flatness, -1)
 
 
 def _scaled(values: Tensor) -> Tensor:
@@ -144,17 +132,25 @@ class CosineMerge:
         if decay is None or bounds is None or not plain:
             return None
 
-        def fields(view: View) -> Mapping[str, Any] | None:
-            if THRESHOLD not in view.head_state:
-                return None
-            return {"threshold": view.head_state[THRESHOLD], "least": self.smoothing}
-
-        return InPlace(SIMILAR, lambda view: bounds(view, view.budget), fields, decay=decay)
+        return InPlace(
+            SIMILAR,
+            lambda view: bounds(view, view.budget),
+            lambda view: (
+                {"threshold": view.head_state[THRESHOLD], "least": self.smoothing}
+                if THRESHOLD in view.head_state
+                else None
+            ),
+            decay=decay,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge similar victims, evict the others."""
         slots = view.slots
-        victims = _by_position(view, select.victims(view, view.excess(), view.most_excess))
+        victims = select.victims(view, view.excess(), view.most_excess)
+        if victims.index.shape[-1] > 1:  # in order of the text
+            position = gather(slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
+            order = position.argsort(dim=-1, stable=True)
+            victims = Victims(victims.index.gather(2, order), victims.active.gather(2, order))
         keep = victims.keep(slots.valid)
         one = victims.certain and victims.index.shape[-1] == 1
         if one and self.rule == "paper" and self.mass.rule == "none" and THRESHOLD in view.head_state:
@@ -163,12 +159,32 @@ class CosineMerge:
         judged = victims.active & torch.isfinite(similarity)
         similarity = torch.where(judged, similarity, 0.0)
         before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
-        passed, threshold = self._judge(similarity, judged, before)
-        active = judged & passed
+        over = (1, 2) if self.rule == "code" else (2,)
+        count = judged.sum(over, keepdim=True)
+        mean = similarity.sum(over, keepdim=True) / count.clamp_min(1)
+        old = before[..., None]
+        smoothed = torch.where(old == NOT_YET, mean, (1 - self.smoothing) * old + self.smoothing * mean)
+        threshold = torch.where(count > 0, smoothed, old)
+        compared = similarity
+        if self.rule == "code":
+            compared = similarity.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
+        # The mean of one term may differ from it by rounding, which must not decide.
+        active = judged & (compared >= threshold - 1e-6)
+        source = victims.index
+        target = torch.where(active, target, source)
+        width = slots.valid.shape[-1]
+        raw = similarity if self.rule == "code" else similarity.exp()
+        target_raw = 1.0 if self.rule == "code" else torch.e
+        summed = torch.ones_like(raw) if self.rule == "code" else raw
+        total = target_raw + sum_to_target(summed, target, active, width)
+        votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
+        turn = log_mass.turns(view, source, target, self.space)
+        parts = log_mass.Parts(source, target, active, raw / total, target_raw / total, turn)
+        score = gather(slots.score, target)
         return Plan(
             keep=keep,
-            edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, similarity),
-            head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
+            edges=parts.edges(votes, self.mass.after(view, parts, votes), score, similarity),
+            head_state={THRESHOLD: threshold[..., 0].expand_as(before).contiguous()},
         )
 
     def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
@@ -178,7 +194,9 @@ class CosineMerge:
         """
         similarity, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
-        active, threshold, share = _judge_token(similarity, old, self.smoothing)
+        threshold = torch.where(old == NOT_YET, similarity, old.lerp(similarity, self.smoothing))
+        active = similarity >= threshold - 1e-6
+        share = (similarity - 1).sigmoid()  # exp(cosine) / (exp(cosine) + e)
         target = ends[..., 1:]
         votes = gather(view.slots.votes, ends)
         edges = Edges(
@@ -201,47 +219,6 @@ class CosineMerge:
         )
         lost = votes_without(view, votes[..., :1], active)
         return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
-
-    def _judge(self, similarity: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """(merge mask (B, H, E), new threshold (B, H))."""
-        over = (1, 2) if self.rule == "code" else (2,)
-        count = judged.sum(over, keepdim=True)
-        mean = similarity.sum(over, keepdim=True) / count.clamp_min(1)
-        old = before[..., None]
-        smoothed = torch.where(old == NOT_YET, mean, (1 - self.smoothing) * old + self.smoothing * mean)
-        threshold = torch.where(count > 0, smoothed, old)
-        if self.rule == "code":
-            similarity = similarity.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
-        # The mean of one term may differ from it by rounding, which must not decide.
-        return similarity >= threshold - 1e-6, threshold[..., 0]
-
-    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, similarity: Tensor) -> Edges:
-        slots = view.slots
-        width = view.slots.valid.shape[-1]
-        raw = similarity if self.rule == "code" else similarity.exp()
-        parts_of_target = sum_to_target(torch.ones_like(raw) if self.rule == "code" else raw, target, active, width)
-        own_raw = 1.0 if self.rule == "code" else torch.e
-        total = own_raw + parts_of_target
-        votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
-        parts = log_mass.Parts(
-            source, target, active, raw / total, own_raw / total, log_mass.turns(view, source, target, self.space)
-        )
-        return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target), similarity)
-
-
-def _by_position(view: View, victims: Victims) -> Victims:
-    if victims.index.shape[-1] == 1:
-        return victims
-    position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
-    order = position.argsort(dim=-1, stable=True)
-    return Victims(victims.index.gather(2, order), victims.active.gather(2, order))
-
-
-def _judge_token(cosine: Tensor, old: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(merge mask, new threshold, weight) of one token per head by rule `paper`, each (B, H, 1)."""
-    threshold = torch.where(old == NOT_YET, cosine, old.lerp(cosine, smoothing))
-    share = (cosine - 1).sigmoid()  # exp(cosine) / (exp(cosine) + e)
-    return cosine >= threshold - 1e-6, threshold, share
 
 
 @register

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.numerics import round_to_step
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, Victims
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.plan import Plan, ValueShift
 from kvlab.core.contract.slot_columns import gather
@@ -19,8 +19,9 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction.window_methods import WindowScored
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
+from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.settlers.edges import first_of
-from kvlab.core.methods.settlers.observed_queries import Grouping, Observed, Trial, nearest_pivot
+from kvlab.core.methods.settlers.observed_queries import Grouping, Observed, nearest_pivot
 
 TINY = 1e-9
 SINKS = 4
@@ -61,10 +62,7 @@ class ExactResidual:
     @property
     def capabilities(self) -> Capabilities:
         """Reads the window's queries; its edges carry mass without votes."""
-        return Capabilities(prompt_rows=self.prompt_rows, merges=True, mass_of_votes=None)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
+        return Capabilities(prompt_rows=lambda tokens: self.window, merges=True, mass_of_votes=None)
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """With futures, only with a score that provides hidden states."""
@@ -77,38 +75,49 @@ class ExactResidual:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Plan with the best share of each head."""
+        slots = view.slots
         if view.phase == "decode":
-            most = max(1, round(max(self.shares) * view.largest_budget))
-            # Choose the lowest scores as victims.
-            slots = view.slots
-            residual = slots.valid & (slots.votes > 1)
-            room = (view.budget - residual.sum(-1)).clamp_min(1)
-            victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
-            keep = victims.keep(slots.valid)
-            pivot, exists = first_of(residual, most)
-            merges = victims.active & residual.any(-1, keepdim=True)
-            near = nearest_pivot(slots, victims.index, pivot, exists)
-            grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
-            observed = Observed.last_queries(view, self.window)
-            weight = slots.score.clamp_min(0) + TINY
-            stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
-            most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
-            trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
-            rows = torch.ones_like(observed.held_back)
-            merged = round_to_step(trial.error(observed, rows, None))
-            better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
-            grouping = replace(grouping, active=merges & better[..., None])
-            return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
+            return self._decode_step(view, select)
         observed = Observed.last_queries(view, self.window)
         if self.future is not None:
             observed = observed.and_future(view, self.future, SINKS, self.future_weight)
-        weight = observed.total_mass() + TINY
+        weight = (observed.mass * observed.weight[..., None]).sum(2) + TINY
         errors = [self._error(view, select, observed, weight, self._reserved(view, share)) for share in self.shares]
         handicap = torch.tensor([share > 0 for share in self.shares], device=weight.device) * self.margin
         best = round_to_step(torch.stack(errors, -1) * (1 + handicap)).argmin(-1)  # (B, H); of equal ones the first
         reserved = torch.stack([self._reserved(view, share) for share in self.shares], -1)
         chosen = reserved.gather(-1, best[..., None])[..., 0]
-        return self._plan(view, select, observed, weight, chosen)
+        grouping, keep = self._group(view, select, chosen)
+        trial, log_mass = grouping.trial(observed, keep, slots.values, weight)
+        stays = slots.valid & ~torch.zeros_like(slots.valid).scatter(2, grouping.source, grouping.leaves)
+        shift = None
+        if self.refit:
+            amount = trial.refit(observed, torch.ones_like(observed.held_back), self.ridge)
+            shift = ValueShift(grouping.pivot, amount * grouping.exists[..., None])
+        return Plan(keep=stays, edges=grouping.edges(view, weight, log_mass), value_shift=shift)
+
+    def _decode_step(self, view: View, select: Selector) -> Plan:
+        """Evict the lowest scores, or merge them into the most similar residual slots where the outputs prefer that."""
+        most = max(1, round(max(self.shares) * view.largest_budget))
+        slots = view.slots
+        residual = slots.valid & (slots.votes > 1)
+        room = (view.budget - residual.sum(-1)).clamp_min(1)
+        victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
+        keep = victims.keep(slots.valid)
+        pivot, exists = first_of(residual, most)
+        merges = victims.active & residual.any(-1, keepdim=True)
+        near = nearest_pivot(slots, victims.index, pivot, exists)
+        grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
+        observed = Observed.last_queries(view, self.window)
+        weight = slots.score.clamp_min(0) + TINY
+        stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
+        most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
+        trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
+        rows = torch.ones_like(observed.held_back)
+        merged = round_to_step(trial.error(observed, rows, None))
+        better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
+        grouping = replace(grouping, active=merges & better[..., None])
+        return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
 
     def _reserved(self, view: View, share: float) -> Tensor:
         """Residual slots (B, H); the newest token always has its own slot."""
@@ -131,38 +140,23 @@ class ExactResidual:
         width = max(1, min(round(max(self.shares) * view.largest_budget), victims.index.shape[-1]))
         place = torch.arange(width, device=count.device)
         exists = (place < reserved[..., None]) & (place < count)
-        pivot = victims.index.gather(2, self._pivots(view, victims, count, reserved, place))
+        # Which of a head's victims (lowest score first) become pivots, (B, H, R).
+        if self.pivots == "score":
+            chosen_victims = (count - 1 - place).clamp_min(0)
+        else:
+            position = gather(slots.position, victims.index)
+            position = position.masked_fill(~victims.active, torch.iinfo(position.dtype).max)
+            step = (place * count).div(reserved[..., None].clamp_min(1), rounding_mode="floor")
+            middle = step + count.div(2 * reserved[..., None].clamp_min(1), rounding_mode="floor")
+            by_position = position.argsort(stable=True, dim=-1)
+            chosen_victims = by_position.gather(2, middle.minimum(count - 1).clamp_min(0))
+        pivot = victims.index.gather(2, chosen_victims)
         chosen = torch.zeros_like(slots.valid).scatter(2, torch.where(exists, pivot, pivot[..., :1]), True)
         chosen &= exists.any(-1, keepdim=True)
         leaves = victims.active & ~gather(chosen, victims.index)
         residual = nearest_pivot(view.slots, victims.index, pivot, exists)
         grouping = Grouping(victims.index, leaves & (reserved > 0)[..., None], leaves, residual, pivot, exists)
         return grouping, victims.keep(view.slots.valid)
-
-    def _pivots(self, view: View, victims: Victims, count: Tensor, reserved: Tensor, place: Tensor) -> Tensor:
-        """Victims (B, H, R) that become pivots, as indices into a head's E victims (lowest score first)."""
-        if self.pivots == "score":
-            return (count - 1 - place).clamp_min(0)
-        position = gather(view.slots.position, victims.index)
-        position = position.masked_fill(~victims.active, torch.iinfo(position.dtype).max)
-        by_position = position.argsort(stable=True, dim=-1)
-        step = (place * count).div(reserved[..., None].clamp_min(1), rounding_mode="floor")
-        middle = step + count.div(2 * reserved[..., None].clamp_min(1), rounding_mode="floor")
-        return by_position.gather(2, middle.minimum(count - 1).clamp_min(0))
-
-    def _plan(self, view: View, select: Selector, observed: Observed, weight: Tensor, reserved: Tensor) -> Plan:
-        slots = view.slots
-        grouping, keep = self._group(view, select, reserved)
-        trial, log_mass = grouping.trial(observed, keep, slots.values, weight)
-        stays = slots.valid & ~torch.zeros_like(slots.valid).scatter(2, grouping.source, grouping.leaves)
-        edges = grouping.edges(view, weight, log_mass)
-        return Plan(keep=stays, edges=edges, value_shift=self._shift(observed, trial, grouping))
-
-    def _shift(self, observed: Observed, trial: Trial, grouping: Grouping) -> ValueShift | None:
-        if not self.refit:
-            return None
-        amount = trial.refit(observed, torch.ones_like(observed.held_back), self.ridge)
-        return ValueShift(grouping.pivot, amount * grouping.exists[..., None])
 
 
 @register
@@ -221,7 +215,9 @@ class ExactMerge(WindowScored):
 
     def pipeline(self) -> Pipeline:
         within = self.decode == "budget"
-        score = replace(self.window_attention(), needs_hidden_states=self.futures > 0, every_step=within)
+        score = WindowAttention(
+            self.window, self.kernel, self.pooling, needs_hidden_states=self.futures > 0, every_step=within
+        )
         future = FutureQueries(self.futures, rope_mode="sampled") if self.futures else None
         return Pipeline(
             score,

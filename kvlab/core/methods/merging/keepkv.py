@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -25,6 +25,7 @@ from kvlab.core.methods.scorers.recency import Recency, Unscored
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.settlers.edges import (
     ROW_BLOCK,
+    at_rows,
     max_to_target,
     nearest_pair,
     nearest_slot,
@@ -46,6 +47,7 @@ from kvlab.core.methods.settlers.log_mass import (
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
+PREDICTS_BY: dict[KeyRule, str] = {"paper": RAW_EMA, "min-norm": RAW_EMA, "bias": EMA, "votes": EMA}
 TINY = 1e-12
 # In the code a share of .2 is recent and equal in all layers, the rest falls to .8 of itself: to .84 overall.
 LAYERS: dict[str, Allocator] = {
@@ -88,7 +90,10 @@ def fit_to_group(
     blind = torch.isneginf(logits).flatten(2, 3)
     of_source = at_rows(attention, source)
     of_target = at_rows(attention, target)
-    log_sum = log_sum_of_rows(of_source, of_target, target, active, width)  # (B, H, N, E)
+    # Each query's log-sum-exp (B, H, N, E).
+    targets, merging = (tensor[:, :, None].expand_as(of_target).flatten(1, 2) for tensor in (target, active))
+    log_sum = log_sum_over_target(of_source.flatten(1, 2), of_target.flatten(1, 2), targets, merging, width)
+    log_sum = log_sum.view_as(of_target)
     age = torch.arange(rows - 1, -1, -1, device=logits.device, dtype=torch.float32)
     weight = (age * math.log(alpha)).repeat(group)[:, None]  # log
     total = torch.logsumexp(2 * log_sum + weight, 2)
@@ -101,17 +106,6 @@ def fit_to_group(
     of_heads = torch.logsumexp(held, 3) - torch.logsumexp(free, 3)  # (B, H, G, E)
     log_mass = torch.logsumexp(held, (2, 3)) - torch.logsumexp(free, (2, 3))
     return GroupFit(share, target_weight, log_mass, of_heads)
-
-
-def at_rows(rows: Tensor, index: Tensor) -> Tensor:
-    """Columns `index` (B, H, E) of (B, H, N, S), (B, H, N, E)."""
-    return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
-
-
-def log_sum_of_rows(source: Tensor, of_target: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-    """`log_sum_over_target` for each of N queries: logs (B, H, N, E), `target` and `active` (B, H, E)."""
-    target, active = (tensor[:, :, None].expand_as(of_target).flatten(1, 2) for tensor in (target, active))
-    return log_sum_over_target(source.flatten(1, 2), of_target.flatten(1, 2), target, active, width).view_as(of_target)
 
 
 def merge_first(view: View, threshold: float) -> View:
@@ -189,7 +183,7 @@ class NearestMerge:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: self.window if self.group == "least-squares" and self.predict == "ema" else 1,
             fills_budget=True,
             by_selector=True,
             merges=True,
@@ -209,10 +203,6 @@ class NearestMerge:
             return Mass(self.mass, self.mass_alpha).of_votes
         return None if self.rule == "bias" else 1.0
 
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of queries in the fit."""
-        return self.window if self.group == "least-squares" and self.predict == "ema" else 1
-
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs the averages used for prediction and a selector of the lowest scores."""
         bounds = optional(select, "bounds")
@@ -221,17 +211,18 @@ class NearestMerge:
         if not self.goes_by_scores or self.per_head_mass:
             return None
 
-        def fields(view: View) -> Mapping[str, Any]:
-            return {
+        return InPlace(
+            NEAREST,
+            lambda view: bounds(view, view.budget),
+            lambda view: {
                 "average": view.slots.extra[EMA],
                 "asked": view.head_state[ASKED],
                 "mass_of_votes": 1.0,
                 "bias": self.rule == "bias",
                 "least": self.threshold,
                 "alpha": self.alpha,
-            }
-
-        return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields)
+            },
+        )
 
     def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Settler]:
         """Keep the averages that predict attention beside another score; scores that cannot be added combine by max."""
@@ -282,29 +273,35 @@ class NearestMerge:
         cosine, ends, keys = nearest_pair(slots, source, keep, view.never())
         active = cosine >= self.threshold
         votes = gather(slots.votes, ends)
-        missing_mass = missing(
-            gather(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha
-        )  # the newest query has seen all
-        joined = _merge_pair(
-            gather(slots.log_mass, ends),
-            gather(slots.score, ends),
-            votes,
-            missing_mass,
-            self.rule == "bias",
-        )
+        # What the target's average lacks for queries it has not seen; the newest query has seen all.
+        missing_mass = missing(gather(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)
+        # Scores are predicted logits with log mass; source and target are adjacent along the last axis, (B, H, 2).
+        whole = _finite(gather(slots.score, ends))
+        of_source, of_target = whole.chunk(2, -1)
+        share = (of_source - of_target).sigmoid()  # of the source in key and value
+        total = torch.logaddexp(of_source, of_target)
+        votes_after = torch.add(*votes.chunk(2, -1))
+        if self.rule == "bias":
+            bare_source, bare_target = (whole - gather(slots.log_mass, ends)).chunk(2, -1)
+            mean = bare_target.lerp(bare_source, share)
+            log_mass = total - mean
+            average = missing_mass + mean
+        else:
+            log_mass = votes_after.log()
+            average = missing_mass + (total - log_mass)
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
             active=active,
-            key_weight=joined.share,
-            value_weight=joined.share,
+            key_weight=share,
+            value_weight=share,
             self_key_weight=None,
             self_value_weight=None,
-            votes_after=joined.votes,
-            log_mass_after=joined.log_mass,
-            score_after=joined.score,
+            votes_after=votes_after,
+            log_mass_after=log_mass,
+            score_after=total,
             similarity=cosine,
-            extra_after={EMA: joined.average},
+            extra_after={EMA: average},
             ends=ends,
             end_keys=keys,
             harmless=True,
@@ -323,8 +320,10 @@ class NearestMerge:
         share, target_weight, log_total = self._softmax(view, of_source, of_target, ends, active)
         votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
-        fit = self._fit(view, source, target, active, turn)
-        if fit is not None:
+        fit = None
+        if self.group == "least-squares":
+            rows = min(self.window if self.predict == "ema" else 1, view.layer_pass.num_new)
+            fit = fit_to_group(view, source, target, active, turn, rows, self.alpha)
             share = fit.share
             target_weight = fit.own
         arriving = of_source + drift(view, source, target, turn)
@@ -337,6 +336,15 @@ class NearestMerge:
         else:
             log_mass = log_total - mean if self.rule == "bias" else votes.log()
         scale, shift, guarded = self._key_change(view, mean, log_total - votes.log(), target, active)
+        score = log_total
+        if self.combine_score == "sum":
+            score = gather(slots.score, target) + sum_to_target(gather(slots.score, source), target, active, width)
+        elif self.combine_score == "max":
+            joining = max_to_target(gather(slots.score, source), target, active, width)
+            score = torch.maximum(gather(slots.score, target), joining)
+        averages = self._averages_after(view, ends, active, log_mass, log_total)
+        if fit is not None and self.per_head_mass:  # the difference of each query head's log mass to the slot's
+            averages[HEAD_MASS] = (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)
         edges = Edges(
             source=source,
             target=target,
@@ -347,47 +355,24 @@ class NearestMerge:
             self_value_weight=target_weight,
             votes_after=votes,
             log_mass_after=log_mass,
-            score_after=log_total if self.combine_score == "log-mass" else self._score(view, source, target, active),
+            score_after=score,
             similarity=cosine,
             key_scale=scale,
             key_shift=shift,
             turn=turn,
-            extra_after=self._averages_after(view, ends, active, log_mass, log_total) | self._of_heads(fit),
+            extra_after=averages,
         )
         return edges, guarded
-
-    def _fit(self, view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None) -> GroupFit | None:
-        if self.group != "least-squares":
-            return None
-        rows = min(self.window if self.predict == "ema" else 1, view.layer_pass.num_new)
-        return fit_to_group(view, source, target, active, turn, rows, self.alpha)
-
-    def _of_heads(self, fit: GroupFit | None) -> dict[str, Tensor]:
-        """Difference of each query head's log mass to the slot's."""
-        if fit is None or not self.per_head_mass:
-            return {}
-        return {HEAD_MASS: (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)}
-
-    def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
-        score = view.slots.score
-        width = view.slots.valid.shape[-1]
-        if self.combine_score == "sum":
-            return gather(score, target) + sum_to_target(gather(score, source), target, active, width)
-        return torch.maximum(gather(score, target), max_to_target(gather(score, source), target, active, width))
 
     def _predicted(self, view: View, index: Tensor) -> Tensor:
         """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
         if self.predict == "ema":
-            return self._average(view, self._predicts_by, index)
+            return self._average(view, PREDICTS_BY[self.rule], index)
         logits = view.layer_pass.last_logits()[:, :, :, 0]  # (B, H, G, S)
         logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
         if self.group == "mean-exp":
             return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
         return _finite(logits).mean(2)
-
-    @property
-    def _predicts_by(self) -> str:
-        return RAW_EMA if self.rule in ("paper", "min-norm") else EMA
 
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
@@ -442,42 +427,12 @@ class NearestMerge:
         for name in (EMA, RAW_EMA):
             if name in extra:
                 total = log_total
-                if self.predict != "ema" or name != self._predicts_by:
+                if self.predict != "ema" or name != PREDICTS_BY[self.rule]:
                     of_source, of_target = self._average(view, name, ends).chunk(2, -1)
                     total = self._softmax(view, of_source, of_target, ends, active)[2]
                 rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
                 after[name] = total - log_mass - correction(rows, self.alpha)
         return after
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """Result of merging one source into its target; `share` is the source's weight in key and value."""
-
-    share: Tensor
-    votes: Tensor
-    log_mass: Tensor
-    score: Tensor
-    average: Tensor
-
-
-def _merge_pair(mass: Tensor, score: Tensor, votes: Tensor, missing_mass: Tensor, bias: bool) -> _Joined:
-    """Merge source and target, adjacent along the last axis, (B, H, 2); scores are predicted logits with log mass.
-
-    `missing_mass` (B, H, 1): what the target's average lacks for queries it has not seen; `bias`: use the rule of that
-    name, else `votes`. Results have the shape of `missing_mass`.
-    """
-    whole = _finite(score)
-    of_source, of_target = whole.chunk(2, -1)
-    share = (of_source - of_target).sigmoid()
-    total = torch.logaddexp(of_source, of_target)
-    together = torch.add(*votes.chunk(2, -1))
-    if bias:
-        bare_source, bare_target = (whole - mass).chunk(2, -1)
-        mean = bare_target.lerp(bare_source, share)
-        return _Joined(share, together, total - mean, total, missing_mass + mean)
-    log_mass = together.log()
-    return _Joined(share, together, log_mass, total, missing_mass + (total - log_mass))
 
 
 def _finite(logit: Tensor) -> Tensor:
@@ -604,13 +559,9 @@ class KeepKV(Method):
     }
 
     @model_validator(mode="after")
-    def _check_exactness(self) -> "KeepKV":
+    def _check_rules(self) -> "KeepKV":
         if self.mass != "rule" and self.rule in ("paper", "min-norm"):
             raise ValueError(f"rule {self.rule!r} adapts the key to its own log mass, so mass must be 'rule'")
-        return self
-
-    @model_validator(mode="after")
-    def _check_group(self) -> "KeepKV":
         if self.group == "least-squares" and self.rule != "bias":
             raise ValueError(f"rule {self.rule!r} supports one query only; group 'least-squares' needs rule 'bias'")
         if self.per_head_mass and (self.rule != "bias" or self._group != "least-squares" or self.mass != "rule"):

@@ -48,11 +48,6 @@ class FeatureMaps:
     key_mix: Tensor | None = None  # (H, R, R), form gelu only
 
     @property
-    def heads(self) -> int:
-        """Number of KV heads H."""
-        return self.key_bias.shape[0]
-
-    @property
     def rank(self) -> int:
         """Rank R."""
         return self.key_bias.shape[-1]
@@ -61,15 +56,15 @@ class FeatureMaps:
         """phi (B, H, G, q, R), float32, of queries (B, H, G, q, d)."""
         features = _two_layers(query.float(), self.query_in, self.query_out)
         bias = self.query_bias[..., None, :]
-        return gelu(features).abs() if self.form == "gelu" else _exponential(features + bias)
+        return gelu(features).abs() if self.form == "gelu" else (features + bias).clamp(-HIGHEST, HIGHEST).exp()
 
     def of_keys(self, key: Tensor) -> Tensor:
         """psi (B, H, S, R), float32, of keys (B, H, S, d)."""
         features = _two_layers(key.float(), self.key_in, self.key_out)
         bias = self.key_bias[..., None, :]
         if self.key_mix is None:
-            return _exponential(features + bias)
-        scaled = gelu(features) * _exponential(bias)
+            return (features + bias).clamp(-HIGHEST, HIGHEST).exp()
+        scaled = gelu(features) * bias.clamp(-HIGHEST, HIGHEST).exp()
         return (scaled + scaled @ self.key_mix).abs()
 
     def of_heads(self, head: Tensor) -> "FeatureMaps":
@@ -95,10 +90,6 @@ def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:
     rows = states.shape[-2]
     beside = states.movedim(0, -3).flatten(-3, -2)  # (..., B * n, d)
     return (gelu(beside @ into) @ out).unflatten(-2, (batch, rows)).movedim(-3, 0)
-
-
-def _exponential(features: Tensor) -> Tensor:
-    return features.clamp(-HIGHEST, HIGHEST).exp()
 
 
 def new_maps(
@@ -147,16 +138,13 @@ class Absorb:
     """
 
     keeps_state: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(fills_budget=True, by_selector=True)
 
     weights: str = UNTRAINED
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, by_selector=True)
 
     def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
         return HEAD not in head_state
@@ -165,8 +153,7 @@ class Absorb:
         """logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing."""
         head = head_state[HEAD]
         normalizer = head_state[NORMALIZER]
-        self.place(layer, head.shape[1], query)
-        features = self.maps(layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
+        features = self.maps(layer, head, query).of_queries(query.unflatten(1, (head.shape[1], -1)))
         group = features.shape[2:4]
         beside = features.flatten(2, 3)  # the queries of a group read the same state without copying it
         total = (beside @ normalizer[..., None]).unflatten(2, group)
@@ -181,8 +168,7 @@ class Absorb:
         head = noted.get(HEAD)
         if head is None:
             head = torch.arange(slots.keys.shape[1], device=slots.keys.device).repeat(slots.keys.shape[0], 1)
-        self.place(view.layer_idx, slots.keys.shape[1], view.layer_pass.query)
-        features = self.maps(view.layer_idx, head).of_keys(gather(slots.keys, victims.index))
+        features = self.maps(view.layer_idx, head, view.layer_pass.query).of_keys(gather(slots.keys, victims.index))
         features = features if victims.certain else features * victims.active[..., None]
         numerator = features.transpose(-1, -2) @ gather(slots.values, victims.index).float()
         normalizer = features.sum(-2)
@@ -197,25 +183,23 @@ class Absorb:
         rank = self.fitted[0].rank if self.fitted else self.rank
         return 4 * rank * (values.shape[-1] + 1) + 8
 
-    def maps(self, layer: int, head: Tensor) -> FeatureMaps:
-        """Feature maps of a layer for its KV heads `head` (B, W); they must have been placed before."""
-        whole = self._placed[layer]
-        return whole if head.shape[1] == whole.heads else whole.of_heads(head)
+    def maps(self, layer: int, head: Tensor, query: Tensor) -> FeatureMaps:
+        """Feature maps of a layer for its KV heads `head` (B, W), on the device of its queries (B, Hq, q, d).
 
-    def place(self, layer: int, heads: int, query: Tensor) -> None:
-        """Move the maps of all `heads` of a layer to the device of its queries (B, Hq, q, d), once.
-
-        A layer's first decision covers all heads; a cache that was kept and restored reads its state before one.
+        They are moved there once. A layer's first decision covers all heads; a cache that was kept and restored reads
+        its state before one.
         """
-        if layer in self._placed:
-            return
-        if self.fitted is not None:
-            maps = self.fitted[layer]
-        elif self.weights == UNTRAINED:
-            maps = random_feature_maps(layer, heads, query.shape[1] // heads, query.shape[-1], self.rank)
-        else:
-            raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
-        self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))
+        heads = head.shape[1]
+        if layer not in self._placed:
+            if self.fitted is not None:
+                maps = self.fitted[layer]
+            elif self.weights == UNTRAINED:
+                maps = random_feature_maps(layer, heads, query.shape[1] // heads, query.shape[-1], self.rank)
+            else:
+                raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
+            self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))
+        whole = self._placed[layer]
+        return whole if heads == len(whole.key_bias) else whole.of_heads(head)
 
 
 @register

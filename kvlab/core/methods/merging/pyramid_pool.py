@@ -63,8 +63,15 @@ def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: in
     size = torch.where(exists, size, 0.0)
     age = age.float().clamp_min(1)
     left = exists.sum(-1)
-    for _ in range(_rounds(most)):
-        joins = _cheapest(size, age, left, need)  # with the next younger one
+    while most > 0:  # at least most + 1 slots exist, so that a round joins half of the missing pairs
+        most = most - max(most // 2, 1)
+        # Every second pair is a candidate, such that the cheapest is one: which slots join the next younger one.
+        cost = pad((size[..., :-1] + size[..., 1:]) / age[..., 1:], (0, 1), value=torch.inf)
+        cost = cost.masked_fill(rank >= (left - 1)[..., None], torch.inf)
+        odd = cost.argmin(-1, keepdim=True) % 2
+        cost = cost.masked_fill(rank % 2 != odd, torch.inf)
+        place = cost.argsort(dim=-1, stable=True).argsort(-1)
+        joins = (place < need[..., None]) & cost.isfinite()
         second = pad(joins[..., :-1], (1, 0))
         pooled = (joins | second).gather(2, group)
         passes = passes + pooled
@@ -77,26 +84,6 @@ def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: in
         left = left - removed
         need = need - removed
     return Windows(torch.where(exists, group, rank), torch.where(exists, passes, 0.0), weight)
-
-
-def _cheapest(size: Tensor, age: Tensor, left: Tensor, need: Tensor) -> Tensor:
-    """Slots (B, H, E) that join the next one, among every second pair, chosen to include the cheapest."""
-    rank = torch.arange(size.shape[-1], device=size.device)
-    cost = pad((size[..., :-1] + size[..., 1:]) / age[..., 1:], (0, 1), value=torch.inf)
-    cost = cost.masked_fill(rank >= (left - 1)[..., None], torch.inf)
-    odd = cost.argmin(-1, keepdim=True) % 2
-    cost = cost.masked_fill(rank % 2 != odd, torch.inf)
-    place = cost.argsort(dim=-1, stable=True).argsort(-1)
-    return (place < need[..., None]) & cost.isfinite()
-
-
-def _rounds(most: int) -> int:
-    """Rounds after which any head has joined `most` pairs; at least most + 1 slots exist."""
-    rounds = 0
-    while most > 0:
-        most = most - max(most // 2, 1)
-        rounds = rounds + 1
-    return rounds
 
 
 @dataclass(frozen=True)
@@ -119,7 +106,13 @@ def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
     passes = torch.zeros(exists.shape, device=exists.device)
     weight = torch.ones(exists.shape, device=exists.device)
     left = exists.sum(-1)
-    for _ in range(_most_passes(exists.shape[-1], window)):
+    # After these passes any number of slots is small enough, or one. A pass that is not the last pools every whole
+    # window; with at most one window left, the next is the last.
+    slots = exists.shape[-1]
+    while slots > 1:
+        # The worst case up to `slots`: itself, or the largest number that is one short of whole windows.
+        beside = (slots + 1) // window * window - 1
+        slots = max(number // window + number % window for number in (slots, beside)) if slots > window else 1
         whole = torch.minimum((need + window - 2) // (window - 1), left // window)
         short = (whole == 0) & (need > 0)
         size = torch.where(short, torch.minimum(need + 1, left), window).clamp_min(1)
@@ -132,20 +125,6 @@ def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
         left = left - removed
         need = (need - removed).clamp_min(0)
     return Windows(torch.where(exists, group, rank), torch.where(exists, passes, 0.0), weight)
-
-
-def _most_passes(slots: int, window: int) -> int:
-    """Passes after which any number of slots up to `slots` is small enough, or one.
-
-    A pass that is not the last pools every whole window; with at most one window left, the next is the last.
-    """
-    passes = 0
-    while slots > window:
-        # The worst case up to `slots`: itself, or the largest number that is one short of whole windows.
-        beside = (slots + 1) // window * window - 1
-        slots = max(number // window + number % window for number in (slots, beside))
-        passes = passes + 1
-    return passes + (slots > 1)
 
 
 @dataclass(frozen=True)
@@ -195,32 +174,31 @@ class Pool:
     def settle(self, view: View, select: Selector) -> Plan:
         """Pool, or evict within windows."""
         slots = view.slots
-        safe = protected_slots(select, replace(view, budget=self.room(view)))
-        if self.joins_one(view, select):
+        # One slot of the budget is reserved for pools.
+        room = view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
+        safe = protected_slots(select, replace(view, budget=room))
+        graded = self.repool == "graded"
+        one = graded and view.phase == "decode" and view.most_excess == 1
+        # Each head exceeds its budget by at most one and has two unprotected slots.
+        if one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore):
             return self._decode_step(view, slots.valid > safe)
         safe = safe & slots.valid
         places = (view.budget - safe.sum(-1)).clamp_min(0)
         free = slots.valid & ~safe
-        graded = self.repool == "graded"
         aim = places if graded else torch.minimum((places - self.window).clamp_min(1), places)
         need = torch.where(view.excess() > 0, free.sum(-1) - aim, 0).clamp_min(0)
+        pooled = torch.where(places > 0, need, 0)
         if graded and view.phase == "decode":
-            one = view.most_excess == 1 and free.shape[-1] > 1
-            find = self._pair if one else self._pairs
-            index, exists, pools = find(view, free, torch.where(places > 0, need, 0))
+            find = self._pair if one and free.shape[-1] > 1 else self._pairs
+            index, exists, pools = find(view, free, pooled)
         else:
-            index, exists, pools = self._oldest(view, free, torch.where(places > 0, need, 0))
+            # The oldest in windows, each of which frees window - 1 slots; a head needs at most its excess plus one.
+            windows = -(-(view.most_excess + self.window) // (self.window - 1))
+            index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
+            exists = gather(free, index)
+            pools = pool_windows(exists, pooled, self.window)
         evicted = exists & ((places == 0) & (need > 0))[..., None]
         return self._plan(view, index, exists & ~evicted, evicted, pools)
-
-    def room(self, view: View) -> Tensor:
-        """Slots (B, H) of the budget that the selector may protect: one is reserved for pools."""
-        return view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
-
-    def joins_one(self, view: View, select: Selector) -> bool:
-        """Whether each head exceeds its budget by at most one and has two unprotected slots."""
-        one = self.repool == "graded" and view.phase == "decode" and view.most_excess == 1
-        return one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore)
 
     def _decode_step(self, view: View, free: Tensor) -> Plan:
         """`_pair` and its plan in fewer operations, if one of the two slots is kept as it is.
@@ -248,14 +226,6 @@ class Pool:
         extra = {COVERS: covers, GENERATION: generation}
         columns = {name: _put(slots.extra[name], target, value) for name, value in extra.items()}
         return Plan(keep=keep, extra=columns, lost=short[..., 0])
-
-    def _oldest(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
-        """(slots by age (B, H, E), mask of existing ones, their groups): the oldest in windows."""
-        # A pooled window frees window - 1 slots; a head needs at most its excess plus one window ahead.
-        windows = -(-(view.most_excess + self.window) // (self.window - 1))
-        index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
-        exists = gather(free, index)
-        return index, exists, pool_windows(exists, need, self.window)
 
     def _pair(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
         """`_pairs` if no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
@@ -297,46 +267,43 @@ class Pool:
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device)
-        stays = self._representative(view, index, exists, pools)  # rank of the slot that each one ends in
+        # Rank (B, H, E) of the slot that each one ends in: that with its group's middle token, or with the best value.
+        if self.keeps_one:
+            value, slack = self._value(view, index)
+            best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
+            chosen = -max_to_target(-rank.expand_as(index).float(), pools.group, best, width)
+            stays = torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
+        else:
+            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
+            until = votes.cumsum(-1)
+            start = -max_to_target(votes - until, pools.group, exists, width)
+            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
+            middle = -max_to_target(-rank.expand_as(index).float(), pools.group, exists & half, width)
+            stays = torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
         leaves = exists & (stays != rank)
         removed = leaves | evicted
         removed_slots = torch.zeros_like(view.slots.valid).scatter(2, index, removed)
-        plan = Plan(keep=view.slots.valid & ~removed_slots, extra=self._extra(view, index, exists, stays, pools))
+        # Slot state: how often a slot was pooled, and the tokens that it covers.
+        extra = view.slots.extra
+        passes = pools.passes + gather(extra[GENERATION], index)
+        generation = max_to_target(passes, stays, exists, width)
+        columns = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
+        if self.keeps_one:
+            before = gather(extra[COVERS], index)
+            covers = torch.where(exists, sum_to_target(before, stays, exists, width), before)
+            columns[COVERS] = _put(extra[COVERS], index, covers)
+        plan = Plan(keep=view.slots.valid & ~removed_slots, extra=columns)
         if self.keeps_one:
             return replace(plan, lost=removed.sum(-1))
         edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
         if self.pooling == "mean":
             return replace(plan, edges=edges)
-        return self._maximum(view, index, stays, exists, leaves, replace(plan, edges=edges))
-
-    def _extra(self, view: View, index: Tensor, exists: Tensor, stays: Tensor, pools: Windows) -> dict[str, Tensor]:
-        """Slot state after pooling."""
-        extra = view.slots.extra
-        width = index.shape[-1]
-        passes = pools.passes + gather(extra[GENERATION], index)
-        generation = max_to_target(passes, stays, exists, width)
-        columns = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
-        if not self.keeps_one:
-            return columns
-        before = gather(extra[COVERS], index)
-        covers = sum_to_target(before, stays, exists, width)
-        return columns | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
-
-    def _representative(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
-        """Rank (B, H, E) of the slot that represents each slot's group."""
-        width = index.shape[-1]
-        rank = torch.arange(width, device=index.device).expand_as(index)
-        if not self.keeps_one:
-            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
-            until = votes.cumsum(-1)
-            start = -max_to_target(votes - until, pools.group, exists, width)
-            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
-            middle = -max_to_target(-rank.float(), pools.group, exists & half, width)
-            return torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
-        value, slack = self._value(view, index)
-        best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
-        chosen = -max_to_target(-rank.float(), pools.group, best, width)
-        return torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
+        # Element-wise maxima in place of weighted sums.
+        pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, width) > 0)
+        keys = _maximum_of_group(gather(view.slots.keys, index).float(), stays, exists)
+        values = _maximum_of_group(gather(view.slots.values, index).float(), stays, exists)
+        amount = torch.where(pooled[..., None], values, 0.0)
+        return replace(plan, edges=replace(edges, key_shift=keys), value_shift=ValueShift(index, amount))
 
     def _value(self, view: View, index: Tensor) -> tuple[Tensor, float]:
         """(values by which the slots `index` (B, H, E) are chosen, relative tolerance for ties).
@@ -383,16 +350,6 @@ class Pool:
             turn=parts.turn,
             kind="pool",
         )
-
-    def _maximum(self, view: View, index: Tensor, stays: Tensor, exists: Tensor, leaves: Tensor, plan: Plan) -> Plan:
-        """Replace weighted sums in the plan by element-wise maxima."""
-        assert plan.edges is not None
-        rank = torch.arange(index.shape[-1], device=index.device)
-        pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, index.shape[-1]) > 0)
-        keys = _maximum_of_group(gather(view.slots.keys, index).float(), stays, exists)
-        values = _maximum_of_group(gather(view.slots.values, index).float(), stays, exists)
-        amount = torch.where(pooled[..., None], values, 0.0)
-        return replace(plan, edges=replace(plan.edges, key_shift=keys), value_shift=ValueShift(index, amount))
 
 
 def _put(column: Tensor, index: Tensor, value: Tensor) -> Tensor:

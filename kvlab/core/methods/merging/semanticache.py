@@ -52,8 +52,27 @@ class SeedClusters(GaussianSets):
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """Clusters of the slots in `order` (B, H, S), at most `places` (B, H)."""
-        chunks = Chunks.from_breaks(self._breaks(view, order), self.longest_set)
-        cosine = chunks.cosine(gather(view.slots.keys, order))
+        # Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it.
+        valid = gather(view.slots.valid, order)
+        breaks = torch.zeros_like(valid)
+        breaks[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
+        if view.token_ids is not None and self.ends is not None:
+            ends = self.ends.to(order.device)
+            known = ends[view.token_ids.clamp(0, len(ends) - 1)]
+            breaks = breaks | known[:, None].expand_as(order).gather(2, order)
+        # Chunks end with the next break, that slot included, or after the longest.
+        place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
+        begins = torch.ones_like(breaks)
+        begins[..., 1:] = breaks[..., :-1]
+        inside = (place - torch.where(begins, place, 0).cummax(-1).values) % self.longest_set
+        number = (inside == 0).cumsum(-1) - 1
+        cell = number * self.longest_set + inside
+        chunks = Chunks(cell, int(number[..., -1].max()) + 1, self.longest_set)
+        # Cosines (B, H, C, L, L) of the keys, 0 for empty cells.
+        unit = normalize(gather(view.slots.keys, order).float(), dim=-1)
+        room = unit.new_zeros(*unit.shape[:2], chunks.count * chunks.length, unit.shape[-1])
+        table = room.scatter(2, cell[..., None].expand_as(unit), unit).unflatten(2, (chunks.count, chunks.length))
+        cosine = table @ table.transpose(-1, -2)
         active = chunks.laid_out(may_merge, False)
         if self.theta is not None:
             theta = torch.full(places.shape, self.theta, device=places.device)
@@ -63,21 +82,11 @@ class SeedClusters(GaussianSets):
         for _ in range(HALVINGS):
             theta = (low + high) / 2
             found = seeds(cosine, active, theta)
-            fits = chunks.heads(found, may_merge) <= places
+            is_seed = (found == torch.arange(chunks.length, device=found.device)).flatten(2).gather(2, cell)
+            fits = (is_seed & may_merge).sum(-1) <= places
             low = torch.where(fits, theta, low)
             high = torch.where(fits, high, theta)
         return chunks.sets(seeds(cosine, active, low), may_merge, low)
-
-    def _breaks(self, view: View, order: Tensor) -> Tensor:
-        """Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it."""
-        valid = gather(view.slots.valid, order)
-        padding = torch.zeros_like(valid)
-        padding[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
-        if view.token_ids is None or self.ends is None:
-            return padding
-        ends = self.ends.to(order.device)
-        known = ends[view.token_ids.clamp(0, len(ends) - 1)]
-        return padding | known[:, None].expand_as(order).gather(2, order)
 
 
 @dataclass(frozen=True)
@@ -88,37 +97,10 @@ class Chunks:
     count: int
     length: int
 
-    @classmethod
-    def from_breaks(cls, breaks: Tensor, longest: int) -> "Chunks":
-        """Chunks end with the next break (B, H, S), that slot included, or after `longest` slots."""
-        place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
-        begins = torch.ones_like(breaks)
-        begins[..., 1:] = breaks[..., :-1]
-        first = torch.where(begins, place, 0).cummax(-1).values
-        inside = (place - first) % longest
-        number = (inside == 0).cumsum(-1) - 1
-        return cls(number * longest + inside, int(number[..., -1].max()) + 1, longest)
-
     def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
         """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
         room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
         return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
-
-    def cosine(self, keys: Tensor) -> Tensor:
-        """Cosines (B, H, C, L, L) of keys (B, H, S, d), 0 for empty cells."""
-        unit = normalize(keys.float(), dim=-1)
-        room = unit.new_zeros(*unit.shape[:2], self.count * self.length, unit.shape[-1])
-        table = room.scatter(2, self.cell[..., None].expand_as(unit), unit).unflatten(2, (self.count, self.length))
-        return table @ table.transpose(-1, -2)
-
-    def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
-        """Number (B, H) of mergeable slots that are seeds."""
-        return (self.is_seed(seed) & may_merge).sum(-1)
-
-    def is_seed(self, seed: Tensor) -> Tensor:
-        """Seeds (B, H, S) from each cell's seed (B, H, C, L), a place in its chunk."""
-        places = torch.arange(self.length, device=seed.device)
-        return (seed == places).flatten(2).gather(2, self.cell)
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
         """The clusters, with each slot's seed as anchor."""

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.numerics import NEVER_SEEN
@@ -34,14 +33,11 @@ class PairCalibration:
     """
 
     seeks: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(by_selector=True, merges=True, mass_of_votes=None)
 
     threshold: float = 0.0
     variant: Literal["repaired", "code"] = "repaired"
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(by_selector=True, merges=True, mass_of_votes=None)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough key, evict the others."""
@@ -55,7 +51,15 @@ class PairCalibration:
         target = torch.where(active, target, source)
         half = torch.full_like(similarity, 0.5)
         joining = sum_to_target(torch.ones_like(similarity), target, active, width).clamp_min(1)
-        logits = self._logits(view).clamp_min(NEVER_SEEN)
+        # Logits (B, H, S) of the last query, mean over the group; in the code of the query before rotation.
+        layer_pass = view.layer_pass
+        if self.variant == "code" and layer_pass.rotary is not None:
+            query = layer_pass.query[:, :, -1:]
+            back = -(view.tokens_seen - 1)[:, None, None].expand(query.shape[:3])
+            logits = layer_pass.logits_of(layer_pass.rotary.turn(query, back).to(query.dtype))
+        else:
+            logits = layer_pass.last_logits()
+        logits = logits[:, :, :, 0].mean(2).clamp_min(NEVER_SEEN)
         of_source = gather(logits, source)
         of_target = gather(logits, target)
         total = log_sum_over_target(of_source, of_target, target, active, width)
@@ -78,15 +82,6 @@ class PairCalibration:
             key_shift=in_every_channel if code else None,
         )
         return Plan(keep=keep, edges=edges)
-
-    def _logits(self, view: View) -> Tensor:
-        """Logits (B, H, S) of the last query, mean over the group."""
-        layer_pass = view.layer_pass
-        if self.variant == "code" and layer_pass.rotary is not None:
-            query = layer_pass.query[:, :, -1:]
-            back = -(view.tokens_seen - 1)[:, None, None].expand(query.shape[:3])
-            return layer_pass.logits_of(layer_pass.rotary.turn(query, back).to(query.dtype))[:, :, :, 0].mean(2)
-        return layer_pass.last_logits()[:, :, :, 0].mean(2)
 
 
 @register

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -45,6 +45,8 @@ class ResidualMerge:
     unless `mass` says otherwise.
     """
 
+    state: ClassVar[Mapping[str, float]] = {RESIDUAL: False}  # whether it is a residual slot
+
     share: float = 0.02
     alpha: float = 0.6
     similarity: Similarity = "dot"
@@ -52,11 +54,6 @@ class ResidualMerge:
     combine_score: Literal["max", "sum"] = "max"
     mass: MassRule = "alpha"
     space: Space = "rotated"
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Slot state: whether it is a residual slot."""
-        return {RESIDUAL: False}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -76,15 +73,16 @@ class ResidualMerge:
         if decay is None or bounds is None or not plain:
             return None
 
-        def room(view: View) -> Tensor:
-            return view.of_budget(self, lambda: self.split(view))[0]
-
-        def fields(view: View) -> Mapping[str, Any] | None:
-            if view.smallest_budget < 2:
-                return None
-            return {"residual": view.slots.extra[RESIDUAL], "sums": self.combine_score == "sum"}
-
-        return InPlace(RESIDUAL_KIND, lambda view: bounds(view, room(view)), fields, decay=decay)
+        return InPlace(
+            RESIDUAL_KIND,
+            lambda view: bounds(view, view.of_budget(self, lambda: self.split(view))[0]),
+            lambda view: (
+                None
+                if view.smallest_budget < 2
+                else {"residual": view.slots.extra[RESIDUAL], "sums": self.combine_score == "sum"}
+            ),
+            decay=decay,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge everything over budget; evict if there are no residual slots."""
@@ -94,20 +92,21 @@ class ResidualMerge:
         if view.certain:
             return self._decode_step(view, select)
         residual = slots.extra[RESIDUAL] & slots.valid
-        # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
-        allowed = self._allowed(view.budget).minimum(view.budget - 1)
+        room, merging_heads = self.split(view)
+        allowed = view.budget - room
         live = slots.live()
-        room = view.budget - allowed
         must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
         # Room for the residual slots themselves is needed only the first time.
         most = view.most_excess + (0 if view.started else self._upper_bound(view))
         victims = select.victims(replace(view, budget=room), must_go, most, barred=residual)
-        merges = victims.active & (allowed > 0)[..., None]
+        merges = victims.active & merging_heads
         if view.started:  # every head that may have residual slots has them
             target = self._nearest_residual(view, victims.index, residual)
             keep = victims.keep(slots.valid)
             return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
-        eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
+        eligible = slots.valid & ~residual
+        if protected := capabilities_of(select).protected:
+            eligible = eligible & ~protected(replace(view, budget=room))
         # First merge of some heads, which creates their residual slots.
         pivots = self._pivots(view, victims, allowed, eligible)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
@@ -159,14 +158,13 @@ class ResidualMerge:
 
     def split(self, view: View) -> tuple[Tensor, Tensor]:
         """(non-residual slots (B, H), mask of heads with residual slots (B, H, 1))."""
-        allowed = self._allowed(view.budget).minimum(view.budget - 1)
-        return view.budget - allowed, (allowed > 0)[..., None]
-
-    def _allowed(self, budget: Tensor) -> Tensor:
-        """Number of residual slots (B, H) for a budget."""
         if self.share >= 1:
-            return torch.full_like(budget, round(self.share))
-        return (budget * self.share).round().long().clamp_min(1)
+            residual = torch.full_like(view.budget, round(self.share))
+        else:
+            residual = (view.budget * self.share).round().long().clamp_min(1)
+        # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
+        allowed = residual.minimum(view.budget - 1)
+        return view.budget - allowed, (allowed > 0)[..., None]
 
     def _upper_bound(self, view: View) -> int:
         """Host-side bound on the residual slots of any head."""
@@ -196,7 +194,13 @@ class ResidualMerge:
             return torch.where(chosen | ~victims.active, victims.index, near)
         position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
         order = position.argsort(-1)
-        first = _first_of_chunk(order.argsort(-1), count, allowed[..., None])
+        # Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer.
+        rank = order.argsort(-1)
+        chunks = allowed[..., None]
+        size = count // chunks
+        among_longer = count % chunks * (size + 1)
+        after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
+        first = torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
         pivot = victims.index.gather(2, order.gather(2, first))
         return torch.where(victims.active, pivot, victims.index)
 
@@ -214,21 +218,6 @@ class ResidualMerge:
         turn = turns(view, source, target, self.space)
         parts = Parts(source, target, active, votes / total, target_votes / total, turn)
         return parts.edges(total, Mass(self.mass, self.alpha).after(view, parts, total), score_after)
-
-
-def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
-    """Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer."""
-    size = count // chunks
-    longer = count % chunks
-    among_longer = longer * (size + 1)
-    after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
-    return torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
-
-
-def _protected(view: View, select: Selector) -> Tensor:
-    """Slots (B, H, S) the selector protects, if it defines any."""
-    protected = capabilities_of(select).protected
-    return torch.zeros_like(view.slots.valid) if protected is None else protected(view)
 
 
 def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:

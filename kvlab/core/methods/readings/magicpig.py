@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -32,15 +33,12 @@ class MagicPIG(Reading):
     paper = "https://arxiv.org/abs/2410.16179"
     acts_on = "samples"
     exact_at = {"recent": 2**20}
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(samples=True, per_query_head=True)
 
     bits: int = Field(10, ge=1, le=15, description="random projections of a table, K")
     tables: int = Field(150, ge=2, le=4096, description="hash tables, L")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
     recent: int = Field(64, ge=0, description="newest tokens that are always read")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(samples=True, per_query_head=True)
 
     def index(self, held: Held) -> Index:
         """`mean` key (B, H, 1, d) and `codes` (B, H, S, L)."""
@@ -63,18 +61,16 @@ class MagicPIG(Reading):
         chosen = of_sets((collisions >= 2) | exact)
         assert chosen.log_weight is not None
         keys = states_at(held.keys, chosen.slots.flatten(2)).unflatten(2, chosen.slots.shape[2:])
-        weight = -self.log_probability(query[:, :, :, None], keys.float() - index["mean"][:, :, None])
+        # log u of the chosen keys (algorithm 1); 1 - u cancels in float32
+        centred = keys.float() - index["mean"][:, :, None]
+        cosine = torch.cosine_similarity(query[:, :, :, None], centred, dim=-1).clamp(-1, 1)
+        in_a_table = ((1 - cosine.acos() / math.pi) ** self.bits).double()
+        none = (1 - in_a_table) ** self.tables
+        one = self.tables * in_a_table * (1 - in_a_table) ** (self.tables - 1)
+        weight = -(1 - none - one).clamp_min(TINY).log().float()
         weight = weight.masked_fill(exact.expand_as(collisions).gather(3, chosen.slots), 0.0)
         numbers = ID_BYTES * collisions.sum((2, 3))
         return Chosen(chosen.slots, chosen.log_weight + weight, numbers)
-
-    def log_probability(self, query: Tensor, keys: Tensor) -> Tensor:
-        """log u of keys (..., d) for a query (..., d)."""
-        cosine = torch.cosine_similarity(query, keys, dim=-1).clamp(-1, 1)
-        in_a_table = ((1 - cosine.acos() / math.pi) ** self.bits).double()  # 1 - u cancels in float32
-        none = (1 - in_a_table) ** self.tables
-        one = self.tables * in_a_table * (1 - in_a_table) ** (self.tables - 1)
-        return (1 - none - one).clamp_min(TINY).log().float()
 
     def _codes(self, states: Tensor, held: Held) -> Tensor:
         """Hashes (B, H, n, L) int16 of states (B, H, n, d) float32."""

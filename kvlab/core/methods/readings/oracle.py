@@ -3,6 +3,8 @@
 Their bytes are those of the slots they choose: the search is free.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
@@ -19,10 +21,7 @@ class OracleTopK(PartReading):
 
     name = "oracle-topk"
     title = "Oracle, top k"
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ORACLE
+    capabilities: ClassVar[ReadingCapabilities] = ORACLE
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         return best(self, held, of_group(held.logits(query)))
@@ -40,12 +39,9 @@ class OracleTopP(Reading):
     title = "Oracle, top p"
     paper = "https://arxiv.org/abs/2502.02770"
     exact_at = {"mass": 1.0}
+    capabilities: ClassVar[ReadingCapabilities] = ORACLE
 
     mass: float = Field(0.95, gt=0, le=1, description="share of the attention that the slots read hold")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ORACLE
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         mean = held.logits(query).softmax(-1).mean(2, keepdim=True)

@@ -1,5 +1,8 @@
 """Quest (arXiv 2406.10774): pages of 16 slots, chosen by an upper bound of their logits."""
 
+from typing import ClassVar
+
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -21,26 +24,28 @@ class Quest(PartReading):
     title = "Quest"
     paper = "https://arxiv.org/abs/2406.10774"
     acts_on = "pages"
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(summarises=True)
 
     page: int = Field(16, ge=1, le=4096, description="slots of a page")
     least: int = Field(3, ge=1, description="pages that are read at least")
     dense_layers: int = Field(2, ge=0, description="first layers that read everything")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(summarises=True)
 
     def index(self, held: Held) -> Index:
         """`bounds` (B, H, pages, 2 d): maxima, then minima, in the keys' dtype."""
         return {"bounds": selection.all_bounds(held, self.page)}
 
     def note(self, index: Index, held: Held) -> Index:
-        return {"bounds": selection.newest_bounds(index["bounds"], held, self.page)}
+        # Those of the newest token's page are taken again from its keys, so that they stay tight.
+        bounds = selection.room(index["bounds"], -(-held.count // self.page), selection.SPARE_PAGES)
+        newest_page, new = selection.page_of_newest(held, self.page)
+        return {"bounds": bounds.scatter_(2, newest_page[..., None].expand_as(new), new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         pages = -(-held.count // self.page)
         bounds = index["bounds"][:, :, :pages]
-        logits = selection.upper_bounds(query, bounds, held)
-        free = selection.page_bias(held, self.page)
-        score = selection.of_group(logits if free is None else logits + free)
+        query = query.float()
+        # Upper bounds (B, H, G, pages) of the logits at each page.
+        both = torch.cat([query.clamp_min(0.0), query.clamp_max(0.0)], -1)
+        logits = both @ bounds.float().transpose(-1, -2) * held.scaling
+        score = selection.of_group(selection.page_logits(logits, held, self.page))
         return selection.best_pages(self, held, score, self.page, self.least, bounds[0, 0].nbytes)

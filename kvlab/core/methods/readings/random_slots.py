@@ -1,5 +1,7 @@
 """Random slots: the control that every reading must beat."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
@@ -13,10 +15,7 @@ class RandomSlots(PartReading):
 
     name = "random"
     title = "Random slots"
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(indexes=False)
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(indexes=False)
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         drawn = step_draws(held, 1)

@@ -1,6 +1,7 @@
 """RetroInfer (arXiv 2505.02922): clusters of keys, of which few are read and others estimated by their centroids."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -32,6 +33,7 @@ class RetroInfer(reading.PartReading):
     title = "RetroInfer"
     paper = "https://arxiv.org/abs/2505.02922"
     acts_on = "clusters"
+    capabilities: ClassVar[reading.ReadingCapabilities] = reading.ReadingCapabilities(estimates=True)
 
     estimate: float = Field(0.232, ge=0, le=1, description="share of the clusters that are estimated")
     cluster: int = Field(16, ge=1, le=4096, description="mean slots of a cluster")
@@ -40,10 +42,6 @@ class RetroInfer(reading.PartReading):
     update: int = Field(1024, ge=1, description="new tokens after which clusters are made anew")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
     recent: int = Field(64, ge=0, description="newest tokens that are always read")
-
-    @property
-    def capabilities(self) -> reading.ReadingCapabilities:
-        return reading.ReadingCapabilities(estimates=True)
 
     def index(self, held: reading.Held) -> reading.Index:
         """`member` (B, H, S, 1) int32, and of each cluster `keys`, `values` (B, H, C, d) and log `mass` (B, H, C).
@@ -60,7 +58,26 @@ class RetroInfer(reading.PartReading):
         weight = (~steady).float() if held.bias is None else held.bias[:, :, 0].exp().masked_fill(steady, 0.0)
         keys = held.float_keys()
         values = dense_states(held.values).float()
-        member, count = self._clustered(keys, ~steady)
+        # The cluster (B, H, S) of each slot, segment by segment.
+        slots = keys.shape[2]
+        size = min(self.segment, slots)
+        valid = ~steady
+        mean = (keys * valid[..., None]).sum(2, keepdim=True) / valid.sum(-1).clamp_min(1)[..., None, None]
+        padding = -slots % size
+        parts = pad(normalize(keys - mean, dim=-1), (0, 0, 0, padding)).unflatten(2, (-1, size))
+        real = pad(valid, (0, padding)).unflatten(2, (-1, size))
+        most = math.ceil(size / self.cluster)
+        # A row has as many clusters as it would have alone, whatever the length of the table.
+        number = (real.sum(-1, keepdim=True) / self.cluster).ceil().long()
+        unused = torch.arange(most, device=keys.device) >= number
+        centres = spread_rows(parts, real, most, number)
+        for _ in range(self.rounds):
+            means, total = means_of(parts, _most_alike(parts, centres, unused), real.float(), most)
+            centres = torch.where(total[..., None] > 0, normalize(means, dim=-1), centres)
+        cluster = _most_alike(parts, centres, unused)
+        cluster = cluster + most * torch.arange(cluster.shape[2], device=cluster.device)[:, None]
+        member = cluster.flatten(2)[:, :, :slots]
+        count = most * parts.shape[2]
         centroids, mass = means_of(keys, member, weight, count)
         return {
             "member": member.masked_fill(steady, STEADY)[..., None].int(),
@@ -96,26 +113,6 @@ class RetroInfer(reading.PartReading):
         chosen = of_sets(read[:, :, None], index_bytes=keys.shape[2] * (2 * keys.shape[3] + 1) * 4)
         estimate = reading.Estimate(logits + of_near, index["values"].float())
         return reading.Chosen(chosen.slots, chosen.log_weight, chosen.index_bytes, estimate)
-
-    def _clustered(self, keys: Tensor, valid: Tensor) -> tuple[Tensor, int]:
-        """(cluster (B, H, S) of each slot, number of clusters) of keys (B, H, S, d) float32, segment by segment."""
-        slots = keys.shape[2]
-        size = min(self.segment, keys.shape[2])
-        mean = (keys * valid[..., None]).sum(2, keepdim=True) / valid.sum(-1).clamp_min(1)[..., None, None]
-        padding = -slots % size
-        parts = pad(normalize(keys - mean, dim=-1), (0, 0, 0, padding)).unflatten(2, (-1, size))
-        real = pad(valid, (0, padding)).unflatten(2, (-1, size))
-        most = math.ceil(size / self.cluster)
-        # A row has as many clusters as it would have alone, whatever the length of the table.
-        count = (real.sum(-1, keepdim=True) / self.cluster).ceil().long()
-        unused = torch.arange(most, device=keys.device) >= count
-        centroids = spread_rows(parts, real, most, count)
-        for _ in range(self.rounds):
-            means, total = means_of(parts, _most_alike(parts, centroids, unused), real.float(), most)
-            centroids = torch.where(total[..., None] > 0, normalize(means, dim=-1), centroids)
-        cluster = _most_alike(parts, centroids, unused)
-        cluster = cluster + most * torch.arange(cluster.shape[2], device=cluster.device)[:, None]
-        return cluster.flatten(2)[:, :, :slots], most * parts.shape[2]
 
 
 def _most_alike(states: Tensor, centroids: Tensor, unused: Tensor) -> Tensor:

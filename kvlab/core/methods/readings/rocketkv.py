@@ -1,6 +1,7 @@
 """RocketKV's second stage (arXiv 2502.14051): pages chosen by the query's largest channels."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -29,13 +30,10 @@ class RocketKV(PartReading):
     title = "RocketKV, second stage"
     paper = "https://arxiv.org/abs/2502.14051"
     acts_on = "pages"
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(summarises=True)
 
     page: int = Field(4, ge=1, le=4096, description="slots of a page")
     channel_share: float = Field(0.6, gt=0, le=1, description="share of the channels that are compared")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(summarises=True)
 
     def index(self, held: Held) -> Index:
         """`channels` (B, H, 2 d, pages): maxima, then minima, in the keys' dtype; a channel lies in one piece."""
@@ -59,7 +57,6 @@ class RocketKV(PartReading):
         query_channels = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
         # as in the authors' code: a temperature for the part of |q| that is compared, which weighs the group's heads
         part = query_channels.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
-        logits = selection.cap_logits(query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
-        free = selection.page_bias(held, self.page)
-        score = selection.of_group(logits if free is None else logits + free)
+        logits = query_channels @ read.float() * held.scaling / part.clamp_min(TINY).sqrt()
+        score = selection.of_group(selection.page_logits(logits, held, self.page))
         return selection.best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)

@@ -81,13 +81,8 @@ def step_draws(held: Held, per_head: int, purpose: int = 0) -> Tensor:
 SLACK = 64  # slots that an index has room for beyond the table, so that it rarely grows
 
 
-def most_of(reading: PartReading, slots: int) -> int:
-    """Slots that `reading` reads of `slots`, at least 1; a number above `slots` reads all of them."""
-    return min(reading.slots or math.ceil(reading.share * slots - 1e-9), slots)
-
-
 def counts_of(reading: PartReading, live: Tensor) -> Tensor:
-    """As `most_of`, for heads with `live` (B, H) valid slots each."""
+    """Slots (B, H) that `reading` reads of heads with `live` (B, H) valid ones each, at least 1."""
     asked = (reading.share * live.double() - 1e-9).ceil() if not reading.slots else live.clamp_max(reading.slots)
     return asked.long().clamp_min(1)
 
@@ -123,11 +118,18 @@ def best(
     With `kept`, for scores that are often equal, such as those of slots with one code: of equal ones the last slots.
     """
     newest = held.newest[:, :, None]
-    most = most_of(reading, held.count)
+    # At least one; a number above the slots that there are reads all of them.
+    most = min(reading.slots or math.ceil(reading.share * held.count - 1e-9), held.count)
     counts = None if held.dense else counts_of(reading, held.live())[:, :, None, None]
     if kept is not None:
         score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, newest, math.inf)
-        read = _highest(score, most, counts)
+        top_scores = score.topk(most, dim=-1).values
+        least = top_scores[..., -1:] if counts is None else top_scores.gather(3, counts - 1)
+        above = score > least
+        equal = score == least
+        # (`topk` takes any of equal ones: which ones depends on the length of the table.)
+        left = (most if counts is None else counts) - above.sum(-1, keepdim=True)
+        read = above | (equal & (equal.flip(-1).cumsum(-1).flip(-1) <= left) & (score > NEVER))
         slots = read.to(score.dtype).topk(most, dim=-1).indices
         return Chosen(slots, None if counts is None else weights(read.gather(3, slots)), index_bytes)
     top = score.scatter(3, newest, math.inf).topk(most, dim=-1)
@@ -135,19 +137,6 @@ def best(
         return Chosen(top.indices, None, index_bytes)
     rank = torch.arange(most, device=score.device)
     return Chosen(top.indices, weights((rank < counts) & (top.values > NEVER)), index_bytes)
-
-
-def _highest(score: Tensor, most: int, counts: Tensor | None) -> Tensor:
-    """Which slots (B, H, 1, S) have the `counts` (B, H, 1, 1), at most `most`, highest scores; None: `most` of them.
-
-    Of equal ones the last slots. (`topk` takes any of them: which ones depends on the length of the table.)
-    """
-    top = score.topk(most, dim=-1).values
-    least = top[..., -1:] if counts is None else top.gather(3, counts - 1)
-    above = score > least
-    equal = score == least
-    left = (most if counts is None else counts) - above.sum(-1, keepdim=True)
-    return above | (equal & (equal.flip(-1).cumsum(-1).flip(-1) <= left) & (score > NEVER))
 
 
 def weights(read: Tensor) -> Tensor:
@@ -192,13 +181,6 @@ def all_bounds(held: Held, page: int) -> Tensor:
     return _bounds(keys.unflatten(2, (-1, page)), valid.unflatten(2, (-1, page)))
 
 
-def newest_bounds(bounds: Tensor, held: Held, page: int) -> Tensor:
-    """`bounds` after a token was written: those of its page are taken again from its keys, so that they stay tight."""
-    bounds = room(bounds, -(-held.count // page), SPARE_PAGES)
-    newest_page, new = page_of_newest(held, page)
-    return bounds.scatter_(2, newest_page[..., None].expand_as(new), new)
-
-
 def page_of_newest(held: Held, page: int) -> tuple[Tensor, Tensor]:
     """(page (B, H, 1) of the newest token, its bounds (B, H, 1, 2 d))."""
     newest_page = held.newest // page
@@ -208,24 +190,13 @@ def page_of_newest(held: Held, page: int) -> tuple[Tensor, Tensor]:
     return newest_page, _bounds(states_at(held.keys, inside)[:, :, None], valid[:, :, None])
 
 
-def upper_bounds(query: Tensor, bounds: Tensor, held: Held) -> Tensor:
-    """Upper bounds (B, H, G, pages) of the logits of `query` (B, H, G, d) at each page, without the bias."""
-    query = query.float()
-    both = torch.cat([query.clamp_min(0.0), query.clamp_max(0.0)], -1)
-    logits = both @ bounds.float().transpose(-1, -2) * held.scaling
-    return cap_logits(logits, held)
-
-
-def cap_logits(logits: Tensor, held: Held) -> Tensor:
-    """Logits after soft-capping."""
-    return logits if held.softcap is None else held.softcap * torch.tanh(logits / held.softcap)
-
-
-def page_bias(held: Held, page: int) -> Tensor | None:
-    """The highest bias (B, H, 1 or G, pages) of each page, -inf in an empty one; None if there is no bias."""
+def page_logits(logits: Tensor, held: Held, page: int) -> Tensor:
+    """`logits` (B, H, G, pages) after soft-capping, with the highest bias of each page: -inf in an empty one."""
+    if held.softcap is not None:
+        logits = held.softcap * torch.tanh(logits / held.softcap)
     if held.bias is None:
-        return None
-    return pad(held.bias, (0, -held.count % page), value=NEVER).unflatten(-1, (-1, page)).amax(-1)
+        return logits
+    return logits + pad(held.bias, (0, -held.count % page), value=NEVER).unflatten(-1, (-1, page)).amax(-1)
 
 
 def best_pages(

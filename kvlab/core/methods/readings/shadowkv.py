@@ -1,6 +1,7 @@
 """ShadowKV (arXiv 2410.21465): chunks chosen by the means of their keys, which are read at low rank."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -10,7 +11,7 @@ from torch.nn.functional import cosine_similarity, pad
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.contract.slot_columns import is_valid
 from kvlab.core.contract.view import NEVER
-from kvlab.core.methods.readings.selection import always, cap_logits, of_sets, page_bias, room, write_newest
+from kvlab.core.methods.readings.selection import always, of_sets, page_logits, room, write_newest
 from kvlab.core.stores.quantized_states import states_at
 
 
@@ -33,15 +34,14 @@ class ShadowKV(PartReading):
     paper = "https://arxiv.org/abs/2410.21465"
     acts_on = "chunks"
     exact_at = {"share": 1.0, "rank_share": 1.0}
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(
+        replaces_keys=True, across_heads=True, summarises=True
+    )
 
     rank_share: float = Field(0.15625, gt=0, le=1, description="rank of the keys, as a share of the layer's key width")
     chunk: int = Field(8, ge=1, le=4096, description="slots of a chunk")
     outliers: float = Field(0.003, ge=0, le=1, description="share of the chunks that are read as outliers")
     recent: int = Field(32, ge=0, description="newest tokens of the prompt that are always read, with their chunks")
-
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(replaces_keys=True, across_heads=True, summarises=True)
 
     def index(self, held: Held) -> Index:
         """`landmarks` (B, H, chunks, d), `exact` (B, H, S, 1) slots that are always read, as they are, and the factors.
@@ -51,15 +51,28 @@ class ShadowKV(PartReading):
         """
         near = self._cut(always(held, 0, self.recent)).any(-1)
         exact = near.repeat_interleave(self.chunk, -1)[..., : held.count] & held.valid()
-        landmarks = self._landmarks(held, held.valid() & ~exact)
+        # Means (B, H, chunks, d) of the other keys; 0 in a chunk without one.
+        marks = self._cut(held.valid() & ~exact).float()
+        cut_keys = pad(held.float_keys(), (0, 0, 0, -held.count % self.chunk)).unflatten(2, (-1, self.chunk))
+        landmarks = (cut_keys * marks[..., None]).sum(3) / marks.sum(3, keepdim=True).clamp_min(1)
         # Slots (B, H, S) of the chunks with the key least like its landmark, of those not read in any case.
-        keys = pad(held.float_keys(), (0, 0, 0, -held.count % self.chunk)).unflatten(2, (-1, self.chunk))
         taken = self._cut(held.valid() & ~exact)
-        alike = cosine_similarity(keys, landmarks[:, :, :, None], dim=-1).masked_fill(~taken, math.inf).amin(-1)
+        alike = cosine_similarity(cut_keys, landmarks[:, :, :, None], dim=-1).masked_fill(~taken, math.inf).amin(-1)
         number = (self.outliers * taken.any(-1).sum(-1, keepdim=True) - 1e-9).ceil()
         out = (alike.argsort(dim=-1, stable=True).argsort(-1) < number) & taken.any(-1)
         exact = exact | (out.repeat_interleave(self.chunk, -1)[..., : held.count] & held.valid())
-        low, basis = self._factors(held)
+        # The keys before rotation, projected to the r largest directions of all heads together.
+        keys = held.float_keys()
+        if held.rotary is not None:
+            keys = held.rotary.turn(keys, -held.position.masked_fill(~held.valid(), 0))
+        heads = keys.shape[1]
+        width = keys.shape[3]
+        joint = keys.transpose(1, 2).flatten(2)  # (B, S, H d)
+        rank = math.ceil(self.rank_share * heads * width - 1e-9)
+        directions = torch.linalg.eigh(joint.transpose(1, 2) @ joint).eigenvectors[..., -rank:]
+        directions = pad(directions, (0, -rank % heads))
+        low = (joint @ directions).unflatten(2, (heads, -1)).transpose(1, 2).contiguous()
+        basis = directions.transpose(1, 2).unflatten(2, (heads, width)).transpose(1, 2).contiguous()
         kind = held.keys.dtype
         return {
             "landmarks": landmarks.to(kind),
@@ -92,16 +105,23 @@ class ShadowKV(PartReading):
         landmarks = pad(landmarks, (0, 0, 0, max(chunks - landmarks.shape[2], 0)))[:, :, :chunks]
         exact = index["exact"][:, :, : held.count, 0] & held.valid()
         there = self._cut(held.valid() & ~exact).any(-1)
-        logits = cap_logits(query.float() @ landmarks.float().transpose(-1, -2) * held.scaling, held)
-        bias = page_bias(held, self.chunk)
-        logits = (logits if bias is None else logits + bias).masked_fill(~there[:, :, None], NEVER)
+        logits = query.float() @ landmarks.float().transpose(-1, -2) * held.scaling
+        logits = page_logits(logits, held, self.chunk).masked_fill(~there[:, :, None], NEVER)
         score = (logits - logits.logsumexp(-1, keepdim=True)).nan_to_num(nan=NEVER).amax(2)
         rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         most = (self.share * there.sum(-1, keepdim=True) - 1e-9).ceil().long()
         best = ((rank < most) & there).repeat_interleave(self.chunk, -1)[..., : held.count]
         read = exact | best & held.valid()
         chosen = of_sets(read[:, :, None])
-        keys = self._keys(held, index, chosen.slots[:, :, 0], exact)
+        # Keys (B, H, k, d) of the chosen slots: as they are where `exact`, else from their low rank.
+        slots = chosen.slots[:, :, 0]
+        joint = index["low"].transpose(1, 2).flatten(2).float()  # (B, S, r)
+        place = slots.flatten(1)[..., None].expand(-1, -1, joint.shape[2])
+        keys = joint.gather(1, place).unflatten(1, slots.shape[1:]) @ index["basis"].float()
+        if held.rotary is not None:
+            keys = held.rotary.turn(keys, held.position.gather(2, slots).clamp_min(0))
+        as_they_are = exact.gather(2, slots)[..., None]
+        keys = torch.where(as_they_are, states_at(held.keys, slots).float(), keys)
         size = held.keys.dtype.itemsize
         numbers = index["basis"].shape[2] - query.shape[-1]  # of a slot at low rank, in place of its key
         size_of_low = (read & ~exact).sum(-1) * numbers * size
@@ -111,34 +131,3 @@ class ShadowKV(PartReading):
     def _cut(self, marks: Tensor) -> Tensor:
         """(B, H, chunks, chunk) of marks (B, H, S) bool."""
         return pad(marks, (0, -marks.shape[2] % self.chunk)).unflatten(2, (-1, self.chunk))
-
-    def _landmarks(self, held: Held, taken: Tensor) -> Tensor:
-        """Means (B, H, chunks, d) float32 of the keys in `taken` (B, H, S); 0 in a chunk without one."""
-        marks = self._cut(taken).float()
-        keys = pad(held.float_keys(), (0, 0, 0, -held.count % self.chunk)).unflatten(2, (-1, self.chunk))
-        return (keys * marks[..., None]).sum(3) / marks.sum(3, keepdim=True).clamp_min(1)
-
-    def _factors(self, held: Held) -> tuple[Tensor, Tensor]:
-        """(`low`, `basis`) float32 of the keys before rotation: their projections to the r largest directions."""
-        keys = held.float_keys()
-        if held.rotary is not None:
-            keys = held.rotary.turn(keys, -held.position.masked_fill(~held.valid(), 0))
-        heads = keys.shape[1]
-        width = keys.shape[3]
-        joint = keys.transpose(1, 2).flatten(2)  # (B, S, H d)
-        rank = math.ceil(self.rank_share * heads * width - 1e-9)
-        directions = torch.linalg.eigh(joint.transpose(1, 2) @ joint).eigenvectors[..., -rank:]
-        directions = pad(directions, (0, -rank % heads))
-        low = (joint @ directions).unflatten(2, (heads, -1)).transpose(1, 2)
-        return low.contiguous(), directions.transpose(1, 2).unflatten(2, (heads, width)).transpose(1, 2).contiguous()
-
-    def _keys(self, held: Held, index: Index, slots: Tensor, exact: Tensor) -> Tensor:
-        """Keys (B, H, k, d) float32 of `slots` (B, H, k): as they are where `exact`, else from their low rank."""
-        joint = index["low"].transpose(1, 2).flatten(2).float()  # (B, S, r)
-        place = slots.flatten(1)[..., None].expand(-1, -1, joint.shape[2])
-        low_rank = joint.gather(1, place).unflatten(1, slots.shape[1:])
-        keys = low_rank @ index["basis"].float()
-        if held.rotary is not None:
-            keys = held.rotary.turn(keys, held.position.gather(2, slots).clamp_min(0))
-        as_they_are = exact.gather(2, slots)[..., None]
-        return torch.where(as_they_are, states_at(held.keys, slots).float(), keys)

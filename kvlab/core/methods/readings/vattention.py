@@ -1,6 +1,7 @@
 """vAttention (arXiv 2510.05688): the heaviest slots exactly, and a random sample of the rest that bounds the error."""
 
 from statistics import NormalDist
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -30,6 +31,9 @@ class VAttention(PartReading):
     title = "vAttention"
     paper = "https://arxiv.org/abs/2510.05688"
     acts_on = "slots and samples"
+    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(
+        samples=True, indexes=False, per_query_head=True, oracle=True
+    )
 
     share: float = Field(0.05, gt=0, le=1, description="share of the slots that are read as the heaviest")
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
@@ -38,10 +42,6 @@ class VAttention(PartReading):
     delta: float = Field(0.1, gt=0, lt=1, description="probability that the error is larger")
     base: float = Field(0.025, gt=0, le=1, description="share of the others in the base sample")
 
-    @property
-    def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(samples=True, indexes=False, per_query_head=True, oracle=True)
-
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         logits = held.logits(query)
         live = held.live()[:, :, None]
@@ -49,28 +49,22 @@ class VAttention(PartReading):
         heavy = _rank(logits.masked_fill(near, NEVER)) < counts_of(self, live)[..., None]
         exact = (near | heavy) & held.valid()[:, :, None]
         others = held.valid()[:, :, None] & ~exact
-        sample, size = self._sample(logits, exact, others, held)
-        weight = (others.sum(-1) / size).log()[..., None].expand(exact.shape).masked_fill(exact, 0.0)
-        key_bytes = held.keys.shape[-1] * held.keys.dtype.itemsize
-        return of_sets(exact | sample, weight, self._base_size(others).sum(2) * key_bytes)
-
-    def _sample(self, logits: Tensor, exact: Tensor, others: Tensor, held: Held) -> tuple[Tensor, Tensor]:
-        """(sampled (B, H, G, S) bool, sample sizes (B, H, G) float32)."""
-        base = _first_drawn(step_draws(held, logits.shape[2], BASE), others, self._base_size(others))
+        number = others.sum(-1)
+        # Size (B, H, G) of the base sample: at least two where there are two.
+        base_size = torch.minimum((self.base * number).ceil().clamp_min(2).long(), number)
+        base = _first_drawn(step_draws(held, logits.shape[2], BASE), others, base_size)
         scale = (logits - logits.amax(-1, keepdim=True)).exp()
         count = base.sum(-1).clamp_min(2)
-        number = others.sum(-1)
         mean = (scale * base).sum(-1) / base.sum(-1).clamp_min(1)
         spread = (((scale - mean[..., None]).square() * base).sum(-1) / (count - 1)).sqrt()
         normaliser = (scale * exact).sum(-1) + number * mean
+        # Size of the sample itself.
         size = (NormalDist().inv_cdf(1 - self.delta / 2) * spread * number / (self.epsilon * normaliser)).square()
-        size = torch.minimum(torch.maximum(size.ceil(), self._base_size(others).float()), number.float()).clamp_min(1)
-        return _first_drawn(step_draws(held, logits.shape[2], SAMPLE), others, size), size
-
-    def _base_size(self, others: Tensor) -> Tensor:
-        """Size (B, H, G) of the base sample: at least two where there are two."""
-        number = others.sum(-1)
-        return torch.minimum((self.base * number).ceil().clamp_min(2).long(), number)
+        size = torch.minimum(torch.maximum(size.ceil(), base_size.float()), number.float()).clamp_min(1)
+        sample = _first_drawn(step_draws(held, logits.shape[2], SAMPLE), others, size)
+        weight = (number / size).log()[..., None].expand(exact.shape).masked_fill(exact, 0.0)
+        key_bytes = held.keys.shape[-1] * held.keys.dtype.itemsize
+        return of_sets(exact | sample, weight, base_size.sum(2) * key_bytes)
 
 
 def _first_drawn(draws: Tensor, others: Tensor, size: Tensor) -> Tensor:

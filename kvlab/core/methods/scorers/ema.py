@@ -42,7 +42,7 @@ class EmaScore:
         Wrapping scorers may skip queries, so they must store counts.
         """
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: self.window,
             note=None if self.raw else self.note,
             rate=self.rate,
         )
@@ -52,9 +52,6 @@ class EmaScore:
         """Slot state: uncorrected averages and the number of queries seen."""
         columns = {EMA: -math.inf, SEEN_ROWS: Byte(0) if fits_byte(self.alpha) else 0}
         return columns | {RAW_EMA: -math.inf} if self.raw else columns
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """The averages and, if counts are stored, those and `score`, the predicted log attention with log mass."""

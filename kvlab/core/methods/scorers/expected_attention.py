@@ -82,7 +82,16 @@ class ExpectedAttention:
             covariance = average_turn(covariance, layer_pass.rotary, start, self.n_future).mT
             covariance = average_turn(covariance, layer_pass.rotary, start, self.n_future)
         candidates = (slots.valid & (slots.position >= self.sinks))[:, :, None]
-        logits = self._logits(slots.keys, layer_pass.scaling, mean, covariance)
+        # Log of the expected exp(logit), (B, H, G, S), in blocks of keys.
+        mean, covariance = (part.unflatten(1, (slots.keys.shape[1], -1)) for part in (mean, covariance))
+        found = []
+        for block in slots.keys.split(ROW_BLOCK, 2):
+            key = block.float()[:, :, None]  # (B, H, 1, S, d)
+            logit = layer_pass.scaling * (key @ mean.mT).squeeze(-1)
+            if self.covariance:
+                logit = logit + layer_pass.scaling**2 / 2 * ((key @ covariance) * key).sum(-1)
+            found.append(logit)
+        logits = torch.cat(found, -1)
         share = torch.softmax(logits.masked_fill(~candidates, -torch.inf), -1).nan_to_num(0.0)
         if self.weight == "output":
             weight = output_norms(slots.values, layer_pass.output_weight(), 2)  # (B, H, G, S)
@@ -92,18 +101,6 @@ class ExpectedAttention:
             weight = slots.score.new_ones(1)
         score = round_relatively(((share + self.epsilon) * weight * candidates).mean(2))
         return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
-
-    def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:
-        """Log of the expected exp(logit), (B, H, G, S) float32, in blocks of keys."""
-        mean, covariance = (part.unflatten(1, (keys.shape[1], -1)) for part in (mean, covariance))
-        found = []
-        for block in keys.split(ROW_BLOCK, 2):
-            key = block.float()[:, :, None]  # (B, H, 1, S, d)
-            logit = scaling * (key @ mean.mT).squeeze(-1)
-            if self.covariance:
-                logit = logit + scaling**2 / 2 * ((key @ covariance) * key).sum(-1)
-            found.append(logit)
-        return torch.cat(found, -1)
 
 
 def moments(blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,18 @@ NORM_EPSILON = 1e-6  # of Qwen3RMSNorm, the original's norm
 
 
 @dataclass(frozen=True)
-class ScoreHead:
+class _Network:
+    """Tensors of one layer's network by name; fields that are None have none."""
+
+    def to(self, device: torch.device) -> Self:
+        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+
+
+@dataclass(frozen=True)
+class ScoreHead(_Network):
     """Score network of one layer: a linear map of hidden states to H scores, or two with a GELU between (`inner`).
 
     `weight` (H, D) and `bias` (H,), or (H, K) after `inner` (K, D) and `inner_bias` (K,).
@@ -29,11 +40,6 @@ class ScoreHead:
     inner: Tensor | None = None
     inner_bias: Tensor | None = None
 
-    @property
-    def width(self) -> int:
-        """Width D of hidden states."""
-        return (self.weight if self.inner is None else self.inner).shape[1]
-
     def predict(self, states: Tensor) -> Tensor:
         """Log scores (B, H, q) float32 of hidden states (B, q, D)."""
         net = self.to(states.device)
@@ -42,15 +48,9 @@ class ScoreHead:
             given = gelu(linear(given, net.inner, net.inner_bias))
         return linear(given, net.weight, net.bias).transpose(1, 2)
 
-    def to(self, device: torch.device) -> "ScoreHead":
-        return ScoreHead(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
-
 
 @dataclass(frozen=True)
-class SinkGate:
+class SinkGate(_Network):
     """Low-rank sink-attention gate of one layer (Fast KVzip, arXiv 2601.17668): H KV heads, G queries each, rank r.
 
     A hidden state h (D,) has a key k = norm(K h) and G queries q_g = norm(Q h + c) per KV head. Each query attends to
@@ -70,11 +70,6 @@ class SinkGate:
     sinks: Tensor
     bias: Tensor
 
-    @property
-    def width(self) -> int:
-        """Width D of hidden states."""
-        return self.key.shape[-1]
-
     def predict(self, states: Tensor) -> Tensor:
         """Log gates (B, H, q) float32 of hidden states (B, q, D); in log space, so that small gates differ."""
         net = self.to(states.device)
@@ -87,12 +82,6 @@ class SinkGate:
         resting = (torch.einsum("bqhgr,hsr->bqhgs", query, net.sinks) / math.sqrt(rank)).logsumexp(-1)
         gates = -softplus(resting - logit)  # log of 1 / (1 + exp(resting - logit))
         return (gates.logsumexp(-1) - math.log(group)).transpose(1, 2)
-
-    def to(self, device: torch.device) -> "SinkGate":
-        return SinkGate(**{name: tensor.to(device) for name, tensor in vars(self).items()})
-
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(vars(self))
 
 
 ScoreNetwork = ScoreHead | SinkGate
@@ -138,7 +127,9 @@ class PredictedScore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(recalls=self.recalls, recall=self.recall)
+        return Capabilities(
+            recalls=self.recalls, recall=lambda slots, layer_pass: most_looked_at(slots, layer_pass, self.recalls)
+        )
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         if not first:
@@ -146,23 +137,18 @@ class PredictedScore:
         states = layer_pass.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
         layer = getattr(layer_pass.module, "layer_idx", None) or 0
-        score = (self._untrained(slots, layer_pass, layer) if self.heads == UNTRAINED else self.known[layer]).predict(
-            states
-        )
-        score = round_to_step(score)  # repeated tokens have equal ones in the first layer
+        if self.heads == UNTRAINED:
+            # Random weights determined by the layer, for tests and timing.
+            heads = slots.score.shape[1]
+            size = states.shape[-1]
+            source = torch.Generator().manual_seed(layer)
+            if self.networks == "kvzap":
+                network: ScoreNetwork = ScoreHead(
+                    torch.randn(heads, size, generator=source) / size**0.5, torch.zeros(heads)
+                )
+            else:
+                network = new_gate(size, heads, layer_pass.query.shape[1] // heads, 16, 16, source)
+        else:
+            network = self.known[layer]
+        score = round_to_step(network.predict(states))  # repeated tokens have equal ones in the first layer
         return {"score": score.exp() if self.recalls else score}
-
-    def _untrained(self, slots: Slots, layer_pass: AttentionPass, layer: int) -> ScoreNetwork:
-        """Random weights determined by the layer, for tests and timing."""
-        states = layer_pass.hidden_states
-        heads = slots.score.shape[1]
-        assert states is not None
-        source = torch.Generator().manual_seed(layer)
-        size = states.shape[-1]
-        if self.networks == "kvzap":
-            return ScoreHead(torch.randn(heads, size, generator=source) / size**0.5, torch.zeros(heads))
-        return new_gate(size, heads, layer_pass.query.shape[1] // heads, 16, 16, source)
-
-    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 including the newest queries."""
-        return most_looked_at(slots, layer_pass, self.recalls)

@@ -36,14 +36,11 @@ class SecondPassAttention(PromptScorer):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: max(self.window, 1),
             recalls=self.recalls,
             second_pass=self.second_pass,
             recall=self.recall,
         )
-
-    def prompt_rows(self, tokens: int) -> int:
-        return max(self.window, 1)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the window on the first prefill; 0 without one."""
@@ -86,12 +83,13 @@ class LayerAttention(SecondPassAttention):
     @property
     def capabilities(self) -> Capabilities:
         """The sum is derived from the head's own score."""
-        return replace(super().capabilities, rate=self.rate, recall=None)
+        return replace(
+            super().capabilities,
+            rate=lambda slots: slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True),
+            recall=None,
+        )
 
     def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """The head's own score (B, H, S) float32 after another pass of the second pass."""
         head_slots = slots.with_columns(score=slots.extra[LOOKED])
         return {LOOKED: super().score_second_pass(head_slots, layer_pass)["score"]}
-
-    def rate(self, slots: Slots) -> Tensor:
-        return slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True)

@@ -27,14 +27,10 @@ class QueryStatistics:
     length: Tensor
     direction: Tensor
 
+    @lru_cache(maxsize=512)  # noqa: B019  (a decode step waits for no copy)
     def to(self, device: torch.device) -> "QueryStatistics":
-        """The statistics on a device, copied there once, so that a decode step waits for no copy."""
-        return _copied(self, device)
-
-
-@lru_cache(maxsize=512)
-def _copied(known: QueryStatistics, device: torch.device) -> QueryStatistics:
-    return QueryStatistics(*(tensor.to(device) for tensor in vars(known).values()))
+        """The statistics on a device, copied there once."""
+        return QueryStatistics(*(tensor.to(device) for tensor in vars(self).values()))
 
 
 @lru_cache(maxsize=512)
@@ -105,16 +101,37 @@ class QueryCentres(_Fitted):
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the prompt; later slots are scored at decisions."""
-        return {**self._scored(slots, layer_pass), OF_PROMPT: torch.ones_like(slots.extra[OF_PROMPT])} if first else {}
+        return {**self.recall(slots, layer_pass), OF_PROMPT: torch.ones_like(slots.extra[OF_PROMPT])} if first else {}
 
     def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots."""
-        return self._scored(slots, layer_pass)
-
-    def _scored(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         kept = slots.valid & slots.extra[OF_PROMPT] if self.prompt == "keep" else torch.zeros_like(slots.valid)
         kept, competing = kept & slots.valid, slots.valid & ~kept
-        score = _standard(self.of_query_heads(slots, layer_pass), competing[:, :, None]).amax(2)  # (B, H, S)
+        # The formula's score (B, H, G, S) for each query head.
+        known = self.statistics(slots, layer_pass)
+        heads = slots.keys.shape[1]
+        key = slots.keys.float()
+        now = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): tokens so far
+        centre = known.mean[:, :, None]
+        if layer_pass.rotary is not None:
+            # by the mean rotation of the positions now + 1, 2, 4, .. furthest
+            rotary = layer_pass.rotary
+            offset = 2 ** torch.arange(self.furthest.bit_length(), device=now.device)
+            # float64: frequencies times 65,536 positions
+            angle = (now[:, None] + offset).double()[..., None] * rotary.inverse_frequencies.to(now.device).double()
+            cosine, sine = (part.mean(1).float()[:, None, None] for part in (angle.cos(), angle.sin()))
+            centre = rotary.rotated(rotary.lengthened(centre).expand(len(now), -1, -1, -1), cosine, sine)
+        score = centre.squeeze(2).unflatten(1, (heads, -1)) @ key.mT  # (B, H, G, S)
+        if layer_pass.rotary is not None:
+            pairs = _pair_lengths(key, layer_pass.rotary)  # (B, H, S, f)
+            longer = (known.length - _pair_lengths(known.mean, layer_pass.rotary)) * layer_pass.rotary.scaling
+            score = score + longer.unflatten(1, (heads, -1)) @ pairs.mT
+        # scaled to mean 0 and variance 1 over the slots that compete
+        among = competing[:, :, None]
+        count = among.sum(-1, keepdim=True).clamp_min(1)
+        mean = (score * among).sum(-1, keepdim=True) / count
+        spread = ((score - mean).square() * among).sum(-1, keepdim=True) / count
+        score = ((score - mean) / spread.sqrt().clamp_min(LEAST_SPREAD)).amax(2)  # (B, H, S)
         if self.heads == "shared":
             score = score.amax(1, keepdim=True).expand_as(score)
         highest = score.masked_fill(~competing, -torch.inf).amax(-1, keepdim=True)
@@ -123,30 +140,6 @@ class QueryCentres(_Fitted):
         above = torch.where(highest.isfinite(), highest, 0.0) + 1 + newness
         return {"score": torch.where(kept, above, score).contiguous()}
 
-    def of_query_heads(self, slots: Slots, layer_pass: AttentionPass) -> Tensor:
-        """The formula's score (B, H, G, S) float32 for each query head."""
-        known = self.statistics(slots, layer_pass)
-        heads = slots.keys.shape[1]
-        key = slots.keys.float()
-        now = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): tokens so far
-        centre = known.mean[:, :, None]
-        if layer_pass.rotary is not None:
-            centre = self._ahead(layer_pass.rotary.lengthened(centre), layer_pass.rotary, now)
-        score = centre.squeeze(2).unflatten(1, (heads, -1)) @ key.mT  # (B, H, G, S)
-        if layer_pass.rotary is None:
-            return score
-        pairs = _pair_lengths(key, layer_pass.rotary)  # (B, H, S, f)
-        spread = (known.length - _pair_lengths(known.mean, layer_pass.rotary)) * layer_pass.rotary.scaling
-        return score + spread.unflatten(1, (heads, -1)) @ pairs.mT
-
-    def _ahead(self, centre: Tensor, rotary: Rotary, now: Tensor) -> Tensor:
-        """`centre` (1 or B, Hq, 1, d) by the mean rotation of the positions `now` (B,) + 1, 2, 4, .. `furthest`."""
-        offset = 2 ** torch.arange(self.furthest.bit_length(), device=now.device)
-        # float64: frequencies times 65,536 positions
-        angle = (now[:, None] + offset).double()[..., None] * rotary.inverse_frequencies.to(now.device).double()
-        cosine, sine = (part.mean(1).float()[:, None, None] for part in (angle.cos(), angle.sin()))
-        return rotary.rotated(centre.expand(len(now), -1, -1, -1), cosine, sine)
-
 
 @dataclass(frozen=True)
 class QueryFilter(_Fitted):
@@ -154,11 +147,6 @@ class QueryFilter(_Fitted):
 
     The expected attention logit of a key grows with its part along u, because queries hardly leave one side of it.
     """
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """16-bit keys are copied to float32 during prompt scoring."""
-        return Capabilities()
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots."""
@@ -171,11 +159,3 @@ def _pair_lengths(states: Tensor, rotary: Rotary) -> Tensor:
     turning = states[..., : 2 * rotary.inverse_frequencies.numel()]
     pairs = turning.unflatten(-1, (-1, 2) if rotary.interleaved else (2, -1))
     return torch.linalg.vector_norm(pairs, dim=-1 if rotary.interleaved else -2)
-
-
-def _standard(score: Tensor, among: Tensor) -> Tensor:
-    """`score` (..., S) scaled to mean 0 and variance 1 over the slots `among` (..., S)."""
-    count = among.sum(-1, keepdim=True).clamp_min(1)
-    mean = (score * among).sum(-1, keepdim=True) / count
-    spread = ((score - mean).square() * among).sum(-1, keepdim=True) / count
-    return (score - mean) / spread.sqrt().clamp_min(LEAST_SPREAD)

@@ -11,41 +11,26 @@ from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 
 @dataclass(frozen=True)
-class _Blind(PromptScorer):
-    """Reads nothing and keeps no state."""
-
-    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
-        """Nothing changes."""
-
-
-@dataclass(frozen=True)
-class Recency(_Blind):
+class Recency(PromptScorer):
     """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
 
     costs_no_step: ClassVar[bool] = True
+    # The score is derived from the position, and a step changes nothing.
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        note=lambda slots, layer_pass: None, rate=lambda slots: slots.position.float()
+    )
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        return {"score": self.rate(slots)}
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The score is derived from the position."""
-        return Capabilities(note=self.note, rate=self.rate)
-
-    def rate(self, slots: Slots) -> Tensor:
-        return slots.position.float()
+        return {"score": slots.position.float()}
 
 
 @dataclass(frozen=True)
-class Unscored(_Blind):
+class Unscored(PromptScorer):
     """No score (full cache)."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        note=lambda slots, layer_pass: None, rate=lambda slots: slots.score
+    )
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         return {}
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(note=self.note, rate=self.rate)
-
-    def rate(self, slots: Slots) -> Tensor:
-        return slots.score

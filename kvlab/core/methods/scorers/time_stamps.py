@@ -49,10 +49,7 @@ class TimeStamps:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
+        return Capabilities(prompt_rows=lambda tokens: self.window)
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, stamps and gaps after this pass."""
@@ -72,15 +69,12 @@ class TimeStamps:
             changed[GAP] = torch.maximum(slots.extra[GAP], gaps.to(known.dtype))
         if first and self.prompt == "keep":
             changed[OF_PROMPT] = torch.ones_like(slots.valid)
-        return changed | {"score": self._score(slots, changed, newest)}
-
-    def _score(self, slots: Slots, changed: Mapping[str, Tensor], newest: Tensor) -> Tensor:
         silence = (newest[:, None, None] - changed[STAMP]).float()
         if self.rank == "recurrence":
             silence = silence / changed[GAP]
         # ties are the rule among the slots that the newest query looks at
         newness = (slots.position + 1) / (newest[:, None, None] + 2)  # below 1
         score = newness * TIES[self.rank] - silence
-        if self.prompt != "keep":
-            return score
-        return torch.where(changed.get(OF_PROMPT, slots.extra[OF_PROMPT]), 1 + newness, score)
+        if self.prompt == "keep":
+            score = torch.where(changed.get(OF_PROMPT, slots.extra[OF_PROMPT]), 1 + newness, score)
+        return changed | {"score": score}

@@ -8,11 +8,10 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.slot_columns import log_total
 from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.scorers.value_norm import output_norms
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.methods.scorers.wrapper import WindowScorer
 
 Edges = Literal["tokens", "zeros"]
 Aggregate = Literal["mean", "max", "worst"]
@@ -20,7 +19,7 @@ TINY = 1e-20
 
 
 @dataclass(frozen=True)
-class WindowAttention(PromptScorer):
+class WindowAttention(WindowScorer):
     """Score_j = `aggregate` of decay^age A[query, j], pooled, over the last `window` queries and the group's heads.
 
     `decay` is the weight of a query relative to the next one: 1 counts all alike, 0 the newest alone. `aggregate`:
@@ -39,19 +38,11 @@ class WindowAttention(PromptScorer):
     the authors' code does (`zeros`), reduces the first tokens, including the sink, by up to 2/5.
     """
 
-    window: int = 32
     kernel: int = 7
     pooling: Literal["max", "average"] = "max"
     edges: Edges = "tokens"
     aggregate: Aggregate = "mean"
     decay: float = 1.0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0 unless `every_step`."""

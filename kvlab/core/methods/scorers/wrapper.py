@@ -28,6 +28,29 @@ class PromptScorer:
 
 
 @dataclass(frozen=True)
+class WindowScorer(PromptScorer):
+    """Scores the prompt by its last `window` queries, and decisions while decoding by the newest ones."""
+
+    window: int = 32
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(prompt_rows=lambda tokens: self.window, recalls=self.window, recall=self.recall)
+
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
+        return self._scored(slots, layer_pass.last_logits(min(self.window, layer_pass.num_new))) if first else {}
+
+    def recall(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
+        return self._scored(slots, layer_pass.recalled_logits(slots.position, self.window))
+
+    def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
+        """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
 class Around:
     """A wrapper with the needs and state of the inner scorer."""
 

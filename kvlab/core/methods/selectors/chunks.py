@@ -1,13 +1,14 @@
 """ChunkKV: keep or evict whole chunks of text, the same in every head of a layer; and its gate by entropy."""
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import LowestScore
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract.view import View
 
 TINY = 1e-8
 
@@ -18,17 +19,6 @@ class _Chunks:
 
     number: Tensor
     valid: Tensor
-
-    @classmethod
-    def from_text(cls, slots: Slots, order: Tensor, length: int) -> "_Chunks":
-        """Chunks of `length` tokens from the start of the text; all heads have the same slots."""
-        first = slice(0, 1)
-        valid = slots.valid.gather(2, order)[:, first]
-        position = slots.position.gather(2, order)[:, first].long()  # chunk numbers may overflow the dtype of positions
-        which = torch.div(position, length, rounding_mode="floor")
-        new = torch.ones_like(valid)
-        new[..., 1:] = which[..., 1:] != which[..., :-1]
-        return cls(new.cumsum(-1) - 1, valid)
 
     def sum(self, value: Tensor) -> Tensor:
         """Sum (B, 1, S) of `value` (B, 1, S) over each slot's chunk."""
@@ -43,25 +33,12 @@ class _Chunks:
         """Mean (B, 1, S) over each slot's chunk."""
         return self.sum(value) / self.count(value)
 
-    def least(self, value: Tensor) -> Tensor:
-        """Minimum (B, 1, S) over each slot's chunk."""
-        given = torch.where(self.valid, value, torch.inf)
-        low = torch.full_like(value, torch.inf).scatter_reduce(2, self.number, given, "amin")
-        return low.gather(2, self.number)
-
     def median(self, of_chunk: Tensor) -> Tensor:
         """Lower median (B, 1, 1) over chunks of a number that the slots of a chunk share."""
         one = self.valid & (self.number != self.number.roll(1, -1))  # of each chunk
         one[..., 0] = self.valid[..., 0]
         ordered = torch.where(one, of_chunk, torch.inf).sort(-1).values
         return ordered.gather(2, ((one.sum(-1, keepdim=True) - 1) // 2).clamp_min(0))
-
-    def rank(self, score: Tensor) -> Tensor:
-        """Place (B, 1, S) of each slot within its chunk, the highest `score` (B, 1, S) first."""
-        place = torch.arange(score.shape[-1], device=score.device).expand_as(self.number)
-        inside = _by_both(-score, self.number)  # by chunk, best first
-        start = torch.full_like(place, score.shape[-1]).scatter_reduce(2, self.number, place, "amin")
-        return torch.empty_like(place).scatter(2, inside, place) - start.gather(2, self.number)
 
 
 def _by_both(score: Tensor, first: Tensor) -> Tensor:
@@ -71,26 +48,41 @@ def _by_both(score: Tensor, first: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Chunks(Wrapper):
+class Reordering(Wrapper):
+    """Base class of selectors that apply `inner` to other scores: they protect what it does."""
+
+    inner: LowestScore = field(default_factory=LowestScore)
+    across_heads: ClassVar[bool] = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(across_heads=self.across_heads, protected=self.inner.protected)
+
+
+@dataclass(frozen=True)
+class Chunks(Reordering):
     """Rank slots by their chunk's score, then apply `inner`; a chunk is `length` tokens from the start of the text.
 
     A chunk's score is the mean over its slots of the sum over heads. If the budget ends within a chunk, its slots are
     ranked by their own sum over heads.
     """
 
-    inner: LowestScore = field(default_factory=LowestScore)
-    length: int = 20
+    across_heads: ClassVar[bool] = True
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(across_heads=True, protected=self.protected)
+    length: int = 20
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by rank of chunks, then of slots."""
         slots = view.slots
         order = slots.in_text()
         score = (slots.score.nan_to_num(nan=0.0) * slots.valid).gather(2, order).sum(1, keepdim=True)  # (B, 1, S)
-        chunks = _Chunks.from_text(slots, order, self.length)
+        # Chunks of `length` tokens from the start of the text; all heads have the same slots.
+        valid = slots.valid.gather(2, order)[:, :1]
+        position = slots.position.gather(2, order)[:, :1].long()  # chunk numbers may overflow the dtype of positions
+        which = torch.div(position, self.length, rounding_mode="floor")
+        new = torch.ones_like(valid)
+        new[..., 1:] = which[..., 1:] != which[..., :-1]
+        chunks = _Chunks(new.cumsum(-1) - 1, valid)
         rank = self.worst_first(score, chunks).argsort(-1).expand_as(order).float()
         ranked = torch.zeros_like(rank).scatter(2, order, rank)
         return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)
@@ -98,9 +90,6 @@ class Chunks(Wrapper):
     def worst_first(self, score: Tensor, chunks: _Chunks) -> Tensor:
         """Places (B, 1, S) in the text, worst first, of slots with `score` (B, 1, S) in text order."""
         return _by_both(score, chunks.mean(score))
-
-    def protected(self, view: View) -> Tensor:
-        return self.inner.protected(view)
 
 
 @dataclass(frozen=True)
@@ -117,15 +106,19 @@ class GatedChunks(Chunks):
     def worst_first(self, score: Tensor, chunks: _Chunks) -> Tensor:
         """Places (B, 1, S) in the text, worst first."""
         mean = chunks.mean(score)
-        entropy = self.entropy(score, chunks)
-        gated = (mean >= chunks.median(mean)) & (entropy < chunks.median(entropy))
-        late = gated & (chunks.rank(score) >= self.few)
-        return _by_both(score, torch.where(late, -torch.inf, mean))
-
-    def entropy(self, score: Tensor, chunks: _Chunks) -> Tensor:
-        """Entropy (B, 1, S) of each slot's chunk over its maximum; 0 of a chunk of one slot."""
-        raised = score - chunks.least(score).clamp_max(0.0)
+        # Entropy (B, 1, S) of each slot's chunk over its maximum; 0 of a chunk of one slot.
+        scores = torch.where(chunks.valid, score, torch.inf)
+        least = torch.full_like(score, torch.inf).scatter_reduce(2, chunks.number, scores, "amin")
+        raised = score - least.gather(2, chunks.number).clamp_max(0.0)
         share = raised / (chunks.sum(raised) + TINY)
         entropy = -chunks.sum(share * (share + TINY).log())
         count = chunks.count(score)
-        return torch.where(count > 1, entropy / count.clamp_min(2).log(), 0.0).clamp(0.0, 1.0)
+        entropy = torch.where(count > 1, entropy / count.clamp_min(2).log(), 0.0).clamp(0.0, 1.0)
+        gated = (mean >= chunks.median(mean)) & (entropy < chunks.median(entropy))
+        # Place (B, 1, S) of each slot within its chunk, the highest score first.
+        place = torch.arange(score.shape[-1], device=score.device).expand_as(chunks.number)
+        start = torch.full_like(place, score.shape[-1]).scatter_reduce(2, chunks.number, place, "amin")
+        by_chunk = _by_both(-score, chunks.number)
+        rank = torch.empty_like(place).scatter(2, by_chunk, place) - start.gather(2, chunks.number)
+        late = gated & (rank >= self.few)
+        return _by_both(score, torch.where(late, -torch.inf, mean))

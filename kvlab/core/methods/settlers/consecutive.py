@@ -71,7 +71,8 @@ def find_sets(near: Tensor, may_merge: Tensor, most: Tensor, theta: float | None
     chosen = torch.zeros_like(may_merge)
     used = torch.full(most.shape, -1.0, device=near.device)
     open_heads = torch.ones_like(most, dtype=torch.bool)
-    for value in thetas(loosest) if theta is None else (theta,):
+    grid = [*(value for value in THETAS if value > loosest + 1e-9), loosest]
+    for value in grid if theta is None else [theta]:
         found = anchors(1 + (near > value).sum(-1)) & may_merge
         chosen = torch.where(open_heads[..., None], found, chosen)
         used = torch.where(open_heads, value, used)
@@ -83,8 +84,3 @@ def find_sets(near: Tensor, may_merge: Tensor, most: Tensor, theta: float | None
     place = torch.arange(width, device=chosen.device).expand_as(chosen)
     after = torch.where(chosen, place, width - 1).flip(-1).cummin(-1).values.flip(-1)
     return Sets(torch.where(may_merge, after, place), chosen, used)
-
-
-def thetas(loosest: float) -> list[float]:
-    """Grid thresholds down to `loosest`, the last."""
-    return [*(theta for theta in THETAS if theta > loosest + 1e-9), loosest]

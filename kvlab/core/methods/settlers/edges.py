@@ -20,6 +20,11 @@ def first_of(flag: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return place, flag.gather(2, place)
 
 
+def at_rows(rows: Tensor, index: Tensor) -> Tensor:
+    """Columns `index` (B, H, E) of (B, H, N, S), (B, H, N, E)."""
+    return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
+
+
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge: sum of `value` (B, H, E[, d]) over all active edges with the same target."""
     masked = torch.where(active if value.dim() == 3 else active[..., None], value, 0)
@@ -147,8 +152,3 @@ def _best(slots: Slots, index: Tensor, allowed: Tensor, never: Tensor | float) -
     cosines = torch.where(allowed[:, :, None], products / gather(lengths, index)[..., None], never)
     place = oldest_of_nearest(cosines, slots.position)
     return lengths, cosines.gather(-1, place[..., None])[..., 0], place
-
-
-def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Pairwise cosine (B, H, E) of keys (B, H, E, d)."""
-    return torch.nn.functional.cosine_similarity(left.float(), right.float(), dim=-1)

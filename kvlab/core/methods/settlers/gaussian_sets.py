@@ -63,30 +63,24 @@ class GaussianSets:
         if view.phase == "decode":
             return Evict().settle(view, select)
         over = view.excess()[..., None] > 0
-        protected = self._protected(view, select) & view.slots.valid
-        order = view.slots.position.masked_fill(~view.slots.valid, -1).argsort(dim=-1, stable=True)
-        may_merge = gather(view.slots.valid & ~protected & over, order)
-        places = (view.budget - protected.sum(-1)).clamp_min(0)
-        return self._plan(view, order, may_merge, self.sets(view, order, may_merge, places), places)
-
-    def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
-        """Sets of the slots in `order` (B, H, S), at most `places` (B, H)."""
-        near = nearness(gather(view.slots.keys, order), gather(view.slots.position, order), may_merge, self.longest_set)
-        return find_sets(near, may_merge, places, self.theta, self.loosest)
-
-    def _protected(self, view: View, select: Selector) -> Tensor:
-        """Protected slots (B, H, S): recent and high-score ones, with at least one place of the budget left to sets."""
+        # Recent and high-score slots, with at least one place of the budget left to sets.
         room = (view.budget - 1).clamp_min(1)
         safe = protected_slots(select, replace(view, budget=room)) & view.slots.valid
         count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
         score = torch.nan_to_num(view.slots.score).masked_fill(safe | ~view.slots.valid, -torch.inf)
         rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-        return safe | (rank < count[..., None])
-
-    def _plan(self, view: View, order: Tensor, may_merge: Tensor, sets: Sets, places: Tensor) -> Plan:
+        protected = (safe | (rank < count[..., None])) & view.slots.valid
+        order = view.slots.position.masked_fill(~view.slots.valid, -1).argsort(dim=-1, stable=True)
+        may_merge = gather(view.slots.valid & ~protected & over, order)
+        places = (view.budget - protected.sum(-1)).clamp_min(0)
+        sets = self.sets(view, order, may_merge, places)
         score = torch.nan_to_num(gather(view.slots.score, order))
         leader = _highest(score, sets, may_merge)
-        lost = self._lost(score, sets, leader, places) & may_merge
+        # Of the sets beyond the budget those leave whose highest score is lowest.
+        beyond = (sets.is_anchor.sum(-1) - places).clamp_min(0)
+        of_set = gather(score, leader).masked_fill(~sets.is_anchor, torch.inf)
+        rank = of_set.argsort(dim=-1, stable=True).argsort(-1)
+        lost = gather((rank < beyond[..., None]) & sets.is_anchor, sets.anchor) & may_merge
         # Evicted sets do not depend on the pivot rule, so that the ablation changes nothing else.
         if self.pivot == "anchor":
             pivot = sets.anchor
@@ -102,38 +96,34 @@ class GaussianSets:
         leaves = torch.zeros_like(may_merge).scatter(2, order, active | lost)
         return Plan(keep=view.slots.valid & ~leaves, edges=edges)
 
-    def _lost(self, score: Tensor, sets: Sets, leader: Tensor, places: Tensor) -> Tensor:
-        """Slots (B, H, S) of the sets beyond the budget, those whose highest score is lowest."""
-        excess = (sets.is_anchor.sum(-1) - places).clamp_min(0)
-        of_set = gather(score, leader).masked_fill(~sets.is_anchor, torch.inf)
-        rank = of_set.argsort(dim=-1, stable=True).argsort(-1)
-        return gather((rank < excess[..., None]) & sets.is_anchor, sets.anchor)
+    def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
+        """Sets of the slots in `order` (B, H, S), at most `places` (B, H)."""
+        near = nearness(gather(view.slots.keys, order), gather(view.slots.position, order), may_merge, self.longest_set)
+        return find_sets(near, may_merge, places, self.theta, self.loosest)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots = view.slots
         width = view.slots.valid.shape[-1]
         turn = turns(view, source, target, self.space)
         distance = (rotate_sources(view, source, turn) - gather(slots.keys, target).float()).norm(dim=-1)
-        kernel = self._kernel(distance, gather(slots.keys, target).float().norm(dim=-1), target, active, width)
+        # Kernel (B, H, E) of each source with its pivot (the pivot's own is 1); all 1 for a plain mean.
+        kernel = torch.ones_like(distance)
+        if self.weights != "average":
+            others = sum_to_target(torch.ones_like(distance), target, active, width).clamp_min(1)
+            if self.sigma in ("mean", "mean_l2"):
+                sigma = sum_to_target(distance, target, active, width) / others
+                sigma = sigma / math.sqrt(2) if self.sigma == "mean_l2" else sigma
+            elif self.sigma == "paper":
+                sigma = sum_to_target(distance.square(), target, active, width) / (others + 1) / math.sqrt(2)
+            else:
+                sigma = torch.full_like(distance, float(self.sigma))
+            norm = gather(slots.keys, target).float().norm(dim=-1)
+            sigma = sigma.maximum(FLOOR * norm).clamp_min(torch.finfo(torch.float32).tiny ** 0.5)
+            kernel = (-(distance / sigma).square() / 2).exp()
         target_weight = 1 / (1 + sum_to_target(kernel, target, active, width))
         votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, kernel * target_weight, target_weight, turn)
         return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target))
-
-    def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-        """Kernel (B, H, E) of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""
-        if self.weights == "average":
-            return torch.ones_like(distance)
-        others = sum_to_target(torch.ones_like(distance), target, active, width).clamp_min(1)
-        if self.sigma in ("mean", "mean_l2"):
-            sigma = sum_to_target(distance, target, active, width) / others
-            sigma = sigma / math.sqrt(2) if self.sigma == "mean_l2" else sigma
-        elif self.sigma == "paper":
-            sigma = sum_to_target(distance.square(), target, active, width) / (others + 1) / math.sqrt(2)
-        else:
-            sigma = torch.full_like(distance, float(self.sigma))
-        sigma = sigma.maximum(FLOOR * norm).clamp_min(torch.finfo(torch.float32).tiny ** 0.5)
-        return (-(distance / sigma).square() / 2).exp()
 
 
 def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:

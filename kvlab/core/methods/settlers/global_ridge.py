@@ -33,11 +33,9 @@ class GlobalRidge:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True, by_selector=True)
-
-    def prompt_rows(self, tokens: int) -> int:
-        """Number of queries whose outputs are restored."""
-        return self.rows
+        return Capabilities(
+            prompt_rows=lambda tokens: self.rows, recalls=self.rows, fills_budget=True, by_selector=True
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict, and set new values (and keys) of kept slots."""
@@ -55,7 +53,16 @@ class GlobalRidge:
         new_keys = None
         if self.refit_keys and view.layer_pass.softcap is None:
             query = Observed.asked_by(view, self.rows) * view.layer_pass.scaling
-            moved = self._of_keys(self._mass(view, logits), value, observed.output, query, roots)
+            mass = self._mass(view, logits)
+            now = mass @ value  # (B, H, N, d)
+            # Changing a logit by x changes the output by x * mass * (value - now), one matrix (d, E) per query.
+            second = mass.square()
+            inner = (second[..., None, :] * value.mT[:, :, None]) @ value[:, :, None]
+            crossed = (second @ value)[..., None] * now[..., None, :]
+            gram = inner - crossed - crossed.mT + second.sum(-1)[..., None, None] * now[..., None] * now[..., None, :]
+            solved = _solve(gram, self.ridge, (observed.output - now)[..., None])[..., 0]  # (B, H, N, d)
+            wanted = mass * (solved @ value.mT - (solved * now).sum(-1, keepdim=True))  # (B, H, N, E) of logits
+            moved = ridge_step(query * roots, wanted * roots, self.ridge).mT  # changes of keys (B, H, E, d)
             shift = moved * free[..., None]
             new_keys = NewKeys(index, gather(slots.keys, index).float() + shift)
             logits = logits + query @ shift.mT
@@ -69,18 +76,6 @@ class GlobalRidge:
         group = view.layer_pass.query.shape[1] // logits.shape[1]
         total = log_total(logits.unflatten(2, (group, -1)), view.layer_pass.sinks).flatten(2, 3)
         return (logits - total).exp().nan_to_num(0.0)
-
-    def _of_keys(self, mass: Tensor, value: Tensor, output: Tensor, query: Tensor, roots: Tensor) -> Tensor:
-        """Changes of keys (B, H, E, d); `query` (B, H, N, d) includes the scaling."""
-        now = mass @ value  # (B, H, N, d)
-        # Changing a logit by x changes the output by x * mass * (value - now), one matrix (d, E) per query.
-        second = mass.square()
-        inner = (second[..., None, :] * value.mT[:, :, None]) @ value[:, :, None]
-        crossed = (second @ value)[..., None] * now[..., None, :]
-        gram = inner - crossed - crossed.mT + second.sum(-1)[..., None, None] * now[..., None] * now[..., None, :]
-        solved = _solve(gram, self.ridge, (output - now)[..., None])[..., 0]  # (B, H, N, d)
-        wanted = mass * (solved @ value.mT - (solved * now).sum(-1, keepdim=True))  # (B, H, N, E) of logits
-        return ridge_step(query * roots, wanted * roots, self.ridge).mT
 
 
 def top_share(score: Tensor, kept: Tensor, share: float) -> Tensor:

@@ -20,6 +20,7 @@ from kvlab.core.stores.store import QUERY_SQUARES, keys_as_held
 FALLBACK = 32  # last queries of the prompt used without other references
 TINY = 1e-12
 LEAST_RIDGE = 1e-6  # keeps systems solvable; the authors' fallback
+POWER_ROUNDS = 8  # of the iteration for the largest eigenvalue
 SMALL_RIDGE = 1e-3  # below it float32 rounding decides the result
 
 
@@ -62,16 +63,13 @@ class MatchAttention:
     def capabilities(self) -> Capabilities:
         """A slot is one token; with `bias` it has its own log mass. Decoding evicts."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
+            prompt_rows=lambda tokens: self.window or FALLBACK,
             second_pass=self.second_pass,
             fills_budget=True,
             by_selector=True,
             merges=self.bias,
             mass_of_votes=None,
         )
-
-    def prompt_rows(self, tokens: int) -> int:
-        return self.window or FALLBACK
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict, and fit log mass and values of kept slots; decoding only evicts."""
@@ -81,7 +79,16 @@ class MatchAttention:
         if view.phase == "decode" or not (self.bias or self.values):
             return Plan(keep, lost=victims.votes(slots.votes))
         index, stays = first_of(keep, min(view.largest_budget, keep.shape[-1]))
-        observed = observe_held(view, keep, self.references, self.window, self.window_weight)
+        observed = observe(view, self.references, self.window, self.window_weight)
+        if view.store.packs:  # the same queries and outputs, with attention to the quantized keys
+            kept = slots.with_columns(valid=keep)
+            rotary = view.layer_pass.rotary
+            squares = view.head_state.get(QUERY_SQUARES)
+            turn = None if rotary is None else rotary.turn
+            keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
+            held = replace(view, slots=slots.with_columns(keys=keys), layer_pass=view.layer_pass.of_keys(keys))
+            others = observe(held, self.references, self.window, self.window_weight)
+            observed = replace(observed, mass=others.mass * (others.normalizer - observed.normalizer).exp())
         roots = observed.weight.sqrt()
         if self.flat:
             roots = roots / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits with maximum 1
@@ -112,7 +119,12 @@ class MatchAttention:
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
         weight = (1 + ridge_step(fitted_rows, gap, self.ridge, fitted)[..., 0]).clamp(low, high)
-        step = 1 / largest_eigenvalue(fitted_rows)
+        # Upper estimate of the largest eigenvalue of the rows' products: power iteration from ones, plus a tenth.
+        vector = torch.ones_like(fitted_rows[..., 0, :, None])
+        for _ in range(POWER_ROUNDS):
+            vector = fitted_rows.mT @ (fitted_rows @ vector)
+            vector = vector / vector.norm(dim=2, keepdim=True).clamp_min(TINY)
+        step = 1 / (1.1 * (fitted_rows @ vector).square().sum((2, 3)).clamp_min(TINY))
         for _ in range(self.steps):
             wrong = (rows @ weight[..., None] - whole).mT @ fitted_rows  # (B, H, 1, K)
             weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
@@ -134,21 +146,10 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
     if kept is None:
         return Observed.last_queries(view, window or FALLBACK)
     observed = Observed.of_queries(view, kept.query, kept.real)
-    return observed.with_more(Observed.last_queries(view, window).weighing(window_weight)) if window else observed
-
-
-def observe_held(view: View, keep: Tensor, references: int, window: int, window_weight: float) -> Observed:
-    """As `observe`, but with attention to the quantized keys of `keep` (B, H, S) if slots are quantized."""
-    observed = observe(view, references, window, window_weight)
-    if not view.store.packs:
+    if not window:
         return observed
-    kept = view.slots.with_columns(valid=keep)
-    rotary = view.layer_pass.rotary
-    squares = view.head_state.get(QUERY_SQUARES)
-    turn = None if rotary is None else rotary.turn
-    keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
-    held = replace(view, slots=view.slots.with_columns(keys=keys), layer_pass=view.layer_pass.of_keys(keys))
-    return observed.through(observe(held, references, window, window_weight))
+    newest = Observed.last_queries(view, window)
+    return observed.with_more(replace(newest, weight=newest.weight * window_weight))
 
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, fitted: Tensor) -> Tensor:
@@ -166,12 +167,3 @@ def ridge_step(rows: Tensor, gap: Tensor, ridge: float, fitted: Tensor) -> Tenso
         gram.shape[-1], dtype=gram.dtype, device=gram.device
     )
     return rows.mT @ torch.linalg.solve(damped, gap) if wide else torch.linalg.solve(damped, rows.mT @ gap)
-
-
-def largest_eigenvalue(rows: Tensor, rounds: int = 8) -> Tensor:
-    """Upper estimate (B, H) of the largest eigenvalue of rows' rows: power iteration from ones, plus a tenth."""
-    vector = torch.ones_like(rows[..., 0, :, None])
-    for _ in range(rounds):
-        vector = rows.mT @ (rows @ vector)
-        vector = vector / vector.norm(dim=2, keepdim=True).clamp_min(TINY)
-    return 1.1 * (rows @ vector).square().sum((2, 3)).clamp_min(TINY)

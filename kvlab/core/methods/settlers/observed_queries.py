@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from kvlab.core.contract.plan import Edges
 from kvlab.core.contract.slot_columns import gather, log_total
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
-from kvlab.core.methods.settlers.edges import ROW_BLOCK, cosine, oldest_of_nearest, similarity
+from kvlab.core.methods.settlers.edges import ROW_BLOCK, at_rows, oldest_of_nearest, similarity
 
 
 @dataclass(frozen=True)
@@ -79,26 +80,10 @@ class Observed:
         place = torch.arange(query.shape[2], device=query.device)
         return cls._of_logits(view, view.layer_pass.logits_of(query), weight, place % 2 == 1)
 
-    def only(self, rows: Tensor) -> Observed:
-        """The same queries, with weight 0 outside `rows` (N,) bool."""
-        return replace(self, weight=self.weight * rows)
-
-    def weighing(self, factor: float) -> Observed:
-        """The same queries with weights multiplied by `factor`."""
-        return replace(self, weight=self.weight * factor)
-
-    def through(self, others: Observed) -> Observed:
-        """The same queries and outputs, with the attention of `others`, computed for the same queries."""
-        return replace(self, mass=others.mass * (others.normalizer - self.normalizer).exp())
-
     def of_slots(self, index: Tensor) -> Observed:
         """The same queries, with attention and logits of slots `index` (B, H, E) only."""
-
-        def to(rows: Tensor) -> Tensor:
-            return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
-
-        places = None if self.places is None else to(self.places)
-        return replace(self, logits=to(self.logits), mass=to(self.mass), places=places)
+        places = None if self.places is None else at_rows(self.places, index)
+        return replace(self, logits=at_rows(self.logits, index), mass=at_rows(self.mass, index), places=places)
 
     def with_more(self, more: Observed) -> Observed:
         """These queries and more of the same layer."""
@@ -128,10 +113,6 @@ class Observed:
         counts = weight.repeat(1, group)[:, None]
         output = mass @ slots.values.float()
         return cls(logits, mass, normalizer, beside, output, counts, held_back.repeat(group), places)
-
-    def total_mass(self) -> Tensor:
-        """Weighted sum (B, H, S) of the attention each slot got from all queries."""
-        return (self.mass * self.weight[..., None]).sum(2)
 
 
 @dataclass(frozen=True)
@@ -223,6 +204,7 @@ class Grouping:
         share, share_pivot = self.shares(weight)
         target = self.pivot.gather(2, self.residual)
         target_weight = share_pivot.gather(2, self.residual)
+        keys, target_keys = (gather(slots.keys, ends).float() for ends in (self.source, target))
         return Edges(
             source=self.source,
             target=target,
@@ -234,7 +216,7 @@ class Grouping:
             votes_after=self.sums(slots.votes).gather(2, self.residual),
             log_mass_after=log_mass.gather(2, self.residual),
             score_after=self.sums(slots.score).gather(2, self.residual),
-            similarity=cosine(gather(slots.keys, self.source), gather(slots.keys, target)),
+            similarity=cosine_similarity(keys, target_keys, dim=-1),
         )
 
     def sums(self, values: Tensor) -> Tensor:

@@ -45,9 +45,15 @@ class WholePages(parts.Wrapper):
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> parts.Victims:
         """The lowest pages, without protected slots: at least `excess` (B, H) slots, and less than a page more."""
         slots = view.slots
-        places = self._places(view, barred)
+        # Place (B, H, S) of each slot in the inner selector's order, lowest first; -1 for slots it never evicts.
+        plainly = replace(view, certain=False, in_lots=True)
+        found = self.inner.victims(plainly, slots.live(), slots.valid.shape[-1], barred)
+        rank = torch.arange(found.index.shape[-1], device=found.index.device).expand_as(found.index)
+        nowhere = torch.full_like(slots.valid, -1, dtype=torch.int64)
+        # inactive victims may name a slot that an active one names too
+        places = nowhere.scatter_reduce(2, found.index, torch.where(found.active, rank, -1), "amax")
         safe = slots.valid & (places < 0)
-        best, mean = self._of_pages(slots, *self._worth(view, places), safe)
+        best, mean = self._of_pages(view, places, safe)
         # Slot indices (B, H, S), best page first, slots of a page together, invalid ones last.
         order = slots.in_text().flip(-1)
         for value in (mean, best):
@@ -63,19 +69,14 @@ class WholePages(parts.Wrapper):
         last, which = torch.where(leaves, rank, -1).topk(count, dim=-1)
         return parts.Victims(order.gather(2, which), last >= 0)
 
-    def _places(self, view: View, barred: Tensor | None) -> Tensor:
-        """Place (B, H, S) of each slot in the inner selector's order, lowest first; -1 for slots it never evicts."""
-        slots = view.slots
-        width = slots.valid.shape[-1]
-        plainly = replace(view, certain=False, in_lots=True)
-        found = self.inner.victims(plainly, slots.live(), width, barred)
-        rank = torch.arange(found.index.shape[-1], device=found.index.device).expand_as(found.index)
-        nowhere = torch.full_like(slots.valid, -1, dtype=torch.int64)
-        # inactive victims may name a slot that an active one names too
-        return nowhere.scatter_reduce(2, found.index, torch.where(found.active, rank, -1), "amax")
+    def _of_pages(self, view: View, places: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
+        """(best, mean) of each slot's page (B, H, S), of its slots' worth to its head or to all that share the page.
 
-    def _worth(self, view: View, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(highest, mean) worth (B, H, S) float32 of each slot, to its head or to all that share its page."""
+        Infinite where one of them is protected.
+        """
+        slots = view.slots
+        here = slots.valid
+        protected = safe if self.heads == "each" else safe.any(1, keepdim=True).expand_as(safe)
         if self.heads == "model":
             # Over the slots of all layers, once for the model.
             if TOGETHER not in view.statistics:
@@ -86,19 +87,14 @@ class WholePages(parts.Wrapper):
                     order = worth.masked_fill(~free, torch.inf).argsort(stable=True, dim=-1)
                     worth = torch.where(free, order.argsort(-1), -1).float()
                 view.statistics[TOGETHER] = torch.stack([worth.amax((0, 2)), worth.mean((0, 2))])  # (2, B, S)
-            highest, mean = view.statistics[TOGETHER].to(places.device)[:, :, None].expand(-1, -1, places.shape[1], -1)
-            return highest, mean
-        worth = (places if self.rule == "any" else view.slots.score.nan_to_num(nan=0.0)).float()
-        if self.heads == "each":
-            return worth, worth
-        return worth.amax(1, keepdim=True).expand_as(worth), worth.mean(1, keepdim=True).expand_as(worth)
-
-    def _of_pages(self, slots: Slots, highest: Tensor, worth: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
-        """(best, mean) of each slot's page (B, H, S), of its slots' worth; infinite where one of them is protected."""
-        here = slots.valid
+            highest, worth = view.statistics[TOGETHER].to(places.device)[:, :, None].expand(-1, -1, places.shape[1], -1)
+        else:
+            highest = worth = (places if self.rule == "any" else slots.score.nan_to_num(nan=0.0)).float()
+            if self.heads == "union":
+                highest = worth.amax(1, keepdim=True).expand_as(worth)
+                worth = worth.mean(1, keepdim=True).expand_as(worth)
         worth = worth.masked_fill(~here, 0.0)
         highest = highest.masked_fill(~here, -torch.inf)
-        protected = safe if self.heads == "each" else safe.any(1, keepdim=True).expand_as(safe)
         order = slots.in_text()
         page = _segments(slots, order, self.length)
 
@@ -115,8 +111,8 @@ class WholePages(parts.Wrapper):
 
 
 @dataclass(frozen=True)
-class EqualHeadsOf(parts.Wrapper):
-    """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
+class SameLayers(parts.Wrapper):
+    """Base class of allocators that change the head budgets of `inner`."""
 
     inner: parts.Allocator
 
@@ -127,6 +123,14 @@ class EqualHeadsOf(parts.Wrapper):
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         return self.inner.layer_budgets(average, tokens, num_layers)
 
+    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
+        return self.inner.statistic(slots, layer_pass)
+
+
+@dataclass(frozen=True)
+class EqualHeadsOf(SameLayers):
+    """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
+
     def head_budgets(self, view: View) -> Tensor | None:
         """The mean (B, H) over heads of the inner budgets."""
         inner_budgets = self.inner.head_budgets(view)
@@ -134,9 +138,6 @@ class EqualHeadsOf(parts.Wrapper):
             return None
         mean = inner_budgets.long().sum(-1, keepdim=True).div(inner_budgets.shape[-1], rounding_mode="floor")
         return mean.clamp_min(1).expand_as(inner_budgets).contiguous()
-
-    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
-        return self.inner.statistic(slots, layer_pass)
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,16 @@ class ReadingBack(Reading):
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         chosen = self.inner.choose(query, held, index)
-        heads = self._heads(held)
-        if heads is None:
-            return chosen
+        # Heads (B, H) of this layer with returned slots.
+        number = held.heads
+        if number is None:
+            number = torch.arange(held.position.shape[1], device=held.position.device).expand(held.position.shape[:2])
+        heads = torch.ones_like(number, dtype=torch.bool)
+        if self.returned.heads is not None:
+            layer_heads = [head for layer, head in self.returned.heads if layer == held.layer]
+            if not layer_heads:
+                return chosen
+            heads = torch.isin(number, torch.tensor(layer_heads, device=number.device))
         wanted = heads[..., None] & held.valid()
         if self.returned.tokens:
             tokens = torch.tensor(self.returned.tokens, dtype=held.position.dtype, device=held.position.device)
@@ -56,37 +63,21 @@ class ReadingBack(Reading):
         weight = _by_slot(chosen, held.count).masked_fill(wanted[:, :, None], 0.0)
         both = of_sets(weight > NEVER, weight, chosen.index_bytes)
         if chosen.keys is not None:
+            assert chosen.log_weight is not None
             has_key = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
-            keys = torch.where(has_key[..., None], _keys_of(chosen, held, both.slots), _gathered(held, both.slots))
+            # The reading's own keys (B, H, U, k, d); of no meaning where it did not choose a slot.
+            rank = torch.arange(chosen.slots.shape[3], device=both.slots.device).expand(chosen.slots.shape)
+            rank = rank.masked_fill(chosen.log_weight == NEVER, -1)
+            place = rank.new_full((*both.slots.shape[:3], held.count), 0)
+            place = place.scatter_reduce_(3, chosen.slots, rank, "amax").gather(3, both.slots)
+            from_reading = chosen.keys.gather(3, place[..., None].expand(*place.shape, chosen.keys.shape[-1]))
+            stored = states_at(held.keys, both.slots.flatten(2)).unflatten(2, both.slots.shape[2:]).float()
+            keys = torch.where(has_key[..., None], from_reading, stored)
             both = replace(both, keys=keys)
         if chosen.estimate is None or self.returned.tokens:
             return replace(both, estimate=chosen.estimate)
         logits = chosen.estimate.logits.masked_fill(heads[:, :, None, None], NEVER)
         return replace(both, estimate=chosen.estimate._replace(logits=logits))
-
-    def _heads(self, held: Held) -> Tensor | None:
-        """(B, H) heads of this layer with returned slots; None if it has none."""
-        number = held.heads
-        if number is None:
-            number = torch.arange(held.position.shape[1], device=held.position.device).expand(held.position.shape[:2])
-        if self.returned.heads is None:
-            return torch.ones_like(number, dtype=torch.bool)
-        layer_heads = [head for layer, head in self.returned.heads if layer == held.layer]
-        return torch.isin(number, torch.tensor(layer_heads, device=number.device)) if layer_heads else None
-
-
-def _keys_of(chosen: Chosen, held: Held, slots: Tensor) -> Tensor:
-    """The reading's own keys (B, H, U, k, d) at `slots`; of no meaning where it did not choose one."""
-    assert chosen.keys is not None and chosen.log_weight is not None
-    number = torch.arange(chosen.slots.shape[3], device=slots.device).expand(chosen.slots.shape)
-    number = number.masked_fill(chosen.log_weight == NEVER, -1)
-    place = number.new_full((*slots.shape[:3], held.count), 0).scatter_reduce_(3, chosen.slots, number, "amax")
-    place = place.gather(3, slots)[..., None].expand(*slots.shape, chosen.keys.shape[-1])
-    return chosen.keys.gather(3, place)
-
-
-def _gathered(held: Held, slots: Tensor) -> Tensor:
-    return states_at(held.keys, slots.flatten(2)).unflatten(2, slots.shape[2:]).float()
 
 
 def _by_slot(chosen: Chosen, count: int) -> Tensor:

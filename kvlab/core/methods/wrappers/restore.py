@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.in_place import InPlace
-from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims, Wrapper, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.slot_columns import Columns, gather
-from kvlab.core.contract.view import AttentionPass, Slots, View
+from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.settlers.edges import first_of, nearest_slot, sum_to_target
+from kvlab.core.methods.wrappers.page_selector import SameLayers
 from kvlab.core.restore import Restore
 
 
@@ -38,40 +39,6 @@ class ChosenVictims(Wrapper):
         others = chosen if barred is None else chosen | barred
         rest = self.inner.victims(view, (excess - count).clamp_min(0), most, others)
         return Victims(torch.cat([index, rest.index], -1), torch.cat([active, rest.active], -1))
-
-
-def into_most_similar(view: View, chosen: Tensor, keep: Tensor) -> Edges | None:
-    """Merges of the slots `chosen` (B, H, S) into the slot of `keep` (B, H, S) with the most similar key (cosine).
-
-    Keys and values become means weighted by votes, and votes add up: KeepKV's target, without its threshold, and the
-    weights of equal logits. The target's score stays. None if nothing is chosen.
-    """
-    slots = view.slots
-    width = view.slots.valid.shape[-1]
-    most = int(chosen.sum(-1).max())
-    if most == 0:
-        return None
-    source, active = first_of(chosen, most)
-    cosine, target = nearest_slot(slots, source, keep, view.never())
-    active = active & torch.isfinite(cosine)
-    target = torch.where(active, target, source)
-    votes_of_source, votes_of_target = (gather(slots.votes, ends).float() for ends in (source, target))
-    votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
-    share = votes_of_source / votes
-    target_weight = votes_of_target / votes
-    return Edges(
-        source=source,
-        target=target,
-        active=active,
-        key_weight=share,
-        value_weight=share,
-        self_key_weight=target_weight,
-        self_value_weight=target_weight,
-        votes_after=votes,
-        log_mass_after=None,
-        score_after=None,
-        similarity=cosine,
-    )
 
 
 RETURNED = "returned"
@@ -140,16 +107,19 @@ class GivingBack(Pipeline):
         if self.marks is None:
             return super().plan(view)
         prompt = view.phase == "prefill"
-        marks = self.marks.marks(view) if prompt else view.slots.extra[RETURNED]
+        marks = self.marks.by_layer[view.layer_idx] if prompt else view.slots.extra[RETURNED]
         hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
-        layer_pass = without(view, hidden & view.slots.valid)
+        # without the hidden slots and their places in the budget
+        there = hidden & view.slots.valid
+        left = replace(view.slots, valid=view.slots.valid & ~there)
+        method_view = replace(view, slots=left, budget=(view.budget - there.sum(-1)).clamp_min(1))
         kind = self.marks.returned.kind if prompt else None
         if kind == "drop":
-            plan = self._plan_without(layer_pass, (marks == DROPPED) & view.slots.valid)
+            plan = self._plan_without(method_view, (marks == DROPPED) & view.slots.valid)
         elif kind == "merge":
-            plan = self._plan_merging(layer_pass, (marks == MERGED) & view.slots.valid)
+            plan = self._plan_merging(method_view, (marks == MERGED) & view.slots.valid)
         else:
-            plan = super().plan(layer_pass)
+            plan = super().plan(method_view)
         evicts = (marks == EVICTS).any(-1)
         # The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead.
         found: dict[str, Any] = {}
@@ -158,7 +128,7 @@ class GivingBack(Pipeline):
         if plan.value_shift is not None:
             amount = plan.value_shift.amount.masked_fill(evicts[..., None, None], 0.0)
             found["value_shift"] = replace(plan.value_shift, amount=amount)
-        plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **found)
+        plan = replace(plan, keep=plan.keep | there, **found)
         return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
 
     def _plan_without(self, view: View, dropped: Tensor) -> Plan:
@@ -173,26 +143,42 @@ class GivingBack(Pipeline):
         """The method's plan with the slots in `chosen` (B, H, S) among its victims, merged if it evicts victims."""
         if self.can.settle.merges:
             return self.settle.settle(view, ChosenVictims(self.select, chosen))
-        plan = self._plan_without(view, chosen)
-        return replace(plan, edges=into_most_similar(view, chosen, plan.keep), lost=None)
+        plan = replace(self._plan_without(view, chosen), lost=None)
+        slots = view.slots
+        most = int(chosen.sum(-1).max())
+        if most == 0:
+            return replace(plan, edges=None)
+        # Into the slot with the most similar key (cosine): KeepKV's target, without its threshold, and the weights of
+        # equal logits. Keys and values become means weighted by votes, and votes add up. The target's score stays.
+        source, active = first_of(chosen, most)
+        cosine, target = nearest_slot(slots, source, plan.keep, view.never())
+        active = active & torch.isfinite(cosine)
+        target = torch.where(active, target, source)
+        votes_of_source, votes_of_target = (gather(slots.votes, ends).float() for ends in (source, target))
+        votes = votes_of_target + sum_to_target(votes_of_source, target, active, slots.valid.shape[-1])
+        share = votes_of_source / votes
+        target_weight = votes_of_target / votes
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=target_weight,
+            self_value_weight=target_weight,
+            votes_after=votes,
+            log_mass_after=None,
+            score_after=None,
+            similarity=cosine,
+        )
+        return replace(plan, edges=edges)
 
 
 @dataclass(frozen=True)
-class RoomOnTop(Wrapper):
+class RoomOnTop(SameLayers):
     """An allocator's budgets plus one slot per restored token."""
 
-    inner: Allocator
     marks: "Marks"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.inner)
-
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        return self.inner.layer_budgets(average, tokens, num_layers)
-
-    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
-        return self.inner.statistic(slots, layer_pass)
 
     def head_budgets(self, view: View) -> Tensor:
         """The method's budgets (B, H) plus restored slots."""
@@ -200,24 +186,25 @@ class RoomOnTop(Wrapper):
         return self.marks.settle(view, view.budget if inner_budgets is None else inner_budgets.long())
 
 
+@dataclass(eq=False)
 class Marks:
-    """Restore marks of every layer, known once the prompt's budgets are."""
+    """Restore marks of every layer, known once the prompt's budgets are.
 
-    def __init__(self, pipeline: Pipeline, returned: Restore, layers: tuple[int, ...], room: int) -> None:
-        self.pipeline = pipeline
-        self.returned = returned
-        self.layers = layers
-        self.room = room
-        self._of: dict[int, Tensor] = {}
+    By layer (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED`, `MERGED` or 0.
+    """
 
-    def marks(self, view: View) -> Tensor:
-        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED`, `MERGED` or 0."""
-        return self._of[view.layer_idx]
+    pipeline: Pipeline
+    returned: Restore
+    layers: tuple[int, ...]
+    room: int
+    by_layer: dict[int, Tensor] = field(default_factory=dict)
 
     def settle(self, view: View, budget: Tensor) -> Tensor:
         """Budgets (B, H) with room for restored slots; `budget` is the method's own."""
         meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
         marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
+        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
+        wanted = torch.isin(view.slots.position, chosen) & view.slots.valid  # the slots of the chosen tokens
         if self.returned.kind in ("tokens", "apart"):
             # The method's own plan.
             excess = max(int((view.slots.live() - budget).max()), 0)
@@ -226,40 +213,27 @@ class Marks:
             plan = self.pipeline.plan(method_view) if excess else Plan(view.slots.valid)
             if before is not None and view.generator is not None:
                 view.generator.set_state(before)
-            marks = self._marks(view, plan) * meant[:, None]
+            edges = plan.edges
+            nothing = torch.zeros_like(view.slots.valid)
+            if self.returned.kind == "apart":
+                merged = nothing if edges is None else _at(nothing, edges.source, edges.active)
+                marks = merged.short() * ON_TOP
+            else:
+                taking = nothing if edges is None else _at(nothing, edges.target, edges.active)
+                alone = plan.keep & ~taking
+                marks = torch.where(wanted, torch.where(alone, PINNED, ON_TOP), 0).short()
+            marks = marks * meant[:, None]
         elif self.returned.kind == "evict":
             marks = (marks + EVICTS) * meant[:, None]
         elif self.returned.kind in ("drop", "merge"):
-            wanted = self._wanted(view) & meant[:, None]
+            wanted = wanted & meant[:, None]
             marks = wanted.short() * (DROPPED if self.returned.kind == "drop" else MERGED)
             budget = torch.minimum(budget, view.slots.live() - wanted.sum(-1))
         else:
             everything = (view.tokens_seen + self.room)[:, None]
             budget = torch.where(meant, torch.maximum(budget, everything), budget)
-        self._of[view.layer_idx] = marks
+        self.by_layer[view.layer_idx] = marks
         return budget + (marks == ON_TOP).sum(-1)
-
-    def _marks(self, view: View, plan: Plan) -> Tensor:
-        slots = view.slots
-        edges = plan.edges
-        nothing = torch.zeros_like(slots.valid)
-        merged = nothing if edges is None else _at(nothing, edges.source, edges.active)
-        if self.returned.kind == "apart":
-            return merged.short() * ON_TOP
-        taking = nothing if edges is None else _at(nothing, edges.target, edges.active)
-        alone = plan.keep & ~taking
-        return torch.where(self._wanted(view), torch.where(alone, PINNED, ON_TOP), 0).short()
-
-    def _wanted(self, view: View) -> Tensor:
-        """Mask (B, H, S) of the chosen tokens' slots."""
-        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
-        return torch.isin(view.slots.position, chosen) & view.slots.valid
-
-
-def without(view: View, hidden: Tensor) -> View:
-    """The view without the slots in `hidden` (B, H, S) and their places in the budget."""
-    slots = replace(view.slots, valid=view.slots.valid & ~hidden)
-    return replace(view, slots=slots, budget=(view.budget - hidden.sum(-1)).clamp_min(1))
 
 
 def _at(nothing: Tensor, index: Tensor, active: Tensor) -> Tensor:
