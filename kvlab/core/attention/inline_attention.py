@@ -93,7 +93,14 @@ class SlotFalconAttention(RoutedAttention, FalconAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        query, key, value = self._states(self.query_key_value(hidden_states))
+        fused = self.query_key_value(hidden_states)
+        if self.new_decoder_architecture:
+            heads = int(self.num_kv_heads or self.num_heads)
+            fused = fused.view(*fused.shape[:2], heads, self.num_heads // heads + 2, self.head_dim)
+            parts = fused[..., :-2, :].flatten(2, 3), fused[..., -2, :], fused[..., -1, :]
+        else:
+            parts = self._split_heads(fused)
+        query, key, value = (part.transpose(1, 2) for part in parts)
         if not self.config.alibi:
             assert position_embeddings is not None
             query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -106,17 +113,6 @@ class SlotFalconAttention(RoutedAttention, FalconAttention):
         if not self.config.alibi:
             return None
         return _slopes(build_falcon_alibi, self.num_heads, device, torch.bfloat16)
-
-    def _states(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        batch, rows, _ = fused.shape
-        if self.new_decoder_architecture:
-            heads = int(self.num_kv_heads or self.num_heads)
-            fused = fused.view(batch, rows, heads, self.num_heads // heads + 2, self.head_dim)
-            parts = fused[..., :-2, :].flatten(2, 3), fused[..., -2, :], fused[..., -1, :]
-        else:
-            parts = self._split_heads(fused)
-        query, key, value = (part.transpose(1, 2) for part in parts)
-        return query, key, value
 
 
 class SlotMptAttention(RoutedAttention, MptAttention):
@@ -142,7 +138,7 @@ class SlotMptAttention(RoutedAttention, MptAttention):
     def slopes_on(self, device: torch.device) -> Tensor:
         """Before scaling."""
         assert self.softmax_scale is not None
-        return _mpt_slopes(self.n_heads, device) / self.softmax_scale
+        return _slopes(build_mpt_alibi_tensor, self.n_heads, device, torch.float32) / self.softmax_scale
 
 
 # Inline attention classes and their replacements with the attention interface.
@@ -156,15 +152,11 @@ INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
 @lru_cache
 def _slopes(build: Callable[..., Tensor], num_heads: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):  # also used by passes with gradients
+        if build is build_mpt_alibi_tensor:
+            last = build(num_heads, 2, device=device)[:, 0]  # of positions -1 and 0
+            return (last[:, 1] - last[:, 0]).to(dtype)
         two = torch.ones(1, 2, dtype=torch.int64, device=device)
         return build(two, num_heads, torch.float32)[:, 0, 1].to(dtype)
-
-
-@lru_cache
-def _mpt_slopes(num_heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        last = build_mpt_alibi_tensor(num_heads, 2, device=device)[:, 0]  # of positions -1 and 0
-        return (last[:, 1] - last[:, 0]).float()
 
 
 def always_give_a_mask(model: nn.Module) -> None:

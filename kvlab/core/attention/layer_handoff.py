@@ -35,7 +35,7 @@ class PassResults:
         """The result called `name`, of `compute` unless it is known; results for different tensors `given` differ."""
         known = self._known.setdefault(name, [])
         for argument, result, seconds in known:
-            if argument is given or (argument is not None and given is not None and _equal(argument, given)):
+            if argument is given or (argument is not None and given is not None and torch.equal(argument, given)):
                 self.charged += seconds
                 return result
         begun = self._now()
@@ -46,7 +46,11 @@ class PassResults:
     def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:
         """A result that is the same for all caches with an equal `part` of their method; computed anew if the part
         cannot be hashed."""
-        return self.get((name, part), compute) if _hashable(part) else compute()
+        try:
+            hash(part)
+        except TypeError:
+            return compute()
+        return self.get((name, part), compute)
 
     def expect(self, weight: Tensor) -> None:
         """Note weights that a cache will ask for."""
@@ -57,18 +61,6 @@ class PassResults:
         """The place among `row_weights`; None if these weights were not expected, or no others were."""
         places = (place for place, known in enumerate(self.row_weights) if torch.equal(weight, known))
         return next(places, None) if len(self.row_weights) > 1 else None
-
-
-def _hashable(part: object) -> bool:
-    try:
-        hash(part)
-    except TypeError:
-        return False
-    return True
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
 
 
 class AttentionCall(NamedTuple):

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from kvlab.core.attention.slot_attention import ROW_BLOCK
 from kvlab.core.contract.parts import StateBesideSlots
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.stores.quantized_states import States, mix_states
 
 
 @dataclass(frozen=True)
@@ -23,11 +21,6 @@ class LowRankState:
     state: StateBesideSlots
     layer: int
     noted: Mapping[str, Tensor]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has been evicted yet."""
-        return self.state.is_empty(self.noted)
 
     def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> "StateShare":
         """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
@@ -48,11 +41,6 @@ class StateShare:
     slots: Tensor
     state: Tensor
     value: Tensor  # (B, H, G, q, d)
-
-    def output(self, values: States) -> Tensor:
-        """Output (B, Hq, q, d) float32 of slots with `values` (B, H, S, d) and the state."""
-        of_slots = mix_states(self.slots.flatten(2, 3), values).view_as(self.value)
-        return of_slots.addcmul_(self.state[..., None], self.value).flatten(1, 2)
 
 
 @dataclass(frozen=True)
@@ -82,14 +70,3 @@ class MassBesideState:
             last = min(first + ROW_BLOCK, self.rows)
             mass = self.share(first, last).slots
             yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
-
-
-def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:
-    """Low-rank state of a method at a layer (index among the compressed ones); None for most methods."""
-    state = pipeline.state_beside_slots
-    return None if state is None else LowRankState(state, layer, noted)
-
-
-def keeps_state(pipeline: Pipeline) -> bool:
-    """Whether a method's queries also attend to a low-rank state."""
-    return pipeline.state_beside_slots is not None

@@ -1,6 +1,6 @@
 """A transformers `Cache` with compressed full-attention layers; other layers stay as they are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,9 @@ from transformers.cache_utils import (
 
 from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.cache.layers.decisions import decide_pending
+from kvlab.core.cache.layers.decisions import decide_pending, note_statistic
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
-from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
+from kvlab.core.cache.layers.second_pass_queries import UNREAD
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.errors import UserError
@@ -127,16 +127,6 @@ class CacheMemory:
 COMPRESSED_TYPES: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
 
 
-def _layers_read_by_others(config: Any) -> set[int]:
-    """Layers whose keys and values later layers read (Gemma 3n, Gemma 4); they stay uncompressed."""
-    modes = getattr(config, "kv_sharing_modes", None)
-    if modes is not None:
-        return {index for index, mode in enumerate(modes) if mode == "store"}
-    readers = getattr(config, "num_kv_shared_layers", None) or 0  # all that older transformers say
-    kinds = config.layer_types[: config.num_hidden_layers - readers] if readers else []
-    return {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
-
-
 class CompressedCache(Cache):
     """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
 
@@ -150,7 +140,14 @@ class CompressedCache(Cache):
             if type(layer) is DynamicSlidingWindowLayer:
                 layers[index] = OwnWindow(layer.sliding_window)
         types = get_layer_types_and_kwargs(config)[0]
-        shared = _layers_read_by_others(config)
+        # Layers whose keys and values later layers read (Gemma 3n, Gemma 4) stay uncompressed.
+        modes = getattr(config, "kv_sharing_modes", None)
+        if modes is not None:
+            shared = {index for index, mode in enumerate(modes) if mode == "store"}
+        else:
+            readers = getattr(config, "num_kv_shared_layers", None) or 0  # all that older transformers say
+            kinds = config.layer_types[: config.num_hidden_layers - readers] if readers else []
+            shared = {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
         compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)
         for compressed_index, index in enumerate(compressed):
@@ -202,11 +199,6 @@ class CompressedCache(Cache):
             raise UserError(NO_WAY_BACK)
         super().crop(tokens_to_remove)
 
-    def keep_compressed_rows(self, rows: Sequence[int]) -> None:
-        """Keep some rows of the compressed layers only; the others belong to several caches."""
-        for layer in self.compressed_layers():
-            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
-
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
         """Announce a first prompt of `tokens` per row (padding included) that arrives in one or several passes.
 
@@ -240,8 +232,11 @@ class CompressedCache(Cache):
         settings = self.settings
         if settings.second_pass is not None and not settings.second_pass.done:
             settings.second_pass.done = True
-            take_last_queries(settings)
-        decide_pending(self.settings)
+            for waiting in (settings.pending or {}).values():
+                table = waiting.layer.buckets[0].table
+                table.store(dict(settings.pipeline.score_second_pass(table.visible(), waiting.layer_pass)))
+                note_statistic(waiting.layer, waiting.layer_pass)
+        decide_pending(settings)
 
     def memory(self) -> CacheMemory:
         """Current memory; reads counts from the device."""
@@ -251,11 +246,17 @@ class CompressedCache(Cache):
 
     def full_bytes(self) -> int:
         """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
-        return sum(_full_bytes(layer) for layer in self.compressed_layers() if layer.buckets)
+        total = 0
+        for layer in self.compressed_layers():
+            if layer.buckets:
+                token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
+                token += integer_dtype(layer.cumulative_length).itemsize
+                total += token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
+        return total
 
     def memory_by_row(self) -> list[CacheMemory]:
         """Current memory of each row: its own slots, and its share of what rows have in common."""
-        by_row = list(zip(*(_row_memories(layer) for layer in self.compressed_layers()), strict=True))
+        by_row = list(zip(*map(_row_memories, self.compressed_layers()), strict=True))
         others = sum(_other_layers_bytes(layer) for layer in self.layers) // len(by_row)
         peak = self.settings.held.peak // self.settings.texts
         return [CacheMemory(layers, others, peak) for layers in by_row]
@@ -278,12 +279,6 @@ def _other_layers_bytes(layer: Any) -> int:
     return sum(state.nbytes for state in (*window, *states) if isinstance(state, Tensor))
 
 
-def _full_bytes(layer: CompressedLayer) -> int:
-    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
-    token += integer_dtype(layer.cumulative_length).itemsize
-    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
-
-
 def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
     """The layer's memory by row; tables and what belongs to them are shared out by heads."""
     live = []
@@ -302,7 +297,7 @@ def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
     bytes_held, bytes_allocated = (
         layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
     )
-    read = layer.mean_bytes_read_by_row()
+    read = layer.mean_bytes_read()
     return [
         LayerMemory(
             layer=layer.layer_idx,
@@ -329,7 +324,7 @@ def _layer_memory(layer: CompressedLayer) -> LayerMemory:
         live_slots=sum(live) / heads,
         physical_slots=max(table.capacity for table in layer.tables),
         live_bytes=held,
-        bytes_read=held if read is None else read,
+        bytes_read=held if read is None else sum(read),
         allocated_bytes=layer.table_bytes(),
         peak_bytes=layer.peak_bytes,
         codes_bytes=codes,

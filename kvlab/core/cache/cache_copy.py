@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
-from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import compress_if_due
@@ -26,8 +25,9 @@ def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> Comp
 def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> CompressedCache:
     """The same with other settings, which all layers of the copy share."""
     copied = copy.copy(cache)
-    settings.held = settings.held.copy()
-    copied.settings, copied.layers = settings, [_copy_layer(layer, settings) for layer in cache.layers]
+    settings.held = replace(settings.held, layers=dict(settings.held.layers))
+    copied.settings = settings
+    copied.layers = [_copy_layer(layer, settings) for layer in cache.layers]
     return copied
 
 
@@ -40,22 +40,23 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
         take_states(copied, copy_states(layer))
     if not layer.is_initialized:
         return copied
-    copied.tokens_seen, copied.buckets = layer.tokens_seen.clone(), [_copy_bucket(bucket) for bucket in layer.buckets]
+    copied.tokens_seen = layer.tokens_seen.clone()
+    copied.buckets = []
+    for bucket in layer.buckets:
+        one = copy.copy(bucket)
+        one.head_budgets = copy.copy(bucket.head_budgets)
+        one.table = copy.copy(bucket.table)
+        one.last_work = (), None
+        one.table.map_rows(torch.Tensor.clone)
+        one.table.shares_states = False
+        one.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
+        one.evicted_votes = bucket.evicted_votes.clone()
+        one.guard_activations = bucket.guard_activations.clone()
+        copied.buckets.append(one)
     only = layer.buckets[0].head_budgets is layer.head_budgets
     copied.head_budgets = copied.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
     copied.generator = torch.Generator(device=layer.device)
     copied.generator.set_state(layer.generator.get_state())
-    return copied
-
-
-def _copy_bucket(bucket: Bucket) -> Bucket:
-    copied = copy.copy(bucket)
-    copied.head_budgets, copied.table = copy.copy(bucket.head_budgets), copy.copy(bucket.table)
-    copied.last_work = (), None
-    copied.table.map_rows(torch.Tensor.clone)
-    copied.table.shares_states = False
-    copied.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
-    copied.evicted_votes, copied.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
     return copied
 
 
@@ -101,12 +102,6 @@ def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) ->
         if isinstance(flags, dict) and name not in RECURRENT:
             setattr(joined, name, dict(flags))
     return joined
-
-
-def defer_decision(cache: CompressedCache) -> CompressedCache:
-    """Make the empty, batch-of-one `cache` stop before it decides about its prompt."""
-    cache.settings.stays_pending = True
-    return cache
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import Budget
-from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.reading import Reading
@@ -92,14 +91,6 @@ class HeldBytes:
         self.total = others + size
         self.peak = max(self.peak, others + most)
 
-    def begin_step(self) -> None:
-        """Begin another step with what is held now."""
-        self.peak = self.total
-
-    def copy(self) -> "HeldBytes":
-        """The same, for a copy of the cache."""
-        return replace(self, layers=dict(self.layers))
-
 
 @dataclass
 class LayerSettings:
@@ -161,15 +152,6 @@ class LayerSettings:
                 "This cache belongs to another model: call kvlab.make_cache with the model you want to run."
             )
 
-    def check_attended(self) -> None:
-        """Raise UserError if a layer stored keys and values but kvlab's attention was never called for them."""
-        if self.unattended is not None:
-            raise UserError(
-                f"Layer {self.unattended} stored keys and values in this cache, but the model did not use kvlab's "
-                "attention, so the cache would never be compressed: run the model that make_cache was given, loaded "
-                "with kvlab.load_model, and do not change its attention implementation."
-            )
-
     @property
     def period(self) -> int:
         """Decode steps between two decisions."""
@@ -184,12 +166,6 @@ class LayerSettings:
     def observes_slots(self) -> bool:
         """Whether the observer reads slots; with `full` false it only counts evictions."""
         return self.observer is not None and getattr(self.observer, "full", True)
-
-    def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
-        """Rotary frequencies of one layer's keys, pass by pass."""
-        if self.rotary is not None and layer_idx in self.unrotated:
-            return RotaryOfPasses(Rotary(torch.zeros_like(self.rotary.inverse_frequencies)), None)
-        return RotaryOfPasses(self.rotary, self.changing_rotary)
 
     @property
     def in_second_pass(self) -> bool:

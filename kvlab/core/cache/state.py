@@ -153,37 +153,35 @@ class _Walk:
             return {"same": self.known[id(value)]}
         if isinstance(value, Tensor):
             return self._tensor(value, place)
-        if type(value) is list:
-            return self._each(value, place)
-        if type(value) is tuple:
-            return {"tuple": self._each(value, place)}
+        if type(value) in (list, tuple):
+            each: list[JsonValue] = [self.encode(one, f"{place}.{index}") for index, one in enumerate(value)]
+            return each if type(value) is list else {"tuple": each}
         if type(value) is dict:
             return {"dict": [[name, self.encode(one, f"{place}.{name}")] for name, one in value.items()]}
         if isinstance(value, torch.dtype):
             return {"dtype": _name(value)}
         if isinstance(value, torch.device):
             return {"device": True}
-        if isinstance(value, torch.Generator):
-            return self._generator(value, place)
+        if isinstance(value, torch.Generator):  # the seed, and the state if numbers were drawn: it takes 5 kB
+            seed = value.initial_seed()
+            state = value.get_state()
+            if torch.equal(state, torch.Generator(value.device).manual_seed(seed).get_state()):
+                return {"generator": seed}
+            self.tensors[place] = state
+            return {"generator": seed, "drawn": place}
         if isinstance(value, Streams):
             return {"streams": [value.batch, value.heads, value.width, [list(member) for member in value.members]]}
-        return self._object(value, place)
-
-    def encode_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
-        """All attributes of an object but those that are left out, by name."""
-        attributes = {name: one for name, one in vars(value).items() if name not in left_out}
-        return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
-
-    def _each(self, values: Iterable[Any], place: str) -> list[JsonValue]:
-        return [self.encode(one, f"{place}.{index}") for index, one in enumerate(values)]
-
-    def _object(self, value: Any, place: str) -> JsonValue:
         kind = type(value)
         if CLASSES.get(kind.__name__) is not kind:
             raise TypeError(f"A cache with a {kind.__name__} ({place}) cannot be kept: name it in {__name__}.CLASSES.")
         self.known[id(value)] = place
         attributes = self.encode_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
         return {"object": kind.__name__, "place": place, "attributes": attributes}
+
+    def encode_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
+        """All attributes of an object but those that are left out, by name."""
+        attributes = {name: one for name, one in vars(value).items() if name not in left_out}
+        return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
 
     def _tensor(self, tensor: Tensor, place: str) -> JsonValue:
         if tensor.dim() and tensor.numel() and is_constant(tensor):
@@ -193,15 +191,6 @@ class _Walk:
         order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
         self.tensors[place] = tensor.permute(order).contiguous()
         return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
-
-    def _generator(self, generator: torch.Generator, place: str) -> JsonValue:
-        """The seed, and the state if numbers were drawn: it takes 5 kB."""
-        seed = generator.initial_seed()
-        state = generator.get_state()
-        if torch.equal(state, torch.Generator(generator.device).manual_seed(seed).get_state()):
-            return {"generator": seed}
-        self.tensors[place] = state
-        return {"generator": seed, "drawn": place}
 
 
 class _Build:
@@ -229,61 +218,44 @@ class _Build:
             return [self.decode(one) for one in value]
         if not isinstance(value, dict):
             return value
-        return READERS[next(iter(value))](self, value)
+        match value:
+            case {"same": place}:
+                return self.known[place]
+            case {"object": name, "place": place, "attributes": attributes}:
+                return self._object(CLASSES[RENAMED.get(name, name)], place, attributes)
+            case {"tensor": place}:
+                found = self.tensors[place].to(self.device)
+                order = value.get("order")
+                if order is not None:
+                    found = found.permute([order.index(dim) for dim in range(len(order))])
+                self.known[place] = found
+                return found
+            case {"constant": number, "shape": shape, "dtype": name}:
+                number = torch.tensor(number, dtype=getattr(torch, name), device=self.device)
+                return torch.as_strided(number, shape, (0,) * len(shape))
+            case {"tuple": each}:
+                return tuple(self.decode(one) for one in each)
+            case {"dict": pairs}:
+                return {name: self.decode(one) for name, one in pairs}
+            case {"dtype": name}:
+                return getattr(torch, name)
+            case {"device": _}:
+                return self.device
+            case {"generator": seed}:
+                generator = torch.Generator(self.device).manual_seed(seed)
+                if "drawn" in value:
+                    generator.set_state(self.tensors[value["drawn"]].clone())
+                return generator
+            case {"streams": [rows, heads, width, members]}:
+                return Streams(rows, heads, width, members, self.device)
+        raise KeyError(f"A value of unknown kind: {list(value)}")
 
-    def _object(self, value: dict[str, Any]) -> Any:
-        kind = CLASSES[RENAMED.get(value["object"], value["object"])]
+    def _object(self, kind: type, place: str, attributes: Mapping[str, Any]) -> Any:
         made: Any = object.__new__(kind)
-        self.known[value["place"]] = made
-        vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in value["attributes"].items()})
+        self.known[place] = made
+        vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in attributes.items()})
         vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
         return made
-
-    def _same(self, value: dict[str, Any]) -> Any:
-        return self.known[value["same"]]
-
-    def _tensor(self, value: dict[str, Any]) -> Tensor:
-        place = value["tensor"]
-        found = self.tensors[place].to(self.device)
-        order = value.get("order")
-        if order is not None:
-            found = found.permute([order.index(dim) for dim in range(len(order))])
-        self.known[place] = found
-        return found
-
-    def _constant(self, value: dict[str, Any]) -> Tensor:
-        number = torch.tensor(value["constant"], dtype=getattr(torch, value["dtype"]), device=self.device)
-        return torch.as_strided(number, value["shape"], (0,) * len(value["shape"]))
-
-    def _tuple(self, value: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(self.decode(one) for one in value["tuple"])
-
-    def _dict(self, value: dict[str, Any]) -> dict[Any, Any]:
-        return {name: self.decode(one) for name, one in value["dict"]}
-
-    def _dtype(self, value: dict[str, Any]) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, value["dtype"])
-        return dtype
-
-    def _device(self, value: dict[str, Any]) -> torch.device:
-        return self.device
-
-    def _generator(self, value: dict[str, Any]) -> torch.Generator:
-        made = torch.Generator(self.device).manual_seed(value["generator"])
-        if "drawn" in value:
-            made.set_state(self.tensors[value["drawn"]].clone())
-        return made
-
-    def _streams(self, value: dict[str, Any]) -> Streams:
-        rows, heads, width, members = value["streams"]
-        return Streams(rows, heads, width, members, self.device)
-
-
-READERS: dict[str, Callable[[_Build, dict[str, Any]], Any]] = {
-    "object": _Build._object, "same": _Build._same, "tensor": _Build._tensor, "constant": _Build._constant,
-    "tuple": _Build._tuple, "dict": _Build._dict, "dtype": _Build._dtype, "device": _Build._device,
-    "generator": _Build._generator, "streams": _Build._streams,
-}  # fmt: skip
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -227,34 +227,12 @@ class Pipeline:
         """Whether a decision leaves every head that exceeded its budget with exactly its budget."""
         return self.can.settle.fills_budget and not optional(self.select, "leaves_room")
 
-    @property
-    def heads_apart(self) -> bool:
-        """Whether decoding decides per head.
-
-        Otherwise the heads of a batch row must share a table, as long as the longest of them.
-        """
-        return not any(part.across_heads for part in (self.can.score, self.can.select, self.can.settle))
-
     def prompt_rows(self, tokens: int) -> int:
         """Number of last queries of a prompt of `tokens` that the decision needs together.
 
         Parts that sum over all queries are updated after each chunk by `accumulate`.
         """
         return min(tokens, max(part.prompt_rows(tokens) for part in self.can.all))
-
-    def scorer_rows(self, tokens: int) -> int:
-        """Number of last queries of a prompt of `tokens` that the scorer uses."""
-        return self.can.score.prompt_rows(tokens)
-
-    def rescore(self, slots: Slots, layer_pass: AttentionPass) -> Mapping[str, Tensor]:
-        """New slot state for a decision while decoding, if the scorer supports it."""
-        recall = self.can.score.recall
-        return {} if recall is None else recall(slots, layer_pass)
-
-    @property
-    def rescores(self) -> bool:
-        """Whether slots are rescored at each decision while decoding, by the scorer's `recall`."""
-        return self.decode and self.buffer > 0 and self.can.score.recall is not None
 
     @property
     def recalled(self) -> int:
@@ -295,16 +273,6 @@ class Pipeline:
         """New state of the prompt's slots after a pass of the second pass."""
         score_second_pass = optional(self.score, "score_second_pass")
         return {} if score_second_pass is None else score_second_pass(slots, layer_pass)
-
-    @property
-    def notes(self) -> bool:
-        """Whether the score of a decode step can be updated in place, by `note`."""
-        return self.can.score.note is not None
-
-    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
-        """`Scorer.update` after a single query, in place; derived scores are left to the decision."""
-        assert self.can.score.note is not None
-        self.can.score.note(slots, layer_pass)
 
     @cached_property
     def columns(self) -> Columns:

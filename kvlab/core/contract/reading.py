@@ -143,10 +143,6 @@ class Reading(BaseModel, ABC):
         """What it needs and gives."""
         return ReadingCapabilities()
 
-    def reads_everything(self, layer: int, step: int) -> bool:
-        """Whether `layer` of the model reads everything at decode step `step`, from 1."""
-        return layer < self.dense_layers or step <= self.dense_steps
-
     def index(self, held: Held) -> Index:
         """The index over all slots; empty if it keeps none."""
         return {}
@@ -201,10 +197,7 @@ def reading_of(text: str, share: float | None = None) -> Reading | None:
     values: dict[str, Any] = {name: parse_value(value) for name, _, value in parts}
     if share is not None:
         values["share"] = share
-    return _built(READINGS[name], values)
-
-
-def _built(reading: type[Reading], values: Mapping[str, Any]) -> Reading:
+    reading = READINGS[name]
     try:
         return reading(**values)
     except ValidationError as error:

@@ -52,11 +52,6 @@ class Slots:
         head_mass = self.extra.get(HEAD_MASS)
         return self.log_mass[:, :, None] if head_mass is None else self.log_mass[:, :, None] + head_mass.transpose(2, 3)
 
-    @property
-    def has_mass(self) -> bool:
-        """Whether slots have their own log mass."""
-        return HEAD_MASS in self.extra or not is_constant(self.log_mass)
-
     def bias(self, never: Tensor | float = NEVER) -> Tensor:
         """Additive attention bias (B, H, 1 or G, S): log mass, and `never`, -inf, in invalid slots."""
         return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), never)
@@ -261,10 +256,6 @@ class References:
 
     query: Tensor
     real: Tensor
-
-    def and_more(self, more: References) -> References:
-        """Append those of one more pass."""
-        return References(torch.cat([self.query, more.query], 2), torch.cat([self.real, more.real], 1))
 
 
 @dataclass(frozen=True)

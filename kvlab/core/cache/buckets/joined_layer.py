@@ -8,6 +8,7 @@ the last query of such a pass can be evaluated again. Counting observers get val
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -63,12 +64,6 @@ class JoinedPass(PassView):
         made = cls(**common | whole, key=NONE_YET)
         made.slots = slots
         made.parts = parts
-        return made
-
-    def with_state(self, state: Any) -> JoinedPass:
-        """Copy with another low-rank state."""
-        made = object.__new__(JoinedPass)
-        vars(made).update(vars(self) | {"low_rank": state})
         return made
 
     def logits_at_slots(self, slots: Slots) -> Tensor:
@@ -171,12 +166,13 @@ def join_decisions(
         after = replace(nothing, valid=plan.keep)
     state = _whole_state(streams, [view.layer_pass for view in views])
     tokens_seen = streams.join([view.tokens_seen[:, None].expand(-1, streams.width) for view in views])
+    # A joined pass is copied as it is, since its fields are read from the parts.
+    whole = copy(layer_pass) if isinstance(layer_pass, JoinedPass) else replace(layer_pass)
+    whole.low_rank = state
     view = replace(
         views[0],
         slots=before,
-        layer_pass=layer_pass.with_state(state)
-        if isinstance(layer_pass, JoinedPass)
-        else replace(layer_pass, low_rank=state),
+        layer_pass=whole,
         budget=streams.join([view.budget for view in views]),
         tokens_seen=tokens_seen[:, 0],
         most_excess=max(view.most_excess for view in views),

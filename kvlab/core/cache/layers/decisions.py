@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
 
+import torch
 from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
@@ -14,6 +15,7 @@ from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reus
 from kvlab.core.cache.layers.layer_state import LayerState
 from kvlab.core.cache.settings import LayerSettings, PendingLayer
 from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.slot_columns import ASKED
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.stores.code import query_squares
 from kvlab.core.stores.store import QUERY_SQUARES
@@ -48,27 +50,48 @@ def decide(
     pipeline = layer.settings.pipeline
     timing = _timing(layer, passes[0].num_new, completes_prompt, idle)
     compressed = _run_kernels(layer, passes, timing)
+    score = pipeline.can.score
+    rescores = pipeline.decode and pipeline.buffer > 0 and score.recall is not None
+    rescores = rescores and layer.settings.compresses and not timing.is_prompt
     parts = zip(layer.tables, visible, passes, timing.due, compressed, strict=True)
     for table, slots, part, due, whole in parts:
         if whole:
             continue
-        if completes_prompt or part.num_new > 1 or not pipeline.notes:
+        if completes_prompt or part.num_new > 1 or score.note is None:
             table.store(_updated(layer, slots, part, completes_prompt))
         else:
-            pipeline.note(slots, part)
-        if pipeline.rescores and layer.settings.compresses and due and not timing.is_prompt:
-            table.store(pipeline.rescore(slots, part))
+            score.note(slots, part)
+        if rescores and due:
+            assert score.recall is not None
+            table.store(score.recall(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
-        _note_queries(layer, passes, completes_prompt)
+        # Record which queries the scores include; of a prompt, the last ones that the scorer uses.
+        for table, part, tokens in zip(layer.tables, passes, layer.streams.by_row(layer.tokens_seen), strict=True):
+            if completes_prompt:
+                rows = part.rows_seen(score.prompt_rows(part.num_new))[:, 0, 0]
+                asked = torch.stack([tokens - rows, tokens], -1).long()
+                table.head_state[ASKED] = asked[:, None].repeat(1, table.slots.keys.shape[1], 1)
+            else:
+                table.head_state[ASKED].select(-1, 1).copy_(tokens[:, None])
     if all(compressed):
         layer.waiting = 0
         return
     if completes_prompt:
         note_statistic(layer, passes[0])
-    if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
-        _defer(layer, passes[0], reported)
-    else:
+    settings = layer.settings
+    if not (completes_prompt and (settings.stays_pending or (pipeline.waits and settings.compresses))):
         compress_if_due(layer, passes, visible, reported, completes_prompt, compressed, idle)
+        return
+    # Defer the layer's decision; the last layer triggers it for all, unless a second pass follows.
+    layer_pass = passes[0]
+    if not (settings.stays_pending or pipeline.score.needs_hidden_states):
+        layer_pass = layer_pass.newest(pipeline.prompt_rows(layer_pass.num_new))  # decisions use no other rows
+    _detach(layer)
+    settings.pending = {} if settings.pending is None else settings.pending
+    settings.pending[layer.compressed_index] = PendingLayer(layer, layer.seen_again(layer_pass), reported is not None)
+    last = len(settings.pending) == settings.num_layers
+    if last and pipeline.second_pass is None and not settings.stays_pending:
+        decide_pending(settings)
 
 
 def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool) -> Mapping[str, Tensor]:
@@ -86,32 +109,11 @@ def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool)
     return changed
 
 
-def _note_queries(layer: LayerState, passes: Sequence[PassView], completes_prompt: bool) -> None:
-    """Record which queries the scores include; of a prompt, the last ones that the scorer uses."""
-    for table, part, tokens in zip(layer.tables, passes, layer.streams.by_row(layer.tokens_seen), strict=True):
-        rows = layer.settings.pipeline.scorer_rows(part.num_new) if completes_prompt else None
-        table.note_queries(tokens, None if rows is None else part.rows_seen(rows)[:, 0, 0])
-
-
 def note_statistic(layer: LayerState, layer_pass: PassView) -> None:
     """Store the allocator's statistic of this layer."""
     noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), layer_pass)
     if noted is not None:
         layer.settings.statistics[layer.compressed_index] = noted
-
-
-def _defer(layer: LayerState, layer_pass: PassView, reported: PassView | None) -> None:
-    """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
-    settings = layer.settings
-    pipeline = layer.settings.pipeline
-    if not (settings.stays_pending or pipeline.score.needs_hidden_states):
-        layer_pass = layer_pass.newest(pipeline.prompt_rows(layer_pass.num_new))  # decisions use no other rows
-    _detach(layer)
-    settings.pending = {} if settings.pending is None else settings.pending
-    settings.pending[layer.compressed_index] = PendingLayer(layer, layer.seen_again(layer_pass), reported is not None)
-    last = len(settings.pending) == settings.num_layers
-    if last and pipeline.second_pass is None and not settings.stays_pending:
-        decide_pending(settings)
 
 
 def decide_pending(settings: LayerSettings) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import like, longer
 from kvlab.core.cache.table.compaction import Squeeze
-from kvlab.core.cache.table.head_index import NewToken
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
@@ -30,14 +29,6 @@ class PackedSlots(Slots):
     def combine(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> "PackedSlots":
         """Combine the metadata of `slots` with these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
-
-    def after(self, plan: Plan) -> Slots:
-        """Result of a plan that changes no keys or values."""
-        left = self.with_columns(valid=plan.keep)
-        left.extra = self.extra | (plan.extra or {})
-        if plan.log_mass is not None:
-            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
-        return left
 
     def decoded(self) -> Slots:
         """Decode everything, for the time of one layer's decision."""
@@ -101,7 +92,7 @@ class PackedTable(SlotTable):
         self.weighted = native.weighted
         self.is_dense = False
         self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
-        self._make_room(store.lot, 0)
+        self.make_room(store.lot)
 
     # reading
 
@@ -167,14 +158,13 @@ class PackedTable(SlotTable):
 
     # changes
 
-    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
+    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head after the native slots, encoding full groups first."""
-        keys, values, position = token.of_table(bucket)
         self.left_bytes = 0
         self.ends_with_newest = True
         if self.width - self.room >= min(self._stays, self.occupied) + self.scheme.lot:
             self.pack_gathered()
-        self._make_room(1, self.scheme.lot)
+        self.make_room(1, self.scheme.lot)
         place = torch.full((*keys.shape[:2], 1), self.width, dtype=torch.int64, device=keys.device)
         where = position[:, None, None].expand(*keys.shape[:2], 1)
         if KEY_LENGTH in self.slots.extra:
@@ -188,7 +178,7 @@ class PackedTable(SlotTable):
         """Append several tokens."""
         rows = new.keys.shape[2]
         self.left_bytes = 0
-        self._make_room(rows, 0)
+        self.make_room(rows)
         here = slice(self.width, self.width + rows)
         arrived = new.varying_columns()
         for name, column in self.slots.varying_columns().items():
@@ -227,15 +217,26 @@ class PackedTable(SlotTable):
             if other is not None:
                 changed.append((other.slot, torch.ones_like(other.slot, dtype=torch.bool)))
         if not changed:
-            return slots.after(plan)
-        self.changed = _deduplicated(changed, slots.valid.shape[2])
+            left = slots.with_columns(valid=plan.keep)
+            left.extra = slots.extra | (plan.extra or {})
+            if plan.log_mass is not None:
+                left.log_mass = torch.where(plan.keep, plan.log_mass, slots.log_mass)
+            return left
+        if len(changed) == 1 and changed[0][0].shape[-1] == 1:
+            self.changed = changed[0]
+        else:  # each changed slot once, as (slots (B, H, E), mask of active ones)
+            index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
+            times = torch.zeros(slots.valid.shape, dtype=torch.int32, device=index.device)
+            times.scatter_add_(2, index, active.to(torch.int32))
+            order = (times > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
+            self.changed = order, times.gather(2, order) > 0
         return apply_plan.apply(slots.decoded(), plan, rotary)
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Install the visible slots as a plan left them; slots whose state changed become native."""
         index, real = self.changed
         states = after.metadata()
-        for name, column in self._first(self.width).varying_columns().items():
+        for name, column in self.stored().varying_columns().items():
             if column.data_ptr() != states[name].data_ptr():
                 column.copy_(states[name])
         self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
@@ -254,7 +255,7 @@ class PackedTable(SlotTable):
         count = index.shape[-1]
         first = self.width
         self.restless = count
-        self._make_room(count, self.scheme.lot)
+        self.make_room(count, self.scheme.lot)
         native = real & (index >= self.room)
         valid = is_valid(self.slots.position.gather(2, index)) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
@@ -273,7 +274,16 @@ class PackedTable(SlotTable):
 
     def pack_gathered(self) -> None:
         """Encode the oldest gathered native slots, in whole groups."""
-        self._close_native()
+        count = self.width - self.room
+        if count > self.occupied:  # close holes among the native slots, as there must be some
+            columns = slice(self.room, self.width)
+            real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
+            index = real.argsort(dim=-1, descending=True, stable=True)
+            for column in self.slots.varying_columns().values():
+                column[:, :, columns] = gather(column[:, :, columns], index)
+            for native in self.native.values():
+                native[:, :, :count] = gather(native[:, :, :count], index)
+            self.width = self.room + self.occupied
         group = self.scheme.lot
         start = self.room + self.first_native
         count = (self.width - self.room - self._stays) // group * group
@@ -303,21 +313,7 @@ class PackedTable(SlotTable):
             self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
             self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
 
-    def _close_native(self) -> None:
-        """Close holes among the native slots, if there must be some."""
-        count = self.width - self.room
-        if count <= self.occupied:
-            return
-        columns = slice(self.room, self.width)
-        real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
-        index = real.argsort(dim=-1, descending=True, stable=True)
-        for column in self.slots.varying_columns().values():
-            column[:, :, columns] = gather(column[:, :, columns], index)
-        for native in self.native.values():
-            native[:, :, :count] = gather(native[:, :, :count], index)
-        self.width = self.room + self.occupied
-
-    def _make_room(self, rows: int, more: int) -> None:
+    def make_room(self, rows: int, more: int = 0) -> None:
         """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""
         shortage = self.width + rows - self.capacity
         if shortage > 0:
@@ -329,11 +325,9 @@ class PackedTable(SlotTable):
         """Add space for `count` more codes."""
         self.left_bytes = self.table_bytes()
         room = self.room
-
-        def widen(tensor: Tensor) -> Tensor:
-            return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
-
-        self.slots = self.slots.map(widen)
+        self.slots = self.slots.map(
+            lambda tensor: torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
+        )
         self.slots.position[:, :, room : room + count] = FREE
         for side, code in self.codes.items():
             self.coded[side] = {
@@ -440,17 +434,6 @@ class PackedTable(SlotTable):
 
 def _nothing() -> tuple[Tensor, Tensor]:
     return torch.zeros(1, 1, 0, dtype=torch.int64), torch.zeros(1, 1, 0, dtype=torch.bool)
-
-
-def _deduplicated(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
-    """Deduplicate changed slots: (slots (B, H, E), mask of active ones)."""
-    if len(changed) == 1 and changed[0][0].shape[-1] == 1:
-        return changed[0]
-    index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
-    named = torch.zeros(*index.shape[:2], slots, dtype=torch.int32, device=index.device)
-    named.scatter_add_(2, index, active.to(torch.int32))
-    order = (named > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
-    return order, named.gather(2, order) > 0
 
 
 def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:
