@@ -61,17 +61,16 @@ class Budget:
     amount: Amount
 
     def __post_init__(self) -> None:
-        if not self._is_possible():
-            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(self.amount)))
-
-    def _is_possible(self) -> bool:
         if isinstance(self.amount, str):
-            return self._share is not None or self._size is not None
-        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
-            return False
-        if isinstance(self.amount, int):
-            return 1 <= self.amount < 2**63  # what the index of runs can hold
-        return 0 < self.amount <= 1
+            is_possible = self._share is not None or self._size is not None
+        elif isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
+            is_possible = False
+        elif isinstance(self.amount, int):
+            is_possible = 1 <= self.amount < 2**63  # what the index of runs can hold
+        else:
+            is_possible = 0 < self.amount <= 1
+        if not is_possible:
+            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(self.amount)))
 
     @classmethod
     def parse(cls, text: str) -> "Budget":

@@ -139,26 +139,22 @@ def switch_attention(model: PreTrainedModel) -> Attachment:
     name = register_attention()
     family = config.model_type
     if family in INLINE:
-        _route_inline(attachment, *INLINE[family], name)
+        original, routed = INLINE[family]
+        inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
+        for module in inline:
+            _change_class(module, routed)
+            attachment.undo.append(partial(_change_class, module, original))
+            if not hasattr(module, "config"):
+                module.config = model.config
+        every_config: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+        for each in every_config:
+            if each is not None:
+                each._attn_implementation = name
     else:
         model.set_attn_implementation(name)
     AFTERWARDS.get(family, lambda model: None)(model)
     object.__setattr__(model, ATTACHMENT, attachment)
     return attachment
-
-
-def _route_inline(attachment: Attachment, original: type[nn.Module], slots: type[nn.Module], name: str) -> None:
-    model = attachment.model
-    inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
-    for module in inline:
-        _change_class(module, slots)
-        attachment.undo.append(partial(_change_class, module, original))
-        if not hasattr(module, "config"):
-            module.config = model.config
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if config is not None:
-            config._attn_implementation = name
 
 
 def _change_class(module: Any, to: type[nn.Module]) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from kvlab.bench.request import ON_RANDOM_WEIGHTS
+from kvlab.core.contract.method import METHODS
 from kvlab.core.contract.parts import last_row
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered
@@ -98,7 +99,7 @@ before the window, not the window's; and the most slots of the first stage are a
 
 def text() -> str:
     """The whole document."""
-    own = [method for method in registered().values() if method._origin() == KVLAB]
+    own = [method for method in registered().values() if METHODS.origin(method.name) == KVLAB]
     return HEADER + "".join(row(method) for method in own) + FOOTER
 
 

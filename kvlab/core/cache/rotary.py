@@ -99,7 +99,8 @@ class RotaryOfPasses:
 
     def check(self, plan: Plan) -> None:
         """Raise UserError if `plan` re-rotates keys that were rotated by different frequencies."""
-        if self._mixed is not None and plan.turns_keys() and bool(self._mixed):
+        turns = plan.new_keys is not None or (plan.edges is not None and plan.edges.turn is not None)
+        if self._mixed is not None and turns and bool(self._mixed):
             raise UserError(
                 "This model changes its rotary frequencies as the text grows, and the text just outgrew those of its "
                 "older keys, which can no longer be re-rotated: use space 'rotated', or positions 'original'."

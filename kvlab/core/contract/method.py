@@ -28,7 +28,7 @@ from kvlab.core.contract.preset import DEFAULT, MOST, MOST_WHOLE, PAPER, Preset,
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
-from kvlab.core.plugins.origin import KVLAB, Origin
+from kvlab.core.plugins.origin import KVLAB
 from kvlab.core.stores import NATIVE, STORES, store_of, store_under
 from kvlab.core.validation import quote_value
 
@@ -241,18 +241,14 @@ class Method(BaseModel, ABC):
         return {"holds": self.footprint(), "stores": stores, "window": self.own_window}
 
     @classmethod
-    def _origin(cls) -> Origin:
-        return METHODS.origin(cls.name)
-
-    @classmethod
-    def _as_published(cls, preset: Preset) -> dict[str, JsonValue]:
-        method = cls(**preset.settings())
-        return preset.as_data() | {"needs_budget": method.needs_budget} | method.footprints()
-
-    @classmethod
     def describe(cls) -> dict[str, JsonValue]:
         """The method as data for forms and tables: name, family, paper, JSON schema of hyper-parameters, choices."""
         pipeline = cls().pipeline()
+        origin = METHODS.origin(cls.name)
+        presets: dict[str, JsonValue] = {}
+        for name, preset in cls.presets.items():
+            method = cls(**preset.settings())
+            presets[name] = preset.as_data() | {"needs_budget": method.needs_budget} | method.footprints()
         variants = cls.model_json_schema().get("properties", {}).get("variant", {}).get("enum", [])
         return {
             "name": cls.name,
@@ -271,10 +267,10 @@ class Method(BaseModel, ABC):
                 "settle": type(pipeline.settle).__name__,
             },
             "parameters": cls.model_json_schema(),
-            "presets": {name: cls._as_published(preset) for name, preset in cls.presets.items()},
+            "presets": presets,
             "reasons": dict(cls.reasons),
             **cls().footprints(),
-            "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
+            "origin": "" if origin == KVLAB else f"{origin.name} {origin.stamp}",
         }
 
 
@@ -304,34 +300,25 @@ def make_method(name: str, **hyper_parameters: Any) -> Method:
 
 def build_method(method: type[Method], **hyper_parameters: Any) -> Method:
     """As `make_method`, for a method class."""
-    try:
-        published = _published(method, str(hyper_parameters.pop("preset", DEFAULT)))
-        return method(**(published | hyper_parameters))
-    except ValidationError as error:
-        raise UserError(_one_sentence(method, error)) from None
-
-
-def _published(method: type[Method], preset: str) -> dict[str, Any]:
-    if preset == DEFAULT:
-        return {}
-    if preset not in method.presets:
+    preset = str(hyper_parameters.pop("preset", DEFAULT))
+    if preset != DEFAULT and preset not in method.presets:
         known = ", ".join([DEFAULT, *method.presets])
         raise UserError(f"{method.name} has no preset {preset!r}; it has: {known}.")
-    return method.presets[preset].settings()
-
-
-def _one_sentence(method: type[Method], error: ValidationError) -> str:
-    first = error.errors()[0]
-    name = method.name
-    if not first["loc"]:
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        return str(reason) if isinstance(reason, UserError) else f"Invalid settings of {name}: {reason}."
-    field = ".".join(str(part) for part in first["loc"])
-    known = ", ".join(method.model_fields) or "none"
-    if first["type"] == "extra_forbidden":
-        return f"{name} has no hyper-parameter {field!r}; it has: {known}."
-    reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
-    return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
+    published = {} if preset == DEFAULT else method.presets[preset].settings()
+    try:
+        return method(**(published | hyper_parameters))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
+        sentence = f"The hyper-parameter {field!r} of {method.name} cannot be {quote_value(first['input'])}: {reason}."
+        if not field:
+            cause = first.get("ctx", {}).get("error", first["msg"])
+            sentence = str(cause) if isinstance(cause, UserError) else f"Invalid settings of {method.name}: {cause}."
+        elif first["type"] == "extra_forbidden":
+            known = ", ".join(method.model_fields) or "none"
+            sentence = f"{method.name} has no hyper-parameter {field!r}; it has: {known}."
+        raise UserError(sentence) from None
 
 
 class DecodeCompression(Method):

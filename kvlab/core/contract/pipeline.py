@@ -27,7 +27,7 @@ from kvlab.core.contract.parts import (
 )
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.second_pass import SecondPassRequest
-from kvlab.core.contract.slot_columns import Byte, Columns, integer_dtype, key_lengths, stores_key_lengths
+from kvlab.core.contract.slot_columns import LENGTHS_FROM, Byte, Columns, integer_dtype, key_lengths
 from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, AttentionPass, Slots, View
 from kvlab.core.stores import Store, store_bytes
 
@@ -102,31 +102,24 @@ class LowestScore:
 
     def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
         """(recent tokens (B, H), sinks (B, H, 1)) protected."""
-        recent = self._recent(view)
-        if self.most is not None:
-            recent = recent.minimum(_most_recent(view.budget, self.most))
-        recent = recent.clamp_min(1).minimum(view.budget)
-        return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
-
-    def _recent(self, view: View) -> Tensor:
+        budget = view.budget
         if not isinstance(self.recent, float):
-            return torch.full_like(view.budget, self.recent)
-        if self.of == "text":
-            return (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(view.budget)
-        return (view.budget * self.recent).long()
-
-    def _sinks(self, budget: Tensor) -> Tensor:
+            recent = torch.full_like(budget, self.recent)
+        elif self.of == "text":
+            recent = (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(budget)
+        else:
+            recent = (budget * self.recent).long()
+        if isinstance(self.most, str):
+            first = budget.clamp_max(FIRST_SLOTS)
+            recent = recent.minimum(first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS)
+        elif self.most is not None:
+            recent = recent.minimum((budget * self.most).long())
+        recent = recent.clamp_min(1).minimum(budget)
         if isinstance(self.sinks, float):
-            return (budget.double() * self.sinks - ROUNDING).ceil().long()
-        return torch.full_like(budget, self.sinks)
-
-
-def _most_recent(budget: Tensor, most: Limit) -> Tensor:
-    """Most recent tokens (B, H) that are protected under `budget` (B, H)."""
-    if not isinstance(most, str):
-        return (budget * most).long()
-    first = budget.clamp_max(FIRST_SLOTS)
-    return first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS
+            sinks = (budget.double() * self.sinks - ROUNDING).ceil().long()
+        else:
+            sinks = torch.full_like(budget, self.sinks)
+        return recent, (budget - recent).minimum(sinks)[..., None]
 
 
 def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
@@ -301,7 +294,8 @@ class Pipeline:
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
             extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
-        if optional(self.settle, "seeks") and stores_key_lengths(keys, values):
+        held = keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size()
+        if optional(self.settle, "seeks") and keys.device.type == "cpu" and held >= LENGTHS_FROM:
             extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)

@@ -13,7 +13,7 @@ from kvlab.core.cache.table.compaction import Squeeze
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, expand_index, gather, is_valid, key_lengths
+from kvlab.core.contract.slot_columns import FREE, LIGHT_MASS, expand_index, gather, is_valid, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, Slots
 from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
@@ -69,7 +69,9 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = native.columns.packed(slots.map(lambda tensor: gather(tensor, index)))
+        moved = slots.map(lambda tensor: gather(tensor, index))
+        if native.columns.lighter:
+            moved = moved.with_columns(log_mass=moved.log_mass.to(LIGHT_MASS))
         moved.position.masked_fill_(~real, FREE)
         states = {"keys": moved.keys, "values": moved.values}
         real = is_valid(moved.position[:, :, : self.room])
