@@ -54,42 +54,34 @@ class LayerPass:
         """A result that depends on `name` and the tensor `given` only, computed once for all caches."""
         return compute() if self.results is None else self.results.get(name, compute, given)
 
-    def attend(self, value: States) -> Tensor:
+    def attend(self, value: States, every_step: bool = False) -> Tensor:
         """Output (B, Hq, q, d) over slots, and the low-rank state if there is one.
 
-        Keeps the log-sum-exps of the logits if the kernel returns them.
+        Keeps the log-sum-exps of the logits if the kernel returns them, and of a single query its attention and logits
+        if they are needed at `every_step` or cost nothing.
         """
-        if not self.has_state:
+        if self.has_state:
+            blocks = []
+            for first in range(0, self.num_new, ROW_BLOCK):
+                share = self.share(first, min(first + ROW_BLOCK, self.num_new))
+                over_slots = mix_states(share.slots.flatten(2, 3), value).view_as(share.value)
+                blocks.append(over_slots.addcmul_(share.state[..., None], share.value).flatten(1, 2))
+            if self.num_new == 1:
+                self._last_mass = share.slots[:, :, :, 0].mean(2)
+            return torch.cat(blocks, 2).to(self.query.dtype)
+        # Kernels support no softcap, no ALiBi and no learned sinks; the fused one has one bias per KV head.
+        is_plain = self.softcap is None and self.alibi is None and self.sinks is None
+        if self.num_new > 1 or (is_plain and not every_step):
             output, self._normalizers = self._once("attend", lambda: self._attend(value))
             return output
-        blocks = []
-        for first in range(0, self.num_new, ROW_BLOCK):
-            share = self.share(first, min(first + ROW_BLOCK, self.num_new))
-            over_slots = mix_states(share.slots.flatten(2, 3), value).view_as(share.value)
-            blocks.append(over_slots.addcmul_(share.state[..., None], share.value).flatten(1, 2))
-        if self.num_new == 1:
-            self._last_mass = share.slots[:, :, :, 0].mean(2)
-        return torch.cat(blocks, 2).to(self.query.dtype)
-
-    def _attend(self, value: States) -> tuple[Tensor, Tensor | None]:
-        if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
-            return self._tiles().attention(value)
-        given = self.query, self.key, value, self.bias
-        output, normalizers = slot_attention(
-            *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
-        )
-        return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
-
-    def attend_one(self, value: States) -> Tensor:
-        """Output (B, Hq, 1, d) of a single query; keeps its logits and attention, computed in the same pass."""
-        kernel = None  # the fused one, which supports one bias per KV head and nothing else
-        if self.is_plain and (self.bias is None or self.bias.shape[2] == 1):
-            kernel = one_query_kernel(self.query.device)
+        one_bias = self.bias is None or self.bias.shape[2] == 1
+        kernel = one_query_kernel(self.query.device) if is_plain and one_bias else None
         if kernel is not None and isinstance(self.key, Tensor) and isinstance(value, Tensor):
             packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
             bias = None if self.bias is None else self.bias[:, :, 0]
             output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
-            self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
+            self._last_logits = logits[:, :, :, None]
+            self._last_mass = mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
         self._last_logits = logits = self._logits(0, 1)  # (B, H, G, 1, S)
         if self.sinks is not None or (self.bias is not None and self.hides):
@@ -101,10 +93,14 @@ class LayerPass:
         output = mix_states(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether kernels support this attention: no softcap, no ALiBi, no learned sinks."""
-        return self.softcap is None and self.alibi is None and self.sinks is None
+    def _attend(self, value: States) -> tuple[Tensor, Tensor | None]:
+        if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
+            return self._tiles().attention(value)
+        given = self.query, self.key, value, self.bias
+        output, normalizers = slot_attention(
+            *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
+        )
+        return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
 
     @property
     def has_state(self) -> bool:
@@ -114,7 +110,16 @@ class LayerPass:
     def share(self, first: int, last: int) -> StateShare:
         """Attention split between slots and state for rows `first` to `last`."""
         assert self.low_rank is not None
-        return self.low_rank.share(self.query[:, :, first:last], self._logits(first, last), self.bias)
+        query = self.query[:, :, first:last]
+        logits = self._logits(first, last)
+        state_logits, value = self.low_rank.state.column(self.low_rank.layer, self.low_rank.noted, query)
+        both = torch.cat([logits, state_logits[..., None]], -1)
+        if self.bias is None:
+            mass = torch.softmax(both, -1)
+        else:  # padding rows may see nothing
+            both[..., :-1] += self.bias[:, :, :, None]
+            mass = torch.softmax(both, -1).nan_to_num_(nan=0.0)
+        return StateShare(mass[..., :-1], mass[..., -1], value)
 
     @property
     def num_new(self) -> int:

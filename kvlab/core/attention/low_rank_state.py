@@ -22,17 +22,6 @@ class LowRankState:
     layer: int
     noted: Mapping[str, Tensor]
 
-    def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> "StateShare":
-        """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
-        state_logits, value = self.state.column(self.layer, self.noted, query)
-        both = torch.cat([logits, state_logits[..., None]], -1)
-        if bias is None:
-            mass = torch.softmax(both, -1)
-        else:  # padding rows may see nothing
-            both[..., :-1] += bias[:, :, :, None]
-            mass = torch.softmax(both, -1).nan_to_num_(nan=0.0)
-        return StateShare(mass[..., :-1], mass[..., -1], value)
-
 
 @dataclass(frozen=True)
 class StateShare:

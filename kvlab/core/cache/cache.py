@@ -47,15 +47,8 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc] 
         else:
             LinearAttentionLayer.lazy_initialization(self, **named)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)
-        self._map_state(lambda state: state[indices.to(state.device)])
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)
-        self._map_state(lambda state: state.repeat_interleave(repeats, dim=0))
-
-    def _map_state(self, change: Callable[[Tensor], Tensor]) -> None:
+    def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        super()._map_rows(change)
         for states in (self.conv_states, self.recurrent_states):
             states.update({index: change(state) for index, state in states.items() if state is not None})
 
@@ -240,9 +233,29 @@ class CompressedCache(Cache):
 
     def memory(self) -> CacheMemory:
         """Current memory; reads counts from the device."""
-        layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
+        layers = []
+        for layer in self.compressed_layers():
+            if not layer.buckets:
+                continue
+            live = [int(table.live().sum()) for table in layer.tables]
+            codes, scales = layer.packed_bytes()
+            held = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes()
+            read = layer.mean_bytes_read()
+            layer_memory = LayerMemory(
+                layer=layer.layer_idx,
+                logical_tokens=layer.cumulative_length,
+                live_slots=sum(live) / (layer.streams.batch * layer.streams.heads),
+                physical_slots=max(table.capacity for table in layer.tables),
+                live_bytes=held,
+                bytes_read=held if read is None else sum(read),
+                allocated_bytes=layer.table_bytes(),
+                peak_bytes=layer.peak_bytes,
+                codes_bytes=codes,
+                scales_bytes=scales,
+            )
+            layers.append(layer_memory)
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
-        return CacheMemory(layers, others, self.settings.held.peak // self.settings.texts)
+        return CacheMemory(tuple(layers), others, self.settings.held.peak // self.settings.texts)
 
     def full_bytes(self) -> int:
         """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
@@ -311,22 +324,3 @@ def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
         )
         for row in range(len(slots))
     ]
-
-
-def _layer_memory(layer: CompressedLayer) -> LayerMemory:
-    live = [int(table.live().sum()) for table in layer.tables]
-    heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
-    held = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes()
-    read = layer.mean_bytes_read()
-    return LayerMemory(
-        layer=layer.layer_idx,
-        logical_tokens=layer.cumulative_length,
-        live_slots=sum(live) / heads,
-        physical_slots=max(table.capacity for table in layer.tables),
-        live_bytes=held,
-        bytes_read=held if read is None else sum(read),
-        allocated_bytes=layer.table_bytes(),
-        peak_bytes=layer.peak_bytes,
-        codes_bytes=codes,
-        scales_bytes=scales,
-    )

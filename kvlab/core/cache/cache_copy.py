@@ -1,7 +1,7 @@
 """Copy a compressed cache, so that two texts can continue from the same state, and rows of transformers' own layers."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
     copied = copy.copy(layer)
     copied.settings, copied.rotary, copied.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
     if isinstance(layer, LinearAttentionLayer):
-        take_states(copied, copy_states(layer))
+        take_states(copied, layer, copied=True)
     if not layer.is_initialized:
         return copied
     copied.tokens_seen = layer.tokens_seen.clone()
@@ -64,44 +64,37 @@ STATES = ("keys", "values")
 RECURRENT = ("conv_states", "recurrent_states")  # dictionaries of states by number
 
 
-def select_rows(layer: Any, rows: Sequence[int]) -> Any:
-    """A copy of the layer with batch rows `rows`; rows may repeat."""
-    return _changed([layer], lambda parts: parts[0][torch.tensor(rows, dtype=torch.int64, device=parts[0].device)])
-
-
-def join_layers(layers: Sequence[Any]) -> Any:
-    """A copy of the first layer with the batch rows of all layers, which have seen equally many tokens."""
-    return _changed(layers, torch.cat)
-
-
-def take_states(layer: Any, other: Any) -> None:
-    """Let a layer with a recurrent state use that of another one."""
+def take_states(layer: Any, other: Any, copied: bool = False) -> None:
+    """Let a layer with a recurrent state use that of another one, or a copy of it."""
     for name in vars(LinearAttentionLayer(1)):
-        setattr(layer, name, getattr(other, name))
+        state = getattr(other, name)
+        setattr(layer, name, copy.deepcopy(state) if copied else state)
 
 
-def copy_states(layer: Any) -> LinearAttentionLayer:
-    """A layer with a copy of another one's recurrent state."""
-    copied = LinearAttentionLayer(layer.number_of_states)
-    for name in vars(copied):
-        setattr(copied, name, copy.deepcopy(getattr(layer, name)))
-    return copied
+def join_layers(layers: Sequence[Any], rows: Sequence[int] | None = None) -> Any:
+    """A copy of the first layer with the batch rows of all layers, which have seen equally many tokens.
 
-
-def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
-    """A copy of the first layer; each of its states is `change` of that state in all layers."""
+    With `rows`, the copy has only these rows of the first layer; rows may repeat.
+    """
     joined = copy.copy(layers[0])
     for name in STATES:
         if isinstance(getattr(joined, name, None), Tensor):
-            setattr(joined, name, change([getattr(layer, name) for layer in layers]))
+            setattr(joined, name, _joined([getattr(layer, name) for layer in layers], rows))
     for name in RECURRENT:
         if hasattr(joined, name):
             states = {number: [getattr(layer, name)[number] for layer in layers] for number in getattr(joined, name)}
-            setattr(joined, name, {n: None if parts[0] is None else change(parts) for n, parts in states.items()})
+            some = {number: parts for number, parts in states.items() if parts[0] is not None}
+            setattr(joined, name, dict.fromkeys(states) | {n: _joined(parts, rows) for n, parts in some.items()})
     for name, flags in vars(joined).items():
         if isinstance(flags, dict) and name not in RECURRENT:
             setattr(joined, name, dict(flags))
     return joined
+
+
+def _joined(parts: list[Tensor], rows: Sequence[int] | None) -> Tensor:
+    if rows is None:
+        return torch.cat(parts)
+    return parts[0][torch.tensor(rows, dtype=torch.int64, device=parts[0].device)]
 
 
 @dataclass(frozen=True)

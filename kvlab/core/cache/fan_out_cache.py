@@ -14,7 +14,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from kvlab.core.cache.cache import CompressedCache, HybridLayer
-from kvlab.core.cache.cache_copy import copy_cache, copy_states, join_layers, select_rows, take_states
+from kvlab.core.cache.cache_copy import copy_cache, join_layers, take_states
 from kvlab.core.cache.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, time_behind
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.settings import LayerSettings
@@ -90,7 +90,7 @@ class FanOutCache(Cache):
         for index, layer in enumerate(self.layers):
             if isinstance(layer, FanOutHybridLayer):
                 for cache in others:
-                    take_states(cache.layers[index], copy_states(first.layers[index]))
+                    take_states(cache.layers[index], first.layers[index], copied=True)
 
     def follow_first(self) -> None:
         """Use the recurrent states that the first branch's layers hold now."""
@@ -139,16 +139,6 @@ class FanOutCache(Cache):
             layer.batch_select_indices(torch.tensor(rows, device=layer.device))
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
 
-    def take_over(self, again: Sequence[Branch], seconds: float) -> None:
-        """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
-        by_cache = {id(branch.cache): branch for branch in self.branches}
-        for branch in again:
-            mine = by_cache[id(branch.cache)]
-            mine.error = branch.error
-            mine.charged = mine.charged + branch.seconds
-        self.second_pass_seconds += seconds
-        self.check()
-
     def check(self) -> None:
         """Raise the first error if every branch has failed."""
         errors = [branch.error for branch in self.branches]
@@ -174,7 +164,7 @@ class FanOutCache(Cache):
         """Select or repeat rows of the layers that are not compressed."""
         for index, layer in enumerate(self.layers):
             if isinstance(layer, FanOutHybridLayer) or not isinstance(layer, FanOutLayer):
-                self.layers[index] = select_rows(layer, rows)
+                self.layers[index] = join_layers([layer], rows)
 
 
 def caches_in(given: Any) -> list[CompressedCache]:

@@ -248,6 +248,13 @@ def _end(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
         begun = time.perf_counter()
         again = run_second_pass(module, alike)  # type: ignore[arg-type]  # the hook is installed on a model only
         if isinstance(served, FanOutCache):
-            served.take_over(again.branches, time.perf_counter() - begun)
+            # Take over errors and decision times of branches that read the prompt again.
+            by_cache = {id(branch.cache): branch for branch in served.branches}
+            for branch in again.branches:
+                mine = by_cache[id(branch.cache)]
+                mine.error = branch.error
+                mine.charged += branch.seconds
+            served.second_pass_seconds += time.perf_counter() - begun
+            served.check()
         else:
             again.check()

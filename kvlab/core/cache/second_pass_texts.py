@@ -37,7 +37,13 @@ def context_pieces(state: SecondPass, room: int) -> Iterator[Piece]:
         counts.append(math.ceil(len(row) / min(state.plan.piece, longest)))
     for place in range(max(counts)):
         cuts = zip(rows, counts, strict=True)
-        parts = [state.ask + _part(row, place, count) if place < count else [] for row, count in cuts]
+        parts: list[list[int]] = []
+        for row, count in cuts:
+            if place < count:
+                begin = max(len(row) * place // count - (OVERLAP if place else 0), 0)
+                parts.append(state.ask + row[begin : len(row) * (place + 1) // count])
+            else:
+                parts.append([])
         width = max(len(part) for part in parts)
         if width == 0:
             continue
@@ -45,12 +51,6 @@ def context_pieces(state: SecondPass, room: int) -> Iterator[Piece]:
         mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
         as_mask = torch.tensor(mask, device=ids.device)
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
-
-
-def _part(row: list[int], place: int, count: int) -> list[int]:
-    first = len(row) * place // count
-    last = len(row) * (place + 1) // count
-    return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
 
 
 def written_lengths(state: SecondPass, room: int) -> list[int]:

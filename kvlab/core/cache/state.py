@@ -152,7 +152,13 @@ class _Walk:
         if id(value) in self.known:
             return {"same": self.known[id(value)]}
         if isinstance(value, Tensor):
-            return self._tensor(value, place)
+            if value.dim() and value.numel() and is_constant(value):
+                return {"constant": value.flatten()[0].item(), "shape": list(value.shape), "dtype": _name(value.dtype)}
+            self.known[id(value)] = place
+            strides = value.stride()
+            order = sorted(range(value.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
+            self.tensors[place] = value.permute(order).contiguous()
+            return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
         if type(value) in (list, tuple):
             each: list[JsonValue] = [self.encode(one, f"{place}.{index}") for index, one in enumerate(value)]
             return each if type(value) is list else {"tuple": each}
@@ -182,15 +188,6 @@ class _Walk:
         """All attributes of an object but those that are left out, by name."""
         attributes = {name: one for name, one in vars(value).items() if name not in left_out}
         return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
-
-    def _tensor(self, tensor: Tensor, place: str) -> JsonValue:
-        if tensor.dim() and tensor.numel() and is_constant(tensor):
-            return {"constant": tensor.flatten()[0].item(), "shape": list(tensor.shape), "dtype": _name(tensor.dtype)}
-        self.known[id(tensor)] = place
-        strides = tensor.stride()
-        order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
-        self.tensors[place] = tensor.permute(order).contiguous()
-        return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
 
 
 class _Build:
@@ -222,7 +219,13 @@ class _Build:
             case {"same": place}:
                 return self.known[place]
             case {"object": name, "place": place, "attributes": attributes}:
-                return self._object(CLASSES[RENAMED.get(name, name)], place, attributes)
+                kind = CLASSES[RENAMED.get(name, name)]
+                made: Any = object.__new__(kind)
+                self.known[place] = made
+                vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in attributes.items()})
+                derived = DERIVED.get(kind, {}).items()
+                vars(made).update({name: derive(self.settings, self.device) for name, derive in derived})
+                return made
             case {"tensor": place}:
                 found = self.tensors[place].to(self.device)
                 order = value.get("order")
@@ -249,13 +252,6 @@ class _Build:
             case {"streams": [rows, heads, width, members]}:
                 return Streams(rows, heads, width, members, self.device)
         raise KeyError(f"A value of unknown kind: {list(value)}")
-
-    def _object(self, kind: type, place: str, attributes: Mapping[str, Any]) -> Any:
-        made: Any = object.__new__(kind)
-        self.known[place] = made
-        vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in attributes.items()})
-        vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
-        return made
 
 
 def _name(dtype: torch.dtype) -> str:

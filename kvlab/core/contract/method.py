@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -40,15 +40,6 @@ def add_stores(schema: dict[str, Any]) -> None:
     schema.update(enum=[*STORES])
 
 
-def _one_of(*names: str) -> Callable[[dict[str, Any]], None]:
-    return lambda schema: schema.update(enum=[*names])
-
-
-def add_readings(schema: dict[str, Any]) -> None:
-    """Add the readings to a field's JSON schema for forms."""
-    schema.update(enum=[EVERYTHING, *READINGS])
-
-
 class Method(BaseModel, ABC):
     """A compression method. Subclasses declare hyper-parameters as fields and compose a pipeline from them.
 
@@ -64,15 +55,19 @@ class Method(BaseModel, ABC):
     page_rule: str = Field(
         "any",
         description="order of pages: the best place of a token (any), or mean or maximum of the scores",
-        json_schema_extra=_one_of(*PAGE_RULES),
+        json_schema_extra={"enum": [*PAGE_RULES]},
     )
     page_heads: str = Field(
         "union",
         description="a page holds all heads of a layer (union) or of the model, or each head has pages of its own",
-        json_schema_extra=_one_of(*PAGE_HEADS),
+        json_schema_extra={"enum": [*PAGE_HEADS]},
     )
 
-    read: str = Field(EVERYTHING, description="slots that a decode step reads", json_schema_extra=add_readings)
+    read: str = Field(
+        EVERYTHING,
+        description="slots that a decode step reads",
+        json_schema_extra=lambda schema: schema.update(enum=[EVERYTHING, *READINGS]),
+    )
     read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
 
     name: ClassVar[str]
@@ -87,7 +82,12 @@ class Method(BaseModel, ABC):
 
     @field_validator("*")
     @classmethod
-    def _check_bounds(cls, value: Any) -> Any:
+    def _check_value(cls, value: Any, field: ValidationInfo) -> Any:
+        if field.field_name == "store":
+            store_of(value)
+        known = {"page_rule": PAGE_RULES, "page_heads": PAGE_HEADS}.get(field.field_name or "")
+        if known is not None and value not in known:
+            raise ValueError(f"use {' or '.join(known)}")
         return check_number(value)
 
     @classmethod
@@ -117,35 +117,17 @@ class Method(BaseModel, ABC):
         rest = {name: value for name, value in values.items() if name not in moved}
         return rest | {"read": values["read"] + "".join(parts)}
 
-    @model_validator(mode="after")
-    def _check_reading(self) -> Self:
-        try:
-            reading_of(self.read, self.read_share)
-        except UserError as error:
-            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
-        return self
-
     @property
     def reading(self) -> Reading | None:
         """Which slots a decode step reads; None: all of them."""
         return reading_of(self.read, self.read_share)
 
-    @field_validator("store")
-    @classmethod
-    def _check_store(cls, name: str) -> str:
-        store_of(name)
-        return name
-
-    @field_validator("page_rule", "page_heads")
-    @classmethod
-    def _check_pages(cls, name: str, field: ValidationInfo) -> str:
-        known = PAGE_RULES if field.field_name == "page_rule" else PAGE_HEADS
-        if name not in known:
-            raise ValueError(f"use {' or '.join(known)}")
-        return name
-
     @model_validator(mode="after")
-    def _check_evicts_by_selector(self) -> Self:
+    def _check_composition(self) -> Self:
+        try:
+            reading_of(self.read, self.read_share)
+        except UserError as error:
+            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
         if self.page > 1 and self.family in ("reference", "quantising"):
             raise UserError(f"{self.name} evicts nothing: leave page at 1.")
         if self.page > 1 and self.page_heads == "model" and not self.needs_budget:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import UNLIMITED, Sizes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.apply_plan import TableSnapshot
@@ -63,14 +62,6 @@ class Bucket:
     def __getstate__(self) -> dict[str, Any]:
         """Without the last kernel input, whose arrays a copy or a pickle would cut off from the table."""
         return vars(self) | {"last_work": ((), None)}
-
-    def attend(self, layer_pass: PassView, every_step: bool) -> Tensor:
-        """Output (N, W * G, q, d) of this pass; attention weights are computed along if the method needs them."""
-        values = self.table.states()[1]
-        single = layer_pass.num_new == 1 and not layer_pass.has_state
-        if single and (every_step or not layer_pass.is_plain):
-            return layer_pass.attend_one(values)
-        return layer_pass.attend(values)
 
     def plan_and_apply(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Make a plan and apply it to the table, unless `check` raises."""
@@ -139,14 +130,8 @@ class HeadBudgets:
 
     def __init__(self, slots: Tensor, per_row: list[int] | None = None) -> None:
         """`per_row`: the equal budget of a row's heads; None: read from `slots`, which waits for the device."""
-        self.slots = slots
         self.remembered: dict[Hashable, tuple[Tensor, Any]] = {}  # values derived from the budget, for `View.of_budget`
-        if per_row is None:
-            self._read()
-        else:
-            self.per_row = per_row
-            self.smallest = min(per_row)
-            self.largest = max(per_row)
+        self.put(slots, per_row)
 
     @classmethod
     def of_layer(
@@ -166,23 +151,19 @@ class HeadBudgets:
         slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
         return cls(slots, per_row)
 
-    def allocate_heads(self, settings: LayerSettings, view: View) -> None:
-        """Let the allocator assign unequal head budgets, once, from the prompt."""
-        heads = settings.pipeline.allocate.head_budgets(view)
-        if heads is not None:
-            self.slots = heads.long()
-            self._read()
+    def put(self, slots: Tensor, per_row: list[int] | None = None) -> None:
+        """Install other budgets (B, H), with `per_row` as above."""
+        self.slots = slots
+        self.per_row = slots.amax(-1).tolist() if per_row is None else per_row
+        self.smallest = int(slots.min()) if per_row is None else min(per_row)
+        self.largest = max(self.per_row)
 
     def map_rows(self, rows: Tensor) -> None:
         """Install budgets (B', H) after batch rows were selected, repeated or permuted."""
-        changed = rows.shape[0] != self.slots.shape[0]
-        self.slots = rows
-        if changed:
-            self._read()
-
-    def _read(self) -> None:
-        self.per_row = self.slots.amax(-1).tolist()
-        self.smallest, self.largest = int(self.slots.min()), max(self.per_row)
+        if rows.shape[0] == self.slots.shape[0]:
+            self.slots = rows
+        else:
+            self.put(rows)
 
 
 def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -> Sizes:

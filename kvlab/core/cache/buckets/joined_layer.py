@@ -57,15 +57,6 @@ class JoinedPass(PassView):
     slots: JoinedSlots
     parts: Sequence[PassView] = ()
 
-    @classmethod
-    def join(cls, slots: JoinedSlots, parts: Sequence[PassView], **whole: Any) -> JoinedPass:
-        """Join passes; `whole` overrides fields of the first one other than its keys."""
-        common = {one.name: getattr(parts[0], one.name) for one in fields(PassView) if one.init and one.name != "key"}
-        made = cls(**common | whole, key=NONE_YET)
-        made.slots = slots
-        made.parts = parts
-        return made
-
     def logits_at_slots(self, slots: Slots) -> Tensor:
         """As for a single table; computed per table with its own queries."""
         if not isinstance(slots, JoinedSlots) or not slots.parts or not self.parts:
@@ -133,7 +124,13 @@ def join_passes(
     }
     if reads_slots:
         table = JoinedSlots.join(streams, slots)
-        return table, JoinedPass.join(table, passes, **common, bias=table.bias())
+        fields_of_first = {
+            one.name: getattr(passes[0], one.name) for one in fields(PassView) if one.init and one.name != "key"
+        }
+        joined = JoinedPass(**fields_of_first | common | {"bias": table.bias(), "key": NONE_YET})
+        joined.slots = table
+        joined.parts = passes
+        return table, joined
     nothing = _nothing(streams, query)
     return nothing, replace(passes[0], **common, key=nothing.keys, bias=nothing.bias())
 

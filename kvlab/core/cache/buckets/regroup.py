@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence, Set
 from copy import copy
-from functools import partial
 from operator import itemgetter
 
 import numpy as np
-from torch import Tensor
 
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.settings import LayerSettings
@@ -120,7 +118,7 @@ def _parts(
         table = bucket.table.compacted(
             order, _room(settings, most, max(head_lengths)), head_lengths, members, split.width
         )
-        part = bucket.part(table, partial(_of, split, number))
+        part = bucket.part(table, lambda tensor, number=number: split.by_head(tensor)[number].clone())
         part.table = _stored(table, settings, rotary)  # from the head state of these streams
         parts.append(part)
     return parts
@@ -129,10 +127,6 @@ def _parts(
 def _stored(table: SlotTable, settings: LayerSettings, rotary: Rotary | None) -> SlotTable:
     """Convert to the storage format."""
     return PackedTable(table, settings.store, rotary) if settings.store.packs else table
-
-
-def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
-    return split.by_head(tensor)[number].clone()
 
 
 def _room(settings: LayerSettings, most: int | None, length: int) -> int:

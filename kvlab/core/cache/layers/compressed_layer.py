@@ -88,15 +88,34 @@ class CompressedLayer(LayerState, UnboundedLayer):
         """`update` for tokens of a pass that has been checked already."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        pipeline = self.settings.pipeline
         rows = key_states.shape[2]
-        self._append(key_states, value_states)
+        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
+        for table in self.tables:
+            table.widen_integers(tokens)
+        keys = self.streams.by_head(key_states)
+        values = self.streams.by_head(value_states)
+        if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
+            places = self.streams.by_row(self.tokens_seen)
+            for table, *token in zip(self.tables, keys, values, places, strict=True):
+                table.append_one(*token, pipeline.state)
+        else:
+            position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
+            parts = zip(keys, values, self.streams.by_row(position), strict=True)
+            arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
+            if self.buckets:
+                for table, new in zip(self.tables, arrived, strict=True):
+                    table.append_many(new)
+            else:
+                self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
+                self.buckets[0].table.make_room(self.settings.prompt_tokens - rows)
         self.tokens_seen += rows
         self.cumulative_length += rows
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
-        keys, values = self.buckets[0].table.native_states()
-        offer_layer(self, keys)
-        return keys, values
+        offered = self.buckets[0].table.native_states()
+        offer_layer(self, offered[0])
+        return offered
 
     def get_seq_length(self) -> int:
         """Tokens seen, padding included."""
@@ -212,7 +231,9 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if reading is not None:
             output = self.streams.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
         else:
-            output = self.streams.join([bucket.attend(part, every_step) for _, (bucket, part) in pairs])
+            output = self.streams.join(
+                [part.attend(bucket.table.states()[1], every_step) for _, (bucket, part) in pairs]
+            )
         if self.settings.reading is not None:
             single = rows == 1 and not (completes_prompt or incomplete)
             note_bytes_read(self, 0 if reading is not None else 1 if single else 2)
@@ -286,29 +307,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
         return whole
 
     # what appending and batch changes do to the buckets
-
-    def _append(self, key_states: Tensor, value_states: Tensor) -> None:
-        pipeline = self.settings.pipeline
-        rows = key_states.shape[2]
-        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
-        for table in self.tables:
-            table.widen_integers(tokens)
-        keys = self.streams.by_head(key_states)
-        values = self.streams.by_head(value_states)
-        if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
-            places = self.streams.by_row(self.tokens_seen)
-            for table, *token in zip(self.tables, keys, values, places, strict=True):
-                table.append_one(*token, pipeline.state)
-            return
-        position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
-        parts = zip(keys, values, self.streams.by_row(position), strict=True)
-        arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
-        if not self.buckets:
-            self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
-            self.buckets[0].table.make_room(self.settings.prompt_tokens - rows)
-            return
-        for table, new in zip(self.tables, arrived, strict=True):
-            table.append_many(new)
 
     def _mark_padding(self, row_valid: Tensor) -> list[bool]:
         """Exclude padding among the newest tokens from slots and from tokens seen.

@@ -28,11 +28,7 @@ class DecisionTiming:
     due: list[bool]
     is_prompt: bool
     is_decode_step: bool
-
-    @property
-    def phase(self) -> Literal["prefill", "decode"]:
-        """Phase name passed to methods."""
-        return "prefill" if self.is_prompt else "decode"
+    phase: Literal["prefill", "decode"]
 
 
 def decide(
@@ -100,11 +96,11 @@ def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool)
     results = layer_pass.results
     if results is None:
         return score.update(slots, layer_pass, first)
-
-    def update() -> tuple[Mapping[str, Tensor], Tensor]:
-        return score.update(slots, layer_pass, first), layer.generator.get_state()
-
-    changed, state = results.of_part("update", (score, layer.settings.seed, first), update)
+    changed, state = results.of_part(
+        "update",
+        (score, layer.settings.seed, first),
+        lambda: (score.update(slots, layer_pass, first), layer.generator.get_state()),
+    )
     layer.generator.set_state(state)  # as if this layer had drawn the samples
     return changed
 
@@ -153,7 +149,10 @@ def compress_if_due(
             heads = layer_pass.key.shape[1]
             squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
             layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
-        layer.head_budgets.allocate_heads(settings, _views(layer, passes, timing, _with_scores(layer, visible))[0])
+        view = _views(layer, passes, timing, _with_scores(layer, visible))[0]
+        unequal = settings.pipeline.allocate.head_budgets(view)  # assigned once, from the prompt
+        if unequal is not None:
+            layer.head_budgets.put(unequal.long())
     known = zip_longest(layer.buckets, timing.due, compressed)
     due = [is_due and bucket.is_over and not whole for bucket, is_due, whole in known]
     over = any(due)
@@ -237,7 +236,7 @@ def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[
         is_prompt or (decides and (layer.waiting + bucket.ahead >= period if is_decode_step else not is_idle))
         for bucket, is_idle in zip(layer.buckets, idle or [False] * len(layer.buckets), strict=True)
     ]
-    return DecisionTiming(due, is_prompt, is_decode_step)
+    return DecisionTiming(due, is_prompt, is_decode_step, "prefill" if is_prompt else "decode")
 
 
 def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming, slots: Sequence[Slots]) -> list[View]:

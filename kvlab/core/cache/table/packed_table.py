@@ -86,7 +86,9 @@ class PackedTable(SlotTable):
             for side, code in self.codes.items()
             if isinstance(code, Learning)
         }
-        self.coded = {side: self._encoded(side, coded_states[side], real, place) for side in self.codes}
+        self.coded = {
+            side: self._code(side).encode(self._prepared(side, coded_states[side], place), real) for side in self.codes
+        }
         self.first_native = sinks
         without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
         super().__init__(without_states, native.columns)
@@ -112,23 +114,8 @@ class PackedTable(SlotTable):
         count = self.width - self.room
         return self.native["keys"][:, :, :count], self.native["values"][:, :, :count]
 
-    def visible(self) -> Slots:
-        """The first `width` slots with log mass, without derived scores."""
-        return PackedSlots.combine(super().visible(), *self.states())
-
-    def with_scores(self) -> Slots:
-        """The first `width` slots with all scores."""
-        return PackedSlots.combine(super().with_scores(), *self.states())
-
-    def whole(self) -> Slots:
-        """All slots, free ones included, with all scores."""
-        return self._of(super().whole(), self.capacity)
-
-    def first(self, count: int) -> Slots:
-        """The first `count` visible slots, with log mass."""
-        return self._of(super().first(count), count)
-
-    def _of(self, slots: Slots, count: int) -> PackedSlots:
+    def with_states(self, slots: Slots, count: int) -> PackedSlots:
+        """The first `count` slots with keys and values that are decoded on first access."""
         return PackedSlots.combine(slots, self._packed_states("keys", count), self._packed_states("values", count))
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
@@ -143,10 +130,6 @@ class PackedTable(SlotTable):
     def _code(self, side: str) -> Code:
         """The store's code with what was learned for this table."""
         return replace(self.codes[side], **self.learned[side]) if side in self.learned else self.codes[side]  # type: ignore[type-var]  # every code is a dataclass
-
-    def _encoded(self, side: str, states: Tensor, real: Tensor, position: Tensor) -> dict[str, Tensor]:
-        """Codes of native `states` (B, H, S, d), where `real` (B, H, S), at `position` (B, H, S)."""
-        return self._code(side).encode(self._prepared(side, states, position), real)
 
     def _prepared(self, side: str, states: Tensor, position: Tensor) -> Tensor:
         """What is encoded of `states`: keys turned back to position 0, minus their mean, if the store asks for it."""
@@ -243,7 +226,25 @@ class PackedTable(SlotTable):
                 column.copy_(states[name])
         self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
         if index.shape[-1]:
-            self._move_to_native(index, real, after)
+            # Slots `index` (B, H, E), where `real`, move to the native part with their states in `after`.
+            count = index.shape[-1]
+            first = self.width
+            self.restless = count
+            self.make_room(count, self.scheme.lot)
+            native = real & (index >= self.room)
+            valid = is_valid(self.slots.position.gather(2, index)) & real
+            place = torch.where(native, index, first + torch.arange(count, device=index.device))
+            self._put(place, gather(after.keys, index), gather(after.values, index))
+            moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
+            hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
+            # Clear holes in every column, because methods read whole columns.
+            for name, column in self.slots.varying_columns().items():
+                nothing = FREE if name == "position" else 0
+                column[:, :, first : first + count] = nothing
+                moved_values = gather(column, index).masked_fill(~like(valid, column), nothing)
+                column.scatter_(2, expand_index(place, column), moved_values)
+                column.masked_fill_(like(hole, column), nothing)
+            self.width += count
         self.changed = _nothing()
         self.occupied = min(self.occupied, bound)
 
@@ -251,28 +252,6 @@ class PackedTable(SlotTable):
     def _stays(self) -> int:
         """Native slots that are not encoded yet: the first, the newest, and as many as two decisions change."""
         return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
-
-    def _move_to_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
-        """Move slots `index` (B, H, E), where `real`, to the native part with their states in `after`."""
-        count = index.shape[-1]
-        first = self.width
-        self.restless = count
-        self.make_room(count, self.scheme.lot)
-        native = real & (index >= self.room)
-        valid = is_valid(self.slots.position.gather(2, index)) & real
-        place = torch.where(native, index, first + torch.arange(count, device=index.device))
-        self._put(place, gather(after.keys, index), gather(after.values, index))
-        moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
-        hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
-        # Clear holes in every column, because methods read whole columns.
-        for name, column in self.slots.varying_columns().items():
-            nothing = FREE if name == "position" else 0
-            column[:, :, first : first + count] = nothing
-            column.scatter_(
-                2, expand_index(place, column), gather(column, index).masked_fill(~like(valid, column), nothing)
-            )
-            column.masked_fill_(like(hole, column), nothing)
-        self.width += count
 
     def pack_gathered(self) -> None:
         """Encode the oldest gathered native slots, in whole groups."""
@@ -300,7 +279,7 @@ class PackedTable(SlotTable):
         real = is_valid(place)
         for side, code in self.codes.items():
             native = self.native[side]
-            coded = self._encoded(side, native[:, :, first : first + count], real, place)
+            coded = self._code(side).encode(self._prepared(side, native[:, :, first : first + count], place), real)
             _write(self.coded[side], code, coded, self.used)
             native[:, :, first : last - count] = native[:, :, first + count : last].clone()
         for column in self.slots.varying_columns().values():
@@ -370,7 +349,7 @@ class PackedTable(SlotTable):
     ) -> SlotTable:
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
-        native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
+        native = SlotTable(self.with_states(slots, self.capacity).decoded(), self.columns)
         native.weighted = self.weighted
         native.head_state = self.head_state
         return native.compacted(order, room, lengths, streams, width)

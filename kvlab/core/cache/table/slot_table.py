@@ -75,11 +75,11 @@ class SlotTable:
 
     def visible(self) -> Slots:
         """The first `width` slots as views, with validity and log mass, without scores."""
-        return self.columns.with_log_mass(self.stored(), self.is_dense)
+        return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
 
     def with_scores(self) -> Slots:
         """The first `width` slots with all scores."""
-        return self.add_scores(self.visible())
+        return self.with_states(self.add_scores(self.visible()), self.width)
 
     def add_scores(self, visible: Slots) -> Slots:
         """Add all scores to slots of this table that have log mass."""
@@ -87,7 +87,11 @@ class SlotTable:
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return self.add_scores(self.columns.with_log_mass(self.slots))
+        return self.with_states(self.add_scores(self.columns.with_log_mass(self.slots)), self.capacity)
+
+    def with_states(self, slots: Slots, count: int) -> Slots:
+        """The first `count` slots with their keys and values, which a native table's have already."""
+        return slots
 
     def stored(self, count: int | None = None) -> Slots:
         """The first `count` (default `width`) stored slots as views, without derived columns or validity."""
@@ -108,7 +112,7 @@ class SlotTable:
 
     def first(self, count: int) -> Slots:
         """The first `count` visible slots, with log mass."""
-        return self.columns.with_log_mass(self.stored(count))
+        return self.with_states(self.columns.with_log_mass(self.stored(count)), count)
 
     def bias(self, visible: Slots) -> Tensor | None:
         """`Slots.bias` of the `visible` slots; None if it is 0."""
