@@ -139,12 +139,8 @@ def test_every_method_declares_its_parts(name: str) -> None:
 
 def test_a_pipeline_combines_its_parts() -> None:
     evict = Pipeline(AccumulatedAttention(), select=LowestScore(sinks=4))
-    assert (
-        evict.fills_budget
-        and not any(part.across_heads for part in evict.can.all)
-        and not evict.waits
-        and evict.references == 0
-    )
+    assert not any(part.across_heads for part in evict.can.all)
+    assert evict.fills_budget and not evict.waits and evict.references == 0
     assert evict.in_place is not None and evict.in_place.decay == 1.0
     assert Pipeline(AccumulatedAttention(), select=Keeping(LowestScore(), (3,))).in_place is None
     one = torch.zeros(1, 1, 1, 4)
