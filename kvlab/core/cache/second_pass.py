@@ -126,6 +126,7 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
                     held.peak = max(held.peak, held.total + settings.held.peak)
                     settings.held = held
                     waiting.layer.references = trial_layer.references
+                    del trial, trial_layer  # the copy's memory goes before anything else is made
             decide_pending_layer(waiting)
         settings.pending = None
 
