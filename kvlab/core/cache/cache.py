@@ -269,10 +269,43 @@ class CompressedCache(Cache):
 
     def memory_by_row(self) -> list[CacheMemory]:
         """Current memory of each row: its own slots, and its share of what rows have in common."""
-        by_row = list(zip(*map(_row_memories, self.compressed_layers()), strict=True))
+        by_row: list[list[LayerMemory]] = []
+        for layer in self.compressed_layers():
+            live = []
+            held = []
+            allocated = []
+            for bucket in layer.buckets:  # tables and what belongs to them are shared out by heads
+                live_slots = bucket.table.live()
+                saved = bucket.table.saved_bytes()
+                heads = live_slots.numel()
+                index = sum(part.nbytes for part in (bucket.index or {}).values())
+                shared = (bucket.table.head_bytes() + index) / heads
+                live.append(live_slots)
+                held.append(
+                    (live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared
+                )
+                allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
+            slots = layer.streams.join(live).double().mean(-1).tolist()
+            bytes_held, bytes_allocated = (
+                layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
+            )
+            read = layer.mean_bytes_read()
+            by_row = by_row or [[] for _ in slots]
+            for row, memories in enumerate(by_row):
+                memory = LayerMemory(
+                    layer=layer.layer_idx,
+                    logical_tokens=layer.cumulative_length,
+                    live_slots=slots[row],
+                    physical_slots=max(table.capacity for table in layer.tables),
+                    live_bytes=bytes_held[row],
+                    bytes_read=bytes_held[row] if read is None else read[row],
+                    allocated_bytes=bytes_allocated[row],
+                    peak_bytes=layer.peak_bytes // len(slots),
+                )
+                memories.append(memory)
         others = sum(_other_layers_bytes(layer) for layer in self.layers) // len(by_row)
         peak = self.settings.held.peak // self.settings.texts
-        return [CacheMemory(layers, others, peak) for layers in by_row]
+        return [CacheMemory(tuple(layers), others, peak) for layers in by_row]
 
 
 def nothing_to_compress(config: Any) -> str:
@@ -290,37 +323,3 @@ def _other_layers_bytes(layer: Any) -> int:
     window = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
     return sum(state.nbytes for state in (*window, *states) if isinstance(state, Tensor))
-
-
-def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
-    """The layer's memory by row; tables and what belongs to them are shared out by heads."""
-    live = []
-    held = []
-    allocated = []
-    for bucket in layer.buckets:
-        live_slots = bucket.table.live()
-        saved = bucket.table.saved_bytes()
-        heads = live_slots.numel()
-        index = sum(part.nbytes for part in (bucket.index or {}).values())
-        shared = (bucket.table.head_bytes() + index) / heads
-        live.append(live_slots)
-        held.append((live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared)
-        allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
-    slots = layer.streams.join(live).double().mean(-1).tolist()
-    bytes_held, bytes_allocated = (
-        layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
-    )
-    read = layer.mean_bytes_read()
-    return [
-        LayerMemory(
-            layer=layer.layer_idx,
-            logical_tokens=layer.cumulative_length,
-            live_slots=slots[row],
-            physical_slots=max(table.capacity for table in layer.tables),
-            live_bytes=bytes_held[row],
-            bytes_read=bytes_held[row] if read is None else read[row],
-            allocated_bytes=bytes_allocated[row],
-            peak_bytes=layer.peak_bytes // len(slots),
-        )
-        for row in range(len(slots))
-    ]

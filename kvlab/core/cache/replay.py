@@ -87,7 +87,7 @@ def count_step(cache: CompressedCache) -> None:
         layer.waiting = 0 if decided else layer.waiting + 1
         for bucket in layer.buckets:
             bucket.table.occupied += 1
-            if decided and bucket.is_over and bucket.head_budgets is not None:
+            if decided and bucket.head_budgets is not None:
                 bucket.table.occupied = min(bucket.table.occupied, bucket.head_budgets.largest)
 
 

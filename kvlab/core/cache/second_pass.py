@@ -198,7 +198,9 @@ def _read_again(
         read_ids(model, served, ids, mask, state.mask)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
-        layer.buckets[0].table.release_space(checkpoint.position_dtype)
+        table = layer.buckets[0].table
+        table.slots = table.stored()  # without free space, whose memory is freed by `detach`
+        table.set_integers(checkpoint.position_dtype)
         layer.checkpoint = None
     replace_others(lambda layer: layer)
 

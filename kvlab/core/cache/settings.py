@@ -1,8 +1,6 @@
 """Settings and state shared by all layers of one cache, and the observer protocol."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -171,18 +169,6 @@ class LayerSettings:
     def in_second_pass(self) -> bool:
         """Whether the current pass belongs to a second pass over the prompt."""
         return self.second_pass is not None and self.second_pass.running
-
-    @contextmanager
-    def clock(self, phase: str, device: torch.device) -> Iterator[None]:
-        """Add the time of a prompt's decision to `prefill_compress_seconds` if `timed`."""
-        if not self.timed or phase != "prefill":
-            yield
-            return
-        synchronize(device)
-        begun = time.perf_counter()
-        yield
-        synchronize(device)
-        self.prefill_compress_seconds += time.perf_counter() - begun
 
 
 # Equal in all layers, even if heads differ from layer to layer.

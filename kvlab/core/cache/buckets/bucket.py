@@ -54,11 +54,6 @@ class Bucket:
         # (key, kernel input) of the last in-place decision
         self.last_work: tuple[tuple[object, ...], Work | None] = (), None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether some head may exceed its budget."""
-        return self.head_budgets is not None and self.table.occupied > self.head_budgets.smallest
-
     def __getstate__(self) -> dict[str, Any]:
         """Without the last kernel input, whose arrays a copy or a pickle would cut off from the table."""
         return vars(self) | {"last_work": ((), None)}

@@ -36,7 +36,21 @@ def compact_buckets(
     if streams.whole:
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:
-            return split, _parts(split, buckets[0], lengths[0], settings, rotary)
+            bucket = buckets[0]
+            assert bucket.head_budgets is not None
+            order = order_by_position(bucket.table.slots)
+            flat = [length for stream in lengths[0] for length in stream]
+            budgets = bucket.head_budgets.slots.flatten().tolist()
+            parts = []
+            for number, members in enumerate(split.members):
+                heads = [member * split.width + head for member in members for head in range(split.width)]
+                head_lengths = [flat[head] for head in heads]
+                room = _room(settings, max(budgets[head] for head in heads), max(head_lengths))
+                table = bucket.table.compacted(order, room, head_lengths, members, split.width)
+                part = bucket.part(table, lambda tensor, number=number: split.by_head(tensor)[number].clone())
+                part.table = _stored(table, settings, rotary)  # from the head state of these streams
+                parts.append(part)
+            return split, parts
     for bucket, bucket_lengths, members in zip(buckets, lengths, streams.members, strict=True):
         if settings.store.packs and decided is not None and decided.isdisjoint(map(streams.row, members)):
             continue
@@ -101,27 +115,6 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
     if len(groups) == 1:
         return streams
     return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
-
-
-def _parts(
-    split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings, rotary: Rotary | None
-) -> list[Bucket]:
-    assert bucket.head_budgets is not None
-    order = order_by_position(bucket.table.slots)
-    parts = []
-    flat = [length for stream in lengths for length in stream]
-    budgets = bucket.head_budgets.slots.flatten().tolist()
-    for number, members in enumerate(split.members):
-        heads = [member * split.width + head for member in members for head in range(split.width)]
-        head_lengths = [flat[head] for head in heads]
-        most = max(budgets[head] for head in heads)
-        table = bucket.table.compacted(
-            order, _room(settings, most, max(head_lengths)), head_lengths, members, split.width
-        )
-        part = bucket.part(table, lambda tensor, number=number: split.by_head(tensor)[number].clone())
-        part.table = _stored(table, settings, rotary)  # from the head state of these streams
-        parts.append(part)
-    return parts
 
 
 def _stored(table: SlotTable, settings: LayerSettings, rotary: Rotary | None) -> SlotTable:

@@ -23,6 +23,8 @@ from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, readin
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, note_second_pass
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.parts import optional
+from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.contract.view import Slots
 from kvlab.core.errors import UserError
 
@@ -92,7 +94,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         rows = key_states.shape[2]
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
-            table.widen_integers(tokens)
+            if not table.fits_integers(tokens):
+                table.set_integers(integer_dtype(tokens))
         keys = self.streams.by_head(key_states)
         values = self.streams.by_head(value_states)
         if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
@@ -242,7 +245,9 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, passes[0])
-            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], passes[0]))
+            accumulate = optional(self.settings.pipeline.score, "accumulate")
+            if accumulate is not None:
+                self.buckets[0].table.store(accumulate(visible[0], passes[0]))
         else:
             decide(self, passes, visible, self._report(passes, visible, query, output), completes_prompt, idle)
         return output

@@ -1,5 +1,6 @@
 """Decide after attention: score, check whether a decision is due, plan, apply, free evicted slots."""
 
+import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,7 +14,7 @@ from kvlab.core.cache.buckets.joined_layer import join_decisions
 from kvlab.core.cache.buckets.regroup import compact_buckets
 from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reusable_work, run_kernel
 from kvlab.core.cache.layers.layer_state import LayerState
-from kvlab.core.cache.settings import LayerSettings, PendingLayer
+from kvlab.core.cache.settings import LayerSettings, PendingLayer, synchronize
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.slot_columns import ASKED
 from kvlab.core.contract.view import Slots, View
@@ -154,11 +155,21 @@ def compress_if_due(
         if unequal is not None:
             layer.head_budgets.put(unequal.long())
     known = zip_longest(layer.buckets, timing.due, compressed)
-    due = [is_due and bucket.is_over and not whole for bucket, is_due, whole in known]
+    due = []  # whether some head of the bucket may exceed its budget, where a decision is due
+    for bucket, is_due, whole in known:
+        budgets = bucket.head_budgets
+        is_over = budgets is not None and bucket.table.occupied > budgets.smallest
+        due.append(is_due and is_over and not whole)
     over = any(due)
     if over:
-        with settings.clock(timing.phase, layer.device):
-            _compress(layer, _views(layer, passes, timing, _with_scores(layer, visible)), due, reported, timing)
+        timed = settings.timed and timing.is_prompt
+        if timed:
+            synchronize(layer.device)
+        begun = time.perf_counter()
+        _compress(layer, _views(layer, passes, timing, _with_scores(layer, visible)), due, reported, timing)
+        if timed:
+            synchronize(layer.device)
+            settings.prefill_compress_seconds += time.perf_counter() - begun
     elif timing.is_prompt and (
         settings.store.packs
         or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)

@@ -113,5 +113,5 @@ def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     table.weighted = table.weighted or work.kind != EVICT
     if work.kind != EVICT or bucket.index_counts:
         bucket.index = None
-    work.mass = work.no_mass  # release the mass tensor; the next step brings its own
+    work.mass = table.never  # a scalar: release the mass tensor; the next step brings its own
     return True

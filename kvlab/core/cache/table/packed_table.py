@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +24,6 @@ from kvlab.core.table_growth import GROWTH
 
 class PackedSlots(Slots):
     """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
-
-    @classmethod
-    def combine(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> "PackedSlots":
-        """Combine the metadata of `slots` with these states."""
-        return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
 
     def decoded(self) -> Slots:
         """Decode everything, for the time of one layer's decision."""
@@ -116,7 +111,8 @@ class PackedTable(SlotTable):
 
     def with_states(self, slots: Slots, count: int) -> PackedSlots:
         """The first `count` slots with keys and values that are decoded on first access."""
-        return PackedSlots.combine(slots, self._packed_states("keys", count), self._packed_states("values", count))
+        states: dict[str, Any] = {side: self._packed_states(side, count) for side in ("keys", "values")}
+        return PackedSlots(**{**vars(slots), **states})
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
@@ -270,8 +266,8 @@ class PackedTable(SlotTable):
         count = (self.width - self.room - self._stays) // group * group
         if count <= 0:
             return
-        if self.used + count > self.room and not self._close_holes(count):
-            self._grow(max(count, self.used // GROWTH // group * group))
+        if self.used + count > self.room:
+            self._make_code_room(count)
             start = self.room + self.first_native
         first = start - self.room
         last = self.width - self.room
@@ -302,41 +298,38 @@ class PackedTable(SlotTable):
             self.slots = apply_plan.grow(self.slots, self.capacity + shortage + more)
             self.native = {side: longer(tensor, shortage + more) for side, tensor in self.native.items()}
 
-    def _grow(self, count: int) -> None:
-        """Add space for `count` more codes."""
-        self.left_bytes = self.table_bytes()
-        room = self.room
-        self.slots = self.slots.map(
-            lambda tensor: torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
-        )
-        self.slots.position[:, :, room : room + count] = FREE
-        for side, code in self.codes.items():
-            self.coded[side] = {
-                name: longer(tensor, count // code.group if name in code.shared else count)
-                for name, tensor in self.coded[side].items()
-            }
-        self.room = room + count
-        self.width = self.width + count
-
-    def _close_holes(self, count: int) -> bool:
-        """Try to make room for `count` codes by closing holes; returns whether it worked.
+    def _make_code_room(self, count: int) -> None:
+        """Make room for `count` more codes: by closing holes, or if there are too few, in a larger table.
 
         Groups with many holes are rebuilt; if slots of a group share scales these are decoded and re-encoded, as few as
         possible.
         """
         made = Squeeze.plan(self.valid()[:, :, : self.used], self.scheme.lot, self.occupied, count)
-        if made is None:
-            return False
-        index = made.index
+        if made is not None:
+            index = made.index
+            for side, code in self.codes.items():
+                stored = self.coded[side]
+                _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
+            for column in self.slots.varying_columns().values():
+                column[:, :, : index.shape[2]] = gather(column, index)
+                column[:, :, index.shape[2] : self.room] = 0
+            self.slots.position[:, :, index.shape[2] : self.room] = FREE
+            self.used = index.shape[2]
+            return
+        self.left_bytes = self.table_bytes()
+        room = self.room
+        more = max(count, self.used // GROWTH // self.scheme.lot * self.scheme.lot)
+        self.slots = self.slots.map(
+            lambda tensor: torch.cat([longer(tensor[:, :, :room], more), tensor[:, :, room:]], 2)
+        )
+        self.slots.position[:, :, room : room + more] = FREE
         for side, code in self.codes.items():
-            stored = self.coded[side]
-            _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
-        for column in self.slots.varying_columns().values():
-            column[:, :, : index.shape[2]] = gather(column, index)
-            column[:, :, index.shape[2] : self.room] = 0
-        self.slots.position[:, :, index.shape[2] : self.room] = FREE
-        self.used = index.shape[2]
-        return True
+            self.coded[side] = {
+                name: longer(tensor, more // code.group if name in code.shared else more)
+                for name, tensor in self.coded[side].items()
+            }
+        self.room = room + more
+        self.width = self.width + more
 
     def _put(self, place: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write native states (B, H, E, d) to slots `place` (B, H, E)."""

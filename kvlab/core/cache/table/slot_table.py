@@ -121,12 +121,11 @@ class SlotTable:
         has_mass = HEAD_MASS in visible.extra or not is_constant(visible.log_mass)
         return visible.log_mass_of_heads() if self.weighted and has_mass else None
 
-    def widen_integers(self, tokens: int) -> None:
-        """Widen integer columns if `tokens` tokens need it."""
-        if not self.fits_integers(tokens):
-            short = self.slots.position.dtype
-            long = integer_dtype(tokens)
-            self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
+    def set_integers(self, dtype: torch.dtype) -> None:
+        """Convert integer columns to `dtype`."""
+        now = self.slots.position.dtype
+        if now != dtype:
+            self.slots = self.slots.map(lambda tensor: tensor.to(dtype) if tensor.dtype == now else tensor)
 
     def fits_integers(self, tokens: int) -> bool:
         """Whether integer columns are wide enough for `tokens` tokens."""
@@ -178,14 +177,6 @@ class SlotTable:
         self.width = self.occupied = width
         self.is_dense = dense
         self.left_bytes = 0
-
-    def release_space(self, whole: torch.dtype) -> None:
-        """Drop free space, with integer columns of type `whole`; memory is freed by `detach`."""
-        kept = self.stored()
-        now = self.slots.position.dtype
-        if now != whole:
-            kept = kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
-        self.slots = kept
 
     def make_room(self, rows: int, more: int = 0) -> None:
         """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
