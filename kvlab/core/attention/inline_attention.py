@@ -16,7 +16,7 @@ from transformers.models.bloom.modeling_bloom import BloomAttention
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as build_bloom_alibi
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor as build_falcon_alibi
-from transformers.models.mpt.modeling_mpt import MptAttention, MptModel, build_mpt_alibi_tensor
+from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_tensor
 
 
 def find_cache(positional: Sequence[Any], named: Mapping[str, Any]) -> Cache | None:
@@ -28,19 +28,11 @@ def find_cache(positional: Sequence[Any], named: Mapping[str, Any]) -> Cache | N
     return next((one for one in (*positional, *named.values()) if isinstance(one, Cache)), None)
 
 
-_GIVEN = "_kvlab_gives_a_mask"
-
-
 class RoutedAttention:
     """Base of the replacements: calls the registered attention function between a module's projections."""
 
     config: Any  # set by `kvlab.core.families.prepare` where the original has none
     slopes_on: Callable[[torch.device], Tensor | None]  # change of each query head's logits per position, (Hq,)
-
-    @property
-    def slopes(self: Any) -> Tensor | None:
-        """`slopes_on` the device of the weights."""
-        return self.slopes_on(next(self.parameters()).device)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
         """Attention output (B, q, hidden), before the output projection."""
@@ -159,15 +151,8 @@ def _slopes(build: Callable[..., Tensor], num_heads: int, device: torch.device, 
         return build(two, num_heads, torch.float32)[:, 0, 1].to(dtype)
 
 
-def always_give_a_mask(model: nn.Module) -> None:
-    """Give every pass of MPT a padding mask (idempotent): it converts the mask before checking that there is one."""
-    for module in model.modules():
-        if isinstance(module, MptModel) and not hasattr(module, _GIVEN):
-            module.register_forward_pre_hook(_with_mask, with_kwargs=True)
-            setattr(module, _GIVEN, True)
-
-
-def _with_mask(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+def give_a_mask(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """Arguments of a pass of MPT with a padding mask: it converts the mask before checking that there is one."""
     if kwargs.get("attention_mask") is not None or len(args) > 2:
         return None
     ids = args[0] if args else kwargs.get("input_ids")

@@ -281,9 +281,8 @@ class CompressedCache(Cache):
                 index = sum(part.nbytes for part in (bucket.index or {}).values())
                 shared = (bucket.table.head_bytes() + index) / heads
                 live.append(live_slots)
-                held.append(
-                    (live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared
-                )
+                own_bytes = live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)
+                held.append(own_bytes.double() + shared)
                 allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
             slots = layer.streams.join(live).double().mean(-1).tolist()
             bytes_held, bytes_allocated = (

@@ -27,36 +27,37 @@ def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> Compr
     copied = copy.copy(cache)
     settings.held = replace(settings.held, layers=dict(settings.held.layers))
     copied.settings = settings
-    copied.layers = [_copy_layer(layer, settings) for layer in cache.layers]
-    return copied
-
-
-def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
-    if not isinstance(layer, CompressedLayer):
-        return copy.deepcopy(layer)
-    copied = copy.copy(layer)
-    copied.settings, copied.rotary, copied.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
-    if isinstance(layer, LinearAttentionLayer):
-        take_states(copied, layer, copied=True)
-    if not layer.is_initialized:
-        return copied
-    copied.tokens_seen = layer.tokens_seen.clone()
-    copied.buckets = []
-    for bucket in layer.buckets:
-        one = copy.copy(bucket)
-        one.head_budgets = copy.copy(bucket.head_budgets)
-        one.table = copy.copy(bucket.table)
-        one.last_work = (), None
-        one.table.map_rows(torch.Tensor.clone)
-        one.table.shares_states = False
-        one.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
-        one.evicted_votes = bucket.evicted_votes.clone()
-        one.guard_activations = bucket.guard_activations.clone()
-        copied.buckets.append(one)
-    only = layer.buckets[0].head_budgets is layer.head_budgets
-    copied.head_budgets = copied.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
-    copied.generator = torch.Generator(device=layer.device)
-    copied.generator.set_state(layer.generator.get_state())
+    copied.layers = []
+    for layer in cache.layers:
+        if not isinstance(layer, CompressedLayer):
+            copied.layers.append(copy.deepcopy(layer))
+            continue
+        alone = copy.copy(layer)
+        copied.layers.append(alone)
+        alone.settings = settings
+        alone.rotary = copy.copy(layer.rotary)
+        alone.lengths = list(layer.lengths)
+        if isinstance(layer, LinearAttentionLayer):
+            take_states(alone, layer, copied=True)
+        if not layer.is_initialized:
+            continue
+        alone.tokens_seen = layer.tokens_seen.clone()
+        alone.buckets = []
+        for bucket in layer.buckets:
+            one = copy.copy(bucket)
+            one.head_budgets = copy.copy(bucket.head_budgets)
+            one.table = copy.copy(bucket.table)
+            one.last_work = (), None
+            one.table.map_rows(torch.Tensor.clone)
+            one.table.shares_states = False
+            one.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
+            one.evicted_votes = bucket.evicted_votes.clone()
+            one.guard_activations = bucket.guard_activations.clone()
+            alone.buckets.append(one)
+        only = layer.buckets[0].head_budgets is layer.head_budgets
+        alone.head_budgets = alone.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
+        alone.generator = torch.Generator(device=layer.device)
+        alone.generator.set_state(layer.generator.get_state())
     return copied
 
 

@@ -63,7 +63,7 @@ class FanOutCache(Cache):
                 take_states(layer, join_layers(layers))
             elif not isinstance(layer, FanOutLayer):
                 joined.layers[index] = join_layers(layers)
-        joined._number_rows([_rows(cache) for cache in caches])
+        joined._number_rows([len(cache.compressed_layers()[0].lengths) for cache in caches])
         return joined
 
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
@@ -100,7 +100,7 @@ class FanOutCache(Cache):
 
     def split(self) -> None:
         """Give every branch rows of its own, in order; the prompt's rows are repeated for each."""
-        rows = _rows(self.branches[0].cache)
+        rows = len(self.branches[0].cache.compressed_layers()[0].lengths)
         self.follow_first()
         self._select_others(list(range(rows)) * len(self.branches))
         self.is_split = True
@@ -172,7 +172,3 @@ def caches_in(given: Any) -> list[CompressedCache]:
     if isinstance(given, FanOutCache):
         return [branch.cache for branch in given.branches if branch.error is None]
     return [given] if isinstance(given, CompressedCache) else []
-
-
-def _rows(cache: CompressedCache) -> int:
-    return len(cache.compressed_layers()[0].lengths)

@@ -93,9 +93,6 @@ class FanOutLayer(UnboundedLayer):
         assert serving is not None
         return serving
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the layer has no states of its own."""
-
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:

@@ -119,9 +119,6 @@ class TokenByToken(UnboundedLayer):
         self.layer = layer
         self.layer_idx = layer.layer_idx
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Deferred to the wrapped layer."""
-
     def get_seq_length(self) -> int:
         """Tokens seen so far: none."""
         return self.layer.get_seq_length()

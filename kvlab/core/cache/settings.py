@@ -61,14 +61,6 @@ class SecondPass:
     running: bool = False
     done: bool = False
 
-    def forget(self) -> None:
-        """Reset for another prompt."""
-        self.context = None
-        self.ids = []
-        self.mask = None
-        self.next_logits = None
-        self.running = self.done = self.counts_padding = False
-
 
 STATES = -1
 
@@ -132,7 +124,8 @@ class LayerSettings:
         self.prefill_compress_seconds = self.second_pass_seconds = 0.0
         self.statistics, self.prompt_ids, self.pending, self.held = {}, [], None, HeldBytes()
         if self.second_pass is not None:
-            self.second_pass.forget()
+            known = self.second_pass
+            self.second_pass = SecondPass(known.plan, known.ask, known.start, known.studies)
 
     @property
     def is_lossy(self) -> bool:

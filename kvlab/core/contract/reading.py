@@ -133,10 +133,7 @@ class Reading(BaseModel, ABC):
     dense_layers: int = Field(0, ge=0, description="first layers that read everything")
     dense_steps: int = Field(0, ge=0, description="first generated tokens for which every layer reads everything")
 
-    @field_validator("*")
-    @classmethod
-    def _check_bounds(cls, value: Any) -> Any:
-        return check_number(value)
+    _check_bounds = field_validator("*")(check_number)
 
     @property
     def capabilities(self) -> ReadingCapabilities:

@@ -306,7 +306,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         reads_slots = self.settings.observes_slots
         if observer is None:
             return None
-        tables = [table.with_scores() for table in self.tables] if reads_slots else visible
+        tables = [table.add_scores(table.visible()) for table in self.tables] if reads_slots else visible
         slots, whole = join_passes(self.streams, passes, tables, query, reads_slots)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole

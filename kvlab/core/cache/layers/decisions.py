@@ -108,7 +108,8 @@ def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool)
 
 def note_statistic(layer: LayerState, layer_pass: PassView) -> None:
     """Store the allocator's statistic of this layer."""
-    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), layer_pass)
+    table = layer.buckets[0].table
+    noted = layer.settings.pipeline.allocate.statistic(table.add_scores(table.visible()), layer_pass)
     if noted is not None:
         layer.settings.statistics[layer.compressed_index] = noted
 
@@ -150,7 +151,7 @@ def compress_if_due(
             heads = layer_pass.key.shape[1]
             squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
             layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
-        view = _views(layer, passes, timing, _with_scores(layer, visible))[0]
+        view = _views(layer, passes, timing, visible)[0]
         unequal = settings.pipeline.allocate.head_budgets(view)  # assigned once, from the prompt
         if unequal is not None:
             layer.head_budgets.put(unequal.long())
@@ -166,7 +167,7 @@ def compress_if_due(
         if timed:
             synchronize(layer.device)
         begun = time.perf_counter()
-        _compress(layer, _views(layer, passes, timing, _with_scores(layer, visible)), due, reported, timing)
+        _compress(layer, _views(layer, passes, timing, visible), due, reported, timing)
         if timed:
             synchronize(layer.device)
             settings.prefill_compress_seconds += time.perf_counter() - begun
@@ -227,15 +228,10 @@ def _run_kernels(layer: LayerState, passes: Sequence[PassView], timing: Decision
     parts = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
     works = [reusable_work(*part) for part in parts]
     if any(work is None for work in works):
-        views = _views(layer, passes, timing, [table.stored() for table in layer.tables])
+        views = _views(layer, passes, timing, None)
         known = zip(works, views, layer.buckets, strict=True)
         works = [work or kernel_input(view, settings.pipeline, bucket) for work, view, bucket in known]
     return [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
-
-
-def _with_scores(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
-    """Visible slots of each table with scores (log mass is unchanged until a decision)."""
-    return [table.add_scores(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
 def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[bool]) -> DecisionTiming:
@@ -250,11 +246,14 @@ def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[
     return DecisionTiming(due, is_prompt, is_decode_step, "prefill" if is_prompt else "decode")
 
 
-def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming, slots: Sequence[Slots]) -> list[View]:
+def _views(
+    layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming, visible: Sequence[Slots] | None
+) -> list[View]:
+    """What a decision sees of each bucket: its visible slots, here with scores, or as they are stored (None)."""
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
-    for bucket, part, bucket_slots, seen_tokens in zip(layer.buckets, passes, slots, tokens, strict=True):
+    for number, (bucket, part, seen_tokens) in enumerate(zip(layer.buckets, passes, tokens, strict=True)):
         table = bucket.table
         head_budgets = bucket.head_budgets
         assert head_budgets is not None
@@ -262,7 +261,7 @@ def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming
             layer.waiting + bucket.ahead if timing.is_decode_step else max(table.occupied - head_budgets.smallest, 0)
         )
         view = View(
-            slots=bucket_slots,
+            slots=table.stored() if visible is None else table.add_scores(visible[number]),
             layer_pass=part,
             tokens_seen=seen_tokens,
             phase=timing.phase,

@@ -169,6 +169,9 @@ class UnboundedLayer(CacheLayerMixin):
     is_croppable = False
     supports_early_init = False
 
+    def lazy_initialization(self, *states: Tensor) -> None:
+        """Nothing to do: a layer that hands its states on has none of its own."""
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
         return self.get_seq_length() + query_length, 0

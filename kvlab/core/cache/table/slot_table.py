@@ -77,10 +77,6 @@ class SlotTable:
         """The first `width` slots as views, with validity and log mass, without scores."""
         return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
 
-    def with_scores(self) -> Slots:
-        """The first `width` slots with all scores."""
-        return self.with_states(self.add_scores(self.visible()), self.width)
-
     def add_scores(self, visible: Slots) -> Slots:
         """Add all scores to slots of this table that have log mass."""
         return self.columns.with_scores(visible, self.head_state.get(ASKED))
