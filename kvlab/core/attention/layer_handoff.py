@@ -8,6 +8,7 @@ Scorers that compute their own queries need the hidden states, which hooks store
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class PassResults:
     """Results of one layer's pass, by name and arguments; nobody may change them in place.
 
@@ -25,11 +27,10 @@ class PassResults:
     are weights of the pass's queries in sums of attention that caches will ask for, so that they are computed together.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.charged = 0.0
-        self.row_weights: list[Tensor] = []
-        self._now = now
-        self._known: dict[Hashable, list[tuple[Tensor | None, Any, float]]] = {}
+    now: Callable[[], float] = time.perf_counter
+    charged: float = 0.0
+    row_weights: list[Tensor] = field(default_factory=list)
+    _known: dict[Hashable, list[tuple[Tensor | None, Any, float]]] = field(default_factory=dict, init=False)
 
     def get(self, name: Hashable, compute: Callable[[], Result], given: Tensor | None = None) -> Result:
         """The result called `name`, of `compute` unless it is known; results for different tensors `given` differ."""
@@ -38,9 +39,9 @@ class PassResults:
             if argument is given or (argument is not None and given is not None and torch.equal(argument, given)):
                 self.charged += seconds
                 return result
-        begun = self._now()
+        begun = self.now()
         result = compute()
-        known.append((given, result, self._now() - begun))
+        known.append((given, result, self.now() - begun))
         return result
 
     def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:

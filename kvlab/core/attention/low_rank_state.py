@@ -1,6 +1,6 @@
 """Attention over slots plus a state of evicted tokens, which acts as one more, query-dependent slot."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -42,12 +42,20 @@ class MassBesideState:
     share: Callable[[int, int], StateShare]
     rows: int
 
-    def column_sums(
-        self, first: int, weight: Tensor | None, normalizers: object, squared: bool = False, slots: object = None
-    ) -> Tensor:
-        """Attention (B, H, S) from row `first` on, mean over the group; `weight` ([B or 1], q - first)."""
-        masses = self._masses(first, weight)
-        return reduce(torch.add, ((mass.square() if squared else mass).mean(2).sum(2) for mass in masses))
+    def weighted_sums(
+        self,
+        first: int,
+        weights: Sequence[Tensor | None],
+        normalizers: object,
+        squared: bool = False,
+        slots: object = None,
+    ) -> list[Tensor]:
+        """For each of `weights` ([B or 1], q - first) attention (B, H, S) from row `first` on, mean over the group."""
+        sums = []
+        for weight in weights:
+            masses = self._masses(first, weight)
+            sums.append(reduce(torch.add, ((mass.square() if squared else mass).mean(2).sum(2) for mass in masses)))
+        return sums
 
     def column_max(self, first: int, real: Tensor | None, normalizers: object, slots: object = None) -> Tensor:
         """Largest attention (B, H, S) from one of the `real` queries ([B or 1], q - first)."""

@@ -42,7 +42,9 @@ class PassView(LayerPass):
                 sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
                 return sums[place]
         return self._once(
-            ("column_mass", first), lambda: self._statistics().column_sums(first, weight, self._normalizers), weight
+            ("column_mass", first),
+            lambda: self._statistics().weighted_sums(first, [weight], self._normalizers)[0],
+            weight,
         )
 
     def column_max(self, rows: int | None = None, slots: int | None = None, row_weight: Tensor | None = None) -> Tensor:
@@ -65,7 +67,7 @@ class PassView(LayerPass):
         real = self._row_weights(first)
         squares = self._once(
             ("column_squares", first, slots),
-            lambda: self._statistics().column_sums(first, real, self._normalizers, True, slots),
+            lambda: self._statistics().weighted_sums(first, [real], self._normalizers, True, slots)[0],
         )
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
         return (squares / count).sqrt()

@@ -57,7 +57,22 @@ def project_queries(module: Any, hidden_states: Tensor) -> Tensor:
     Includes bias and query norm, but not `position_factor`. Raises UserError for an unknown attention module.
     """
     if hasattr(module, "q_proj"):  # Llama and most others
-        query = _normalized_heads(module, module.q_proj(hidden_states))
+        query = module.q_proj(hidden_states)
+        width = getattr(module.config, "num_attention_heads", 0) * module.head_dim
+        if query.shape[-1] == 2 * width:  # interleaved with a gate per head (Qwen 3.5)
+            query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
+        # A norm per head (Qwen3, Gemma 3) or over all heads (OLMo 2). Llama 4 normalizes after rotation: that norm has
+        # no weights, and rotation preserves length.
+        norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
+        norm = next((norm for norm in norms if norm is not None), None)
+        weight = getattr(norm, "weight", None)
+        if norm is not None and isinstance(weight, Tensor) and weight.shape == query.shape[-1:]:
+            query = norm(query)
+            norm = None
+        clip = getattr(module.config, "clip_qkv", None)  # OLMo
+        query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
+        if norm is not None:
+            query = norm(query.transpose(1, 2)).transpose(1, 2) if hasattr(norm, "norms") else norm(query)
     elif hasattr(module, "qkv_proj"):
         heads = module.config.num_attention_heads  # Phi-3: all queries, then all keys, then all values
         query = module.qkv_proj(hidden_states)[..., : heads * module.head_dim].unflatten(-1, (heads, module.head_dim))
@@ -98,28 +113,6 @@ def position_factor(module: Any, position: Tensor) -> Tensor | None:
         beta = rope.get("llama_4_scaling_beta")
         return 1.0 + beta * torch.log1p((position / width).floor())
     return None
-
-
-def _normalized_heads(module: Any, query: Tensor) -> Tensor:
-    """Projections (B, n, width) by head, with a norm per head (Qwen3, Gemma 3) or over all heads (OLMo 2).
-
-    Llama 4 normalizes after rotation: that norm has no weights, and rotation preserves length.
-    """
-    width = getattr(module.config, "num_attention_heads", 0) * module.head_dim
-    if query.shape[-1] == 2 * width:  # interleaved with a gate per head (Qwen 3.5)
-        query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
-    norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
-    norm = next((norm for norm in norms if norm is not None), None)
-    clip = getattr(module.config, "clip_qkv", None)  # OLMo
-    weight = getattr(norm, "weight", None)
-    of_all_heads = isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
-    if norm is not None and of_all_heads:
-        query = norm(query)
-        norm = None
-    query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
-    if norm is None:
-        return query
-    return norm(query.transpose(1, 2)).transpose(1, 2) if hasattr(norm, "norms") else norm(query)
 
 
 OUTPUT_NAMES = ("o_proj", "out_proj", "dense")

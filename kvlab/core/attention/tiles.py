@@ -32,21 +32,6 @@ class Tiles:
     alibi: Alibi | None = None
     sinks: Tensor | None = None  # (B, H, G) logits of learned sinks
 
-    def column_sums(
-        self,
-        first: int,
-        weight: Tensor | None,
-        normalizers: Tensor | None,
-        squared: bool = False,
-        slots: int | None = None,
-    ) -> Tensor:
-        """Attention (B, H, S) float32 each slot gets from queries from row `first` on, mean over the group.
-
-        `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are log-sum-exps from the fused
-        kernel; computed first if None. `squared`: sums of squares. With `slots`, only for the first ones: 0 elsewhere.
-        """
-        return self.weighted_sums(first, [weight], normalizers, squared, slots)[0]
-
     def weighted_sums(
         self,
         first: int,
@@ -55,7 +40,11 @@ class Tiles:
         squared: bool = False,
         slots: int | None = None,
     ) -> list[Tensor]:
-        """`column_sums` for each of `weights`, of tiles that are computed once.
+        """Attention (B, H, S) float32 each slot gets from queries from row `first` on, mean over the group.
+
+        One sum for each of `weights` (B or 1, q - first), which multiply each query's, of tiles that are computed once.
+        `normalizers` (B, H, G, q) are log-sum-exps from the fused kernel; computed first if None. `squared`: sums of
+        squares. With `slots`, only for the first ones: 0 elsewhere.
 
         Tiles begin at multiples of their height, so that a sum is the same whichever others are computed with it.
         """

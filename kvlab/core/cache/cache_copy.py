@@ -32,17 +32,17 @@ def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> Compr
         if not isinstance(layer, CompressedLayer):
             copied.layers.append(copy.deepcopy(layer))
             continue
-        alone = copy.copy(layer)
-        copied.layers.append(alone)
-        alone.settings = settings
-        alone.rotary = copy.copy(layer.rotary)
-        alone.lengths = list(layer.lengths)
+        copied_layer = copy.copy(layer)
+        copied.layers.append(copied_layer)
+        copied_layer.settings = settings
+        copied_layer.rotary = copy.copy(layer.rotary)
+        copied_layer.lengths = list(layer.lengths)
         if isinstance(layer, LinearAttentionLayer):
-            take_states(alone, layer, copied=True)
+            take_states(copied_layer, layer, copied=True)
         if not layer.is_initialized:
             continue
-        alone.tokens_seen = layer.tokens_seen.clone()
-        alone.buckets = []
+        copied_layer.tokens_seen = layer.tokens_seen.clone()
+        copied_layer.buckets = []
         for bucket in layer.buckets:
             one = copy.copy(bucket)
             one.head_budgets = copy.copy(bucket.head_budgets)
@@ -53,11 +53,11 @@ def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> Compr
             one.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
             one.evicted_votes = bucket.evicted_votes.clone()
             one.guard_activations = bucket.guard_activations.clone()
-            alone.buckets.append(one)
+            copied_layer.buckets.append(one)
         only = layer.buckets[0].head_budgets is layer.head_budgets
-        alone.head_budgets = alone.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
-        alone.generator = torch.Generator(device=layer.device)
-        alone.generator.set_state(layer.generator.get_state())
+        copied_layer.head_budgets = copied_layer.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
+        copied_layer.generator = torch.Generator(device=layer.device)
+        copied_layer.generator.set_state(layer.generator.get_state())
     return copied
 
 

@@ -81,14 +81,14 @@ class ChangingRotary:
         )
 
 
+@dataclass(eq=False)
 class RotaryOfPasses:
     """Frequencies of each pass's keys, and whether all keys of a layer share the same ones."""
 
-    def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
-        self._rotary = rotary
-        self._changing = changing
-        self._newest: Rotary | None = None
-        self._mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
+    _rotary: Rotary | None
+    _changing: Callable[[], Rotary] | None
+    _newest: Rotary | None = None
+    _mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
 
     def now(self) -> Rotary | None:
         """Frequencies of the current pass; call once per pass."""

@@ -7,7 +7,7 @@ into is made for them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -138,12 +138,12 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
         raise UserError(OTHER_LAYOUT) from error
 
 
+@dataclass(eq=False)
 class _Walk:
     """Values of objects as JSON; an object or tensor that is met twice is written once."""
 
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.known: dict[int, str] = {}
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    known: dict[int, str] = field(default_factory=dict)
 
     def encode(self, value: Any, place: str) -> JsonValue:
         """A value as JSON; tensors go to `tensors` under the name of their `place`."""
@@ -190,14 +190,14 @@ class _Walk:
         return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
 
 
+@dataclass(eq=False)
 class _Build:
     """The inverse of `_Walk`: objects from JSON and tensors."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], settings: LayerSettings, device: torch.device) -> None:
-        self.tensors = tensors
-        self.settings = settings
-        self.device = device
-        self.known: dict[str, Any] = {}
+    tensors: Mapping[str, Tensor]
+    settings: LayerSettings
+    device: torch.device
+    known: dict[str, Any] = field(default_factory=dict)
 
     def into(self, existing: Any, attributes: Mapping[str, Any]) -> None:
         """Set attributes of an object; one that holds settings keeps them and takes over the rest."""

@@ -43,7 +43,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.device = key_states.device
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
-        self.streams = Streams.all_rows(key_states.shape[0], key_states.shape[1], self.device)
+        rows, heads = key_states.shape[:2]
+        self.streams = Streams(rows, heads, heads, [list(range(rows))], self.device)
         self.tokens_seen = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
         self.lengths = [0] * key_states.shape[0]
         self.is_initialized = True
@@ -351,7 +352,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.tokens_seen = change(self.tokens_seen)
         self.bytes_read = None if self.bytes_read is None else change(self.bytes_read)
         if self.streams.whole:
-            self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
+            rows = len(self.tokens_seen)
+            self.streams = Streams(rows, self.streams.heads, self.streams.heads, [list(range(rows))], self.device)
             self.buckets[0].map_rows(change)
         else:
             self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())

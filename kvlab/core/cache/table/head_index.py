@@ -30,10 +30,6 @@ class Streams:
         self._rows = self._order * width // heads
         self._back = self._order.argsort()
 
-    @classmethod
-    def all_rows(cls, rows: int, heads: int, device: torch.device) -> Streams:
-        return cls(rows, heads, heads, [list(range(rows))], device)
-
     def row(self, stream: int) -> int:
         """Batch row of a stream."""
         return stream * self.width // self.heads
