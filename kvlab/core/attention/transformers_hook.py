@@ -107,9 +107,11 @@ def kvlab_attention(
         sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
         output, _ = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
     else:
-        blocks = ((slice(at, at + ROW_BLOCK), slice(None)) for at in range(0, attention_mask.shape[2], ROW_BLOCK))
-        parts = ((rows, columns, attention_mask[:, :, rows]) for rows, columns in blocks)
-        output = _masked(query, key, value, parts, scaling, softcap, s_aux)
+        blocks = (
+            (slice(first, first + ROW_BLOCK), slice(None), attention_mask[:, :, first : first + ROW_BLOCK])
+            for first in range(0, attention_mask.shape[2], ROW_BLOCK)
+        )
+        output = _masked(query, key, value, blocks, scaling, softcap, s_aux)
     return output.transpose(1, 2).contiguous(), None
 
 

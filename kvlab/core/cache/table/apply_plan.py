@@ -40,7 +40,8 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.new_keys is not None:
         index = expand_index(plan.new_keys.slot, slots.keys)
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
-        _measure(slots)
+        if KEY_LENGTH in slots.extra:
+            slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
     return slots.with_columns(valid=plan.keep)
 
 
@@ -126,15 +127,9 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
         if value is not None and not is_constant(tensor := _tensor(slots, name)):
             _put(tensor, target, value, edges.active)
     merged = replace(slots, keys=keys, values=values)
-    if edges.key_weight is not None:
-        _measure(merged)
+    if edges.key_weight is not None and KEY_LENGTH in merged.extra:
+        merged.extra[KEY_LENGTH].copy_(key_lengths(merged.keys))
     return merged
-
-
-def _measure(slots: Slots) -> None:
-    """Recompute key lengths, if stored."""
-    if KEY_LENGTH in slots.extra:
-        slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
 
 
 def _weighted(
