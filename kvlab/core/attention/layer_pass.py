@@ -64,8 +64,7 @@ class LayerPass:
             blocks = []
             for first in range(0, self.num_new, ROW_BLOCK):
                 share = self.share(first, min(first + ROW_BLOCK, self.num_new))
-                over_slots = mix_states(share.slots.flatten(2, 3), value).view_as(share.value)
-                blocks.append(over_slots.addcmul_(share.state[..., None], share.value).flatten(1, 2))
+                blocks.append(share.output(value))
             if self.num_new == 1:
                 self._last_mass = share.slots[:, :, :, 0].mean(2)
             return torch.cat(blocks, 2).to(self.query.dtype)
@@ -110,16 +109,7 @@ class LayerPass:
     def share(self, first: int, last: int) -> StateShare:
         """Attention split between slots and state for rows `first` to `last`."""
         assert self.low_rank is not None
-        query = self.query[:, :, first:last]
-        logits = self._logits(first, last)
-        state_logits, value = self.low_rank.state.column(self.low_rank.layer, self.low_rank.noted, query)
-        both = torch.cat([logits, state_logits[..., None]], -1)
-        if self.bias is None:
-            mass = torch.softmax(both, -1)
-        else:  # padding rows may see nothing
-            both[..., :-1] += self.bias[:, :, :, None]
-            mass = torch.softmax(both, -1).nan_to_num_(nan=0.0)
-        return StateShare(mass[..., :-1], mass[..., -1], value)
+        return self.low_rank.share(self.query[:, :, first:last], self._logits(first, last), self.bias)
 
     @property
     def num_new(self) -> int:

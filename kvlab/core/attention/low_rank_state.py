@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kvlab.core.attention.slot_attention import ROW_BLOCK
 from kvlab.core.contract.parts import StateBesideSlots
+from kvlab.core.stores.quantized_states import States, mix_states
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,17 @@ class LowRankState:
     layer: int
     noted: Mapping[str, Tensor]
 
+    def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> "StateShare":
+        """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
+        state_logits, value = self.state.column(self.layer, self.noted, query)
+        both = torch.cat([logits, state_logits[..., None]], -1)
+        if bias is None:
+            mass = torch.softmax(both, -1)
+        else:  # padding rows may see nothing
+            both[..., :-1] += bias[:, :, :, None]
+            mass = torch.softmax(both, -1).nan_to_num_(nan=0.0)
+        return StateShare(mass[..., :-1], mass[..., -1], value)
+
 
 @dataclass(frozen=True)
 class StateShare:
@@ -30,6 +42,11 @@ class StateShare:
     slots: Tensor
     state: Tensor
     value: Tensor  # (B, H, G, q, d)
+
+    def output(self, values: States) -> Tensor:
+        """Output (B, Hq, q, d) float32 of slots with `values` (B, H, S, d) and the state."""
+        of_slots = mix_states(self.slots.flatten(2, 3), values).view_as(self.value)
+        return of_slots.addcmul_(self.state[..., None], self.value).flatten(1, 2)
 
 
 @dataclass(frozen=True)

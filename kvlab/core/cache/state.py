@@ -218,8 +218,8 @@ class _Build:
         match value:
             case {"same": place}:
                 return self.known[place]
-            case {"object": name, "place": place, "attributes": attributes}:
-                kind = CLASSES[RENAMED.get(name, name)]
+            case {"object": kind_name, "place": place, "attributes": attributes}:
+                kind = CLASSES[RENAMED.get(kind_name, kind_name)]
                 made: Any = object.__new__(kind)
                 self.known[place] = made
                 vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in attributes.items()})

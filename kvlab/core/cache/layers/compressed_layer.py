@@ -101,8 +101,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         values = self.streams.by_head(value_states)
         if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
             places = self.streams.by_row(self.tokens_seen)
-            for table, *token in zip(self.tables, keys, values, places, strict=True):
-                table.append_one(*token, pipeline.state)
+            for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
+                table.append_one(key, value, place, pipeline.state)
         else:
             position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
             parts = zip(keys, values, self.streams.by_row(position), strict=True)

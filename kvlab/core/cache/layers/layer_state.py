@@ -169,7 +169,7 @@ class UnboundedLayer(CacheLayerMixin):
     is_croppable = False
     supports_early_init = False
 
-    def lazy_initialization(self, *states: Tensor) -> None:
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: a layer that hands its states on has none of its own."""
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
