@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvlab.bench.request import ON_RANDOM_WEIGHTS
 from kvlab.core.contract.method import METHODS
-from kvlab.core.contract.parts import last_row
+from kvlab.core.contract.parts import last_row, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered
 from kvlab.core.methods.eviction.tova import LastQuery
@@ -133,7 +133,7 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
         return ""
     needs = []
     rows = max(pipeline.prompt_rows(LONG), pipeline.recalled)
-    if pipeline.scored_rows()["all_rows"] or rows == LONG:
+    if optional(pipeline.score, "accumulate") is not None or rows == LONG:
         needs.append("all queries")
     elif rows > 1:
         needs.append("last queries")

@@ -139,7 +139,7 @@ def test_every_method_declares_its_parts(name: str) -> None:
 
 def test_a_pipeline_combines_its_parts() -> None:
     evict = Pipeline(AccumulatedAttention(), select=LowestScore(sinks=4))
-    assert not any(part.across_heads for part in evict.can.all)
+    assert not (evict.can.score.across_heads or evict.can.select.across_heads or evict.can.settle.across_heads)
     assert evict.fills_budget and not evict.waits and evict.references == 0
     assert evict.in_place is not None and evict.in_place.decay == 1.0
     assert Pipeline(AccumulatedAttention(), select=Keeping(LowestScore(), (3,))).in_place is None

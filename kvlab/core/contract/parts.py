@@ -299,10 +299,6 @@ class PartCapabilities:
     select: Capabilities = field(default=NONE)
     settle: Capabilities = field(default=NONE)
 
-    @property
-    def all(self) -> tuple[Capabilities, ...]:
-        return self.score, self.allocate, self.select, self.settle
-
 
 def capabilities_of(part: Any) -> Capabilities:
     """Capabilities of a part; for older plug-in parts without `capabilities`, read from attributes."""

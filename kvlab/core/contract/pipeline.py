@@ -225,7 +225,9 @@ class Pipeline:
 
         Parts that sum over all queries are updated after each chunk by `accumulate`.
         """
-        return min(tokens, max(part.prompt_rows(tokens) for part in self.can.all))
+        can = self.can
+        parts = (can.score, can.allocate, can.select, can.settle)
+        return min(tokens, max(part.prompt_rows(tokens) for part in parts))
 
     @property
     def recalled(self) -> int:
@@ -332,10 +334,6 @@ class Pipeline:
         whole = sum(column.dtype == integer_dtype(1) for column in made[1].values())
         per_head = taken[2] - taken[1]
         return {"slot_bytes": taken[1] - per_head, "query_head_bytes": per_head, "whole_numbers": whole}
-
-    def scored_rows(self) -> dict[str, int | bool]:
-        """`rows`: last queries of a prompt of 65,536 tokens needed together; `all_rows`: all queries are used."""
-        return {"rows": self.prompt_rows(2**16), "all_rows": optional(self.score, "accumulate") is not None}
 
 
 # dtype of own state by the type of its initial value; integers are as wide as positions.

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence, Set
 from copy import copy
-from functools import partial
 from operator import itemgetter
 
 import numpy as np
-from torch import Tensor
 
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.settings import LayerSettings
@@ -49,7 +47,7 @@ def compact_buckets(
                 head_lengths = [flat[head] for head in heads]
                 room = _room(settings, max(budgets[head] for head in heads), max(head_lengths))
                 table = bucket.table.compacted(order, room, head_lengths, members, split.width)
-                part = bucket.part(table, partial(_of_bucket, split, number))
+                part = bucket.part(table, lambda tensor: split.by_head(tensor)[number].clone())  # noqa: B023  called at once
                 part.table = _stored(table, settings, rotary)  # from the head state of these streams
                 parts.append(part)
             return split, parts
@@ -117,10 +115,6 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
     if len(groups) == 1:
         return streams
     return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
-
-
-def _of_bucket(split: Streams, number: int, tensor: Tensor) -> Tensor:
-    return split.by_head(tensor)[number].clone()
 
 
 def _stored(table: SlotTable, settings: LayerSettings, rotary: Rotary | None) -> SlotTable:
