@@ -28,7 +28,7 @@ from kvlab.core.contract.parts import (
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.second_pass import SecondPassRequest
 from kvlab.core.contract.slot_columns import LENGTHS_FROM, Byte, Columns, integer_dtype, key_lengths
-from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, AttentionPass, Slots, View, one_number
+from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, AttentionPass, Slots, View
 from kvlab.core.stores import Store, store_bytes
 
 ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
@@ -295,18 +295,7 @@ class Pipeline:
         if optional(self.settle, "seeks") and keys.device.type == "cpu" and held >= LENGTHS_FROM:
             extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
-        columns = self.columns
-        follows = columns.mass_of_votes is not None
-        return Slots(
-            keys=keys,
-            values=values,
-            position=place,
-            votes=torch.ones(shape, dtype=place.dtype, device=keys.device) if columns.votes else one_number(1, keys),
-            log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, device=keys.device),
-            score=one_number(0.0, keys) if columns.rate is not None else torch.zeros(shape, device=keys.device),
-            valid=one_number(True, keys),
-            extra=extra,
-        )
+        return self.columns.fresh(keys, values, place, extra)
 
     def head_bytes(self) -> dict[str, int]:
         """Bytes per KV head besides its slots: `head_bytes`, `head_value_bytes` per element of a value, and `head_keys`

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.view import Slots, is_constant
+from kvlab.core.contract.view import Slots, is_constant, one_number
 
 # Bytes of a key and value from which key lengths are stored for settlers that search the nearest key, on a CPU: four
 # bytes are then less than a hundredth, and computing all lengths at each step takes as long as comparing the keys.
@@ -66,6 +66,22 @@ class Columns:
     def head_bytes(self) -> int:
         """Bytes per head from which query counts are derived."""
         return 0 if self.counts is None else 2 * torch.int64.itemsize
+
+    def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
+        """Slots of new tokens with states (B, H, q, d) at `position` (B, H, q)."""
+        shape = keys.shape[:3]
+        device = keys.device
+        follows = self.mass_of_votes is not None
+        return Slots(
+            keys=keys,
+            values=values,
+            position=position,
+            votes=torch.ones(shape, dtype=position.dtype, device=device) if self.votes else one_number(1, keys),
+            log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, device=device),
+            score=one_number(0.0, keys) if self.rate is not None else torch.zeros(shape, device=device),
+            valid=one_number(True, keys),
+            extra=extra,
+        )
 
     def with_log_mass(self, slots: Slots, dense: bool = False) -> Slots:
         """Add validity (B, H, S) and log mass, float32, to the slots of a table; all slots of a `dense` table are

@@ -357,10 +357,6 @@ class PackedTable(SlotTable):
             side: {name: change(t) for name, t in learned.items()} for side, learned in self.learned.items()
         }
 
-    def detach(self) -> int:
-        """Return 0: the table owns its memory, so nothing is copied."""
-        return 0
-
     # bytes
 
     def table_bytes(self) -> int:
