@@ -218,8 +218,9 @@ class _Build:
         match value:
             case {"same": place}:
                 return self.known[place]
-            case {"object": kind_name, "place": place, "attributes": attributes}:
-                kind = CLASSES[RENAMED.get(kind_name, kind_name)]
+            case {"object": _, "place": place, "attributes": attributes}:
+                saved_name: str = value["object"]
+                kind = CLASSES[RENAMED.get(saved_name, saved_name)]
                 made: Any = object.__new__(kind)
                 self.known[place] = made
                 vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in attributes.items()})
