@@ -60,7 +60,8 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     assert attending is not None
     scaling = getattr(module, "scaling", None) or getattr(module, "inv_norm_factor", None) or query.shape[-1] ** -0.5
     softcap = getattr(module, "attn_logit_softcapping", None)
-    slopes = getattr(module, "slopes", None)  # of a model with ALiBi
+    slopes_on = getattr(module, "slopes_on", None)  # of a model with ALiBi
+    slopes = None if slopes_on is None else slopes_on(query.device)
     hidden = take_hidden_states(module)
     call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden)
     return attending.attend(query, seen_keys, seen_values, call)

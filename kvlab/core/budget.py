@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
@@ -59,19 +59,30 @@ class Budget:
     """
 
     amount: Amount
+    unit: str = field(init=False, repr=False, compare=False)  # `fraction`, `slots`, `share of bytes` or `bytes`
+    number: float = field(init=False, repr=False, compare=False)  # the amount in its unit
 
     def __post_init__(self) -> None:
-        if not self._is_possible():
-            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(self.amount)))
-
-    def _is_possible(self) -> bool:
-        if isinstance(self.amount, str):
-            return self._share is not None or self._size is not None
-        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
-            return False
-        if isinstance(self.amount, int):
-            return 1 <= self.amount < 2**63  # what the index of runs can hold
-        return 0 < self.amount <= 1
+        amount = self.amount
+        number = 0.0
+        if not isinstance(amount, str):
+            unit = SLOTS if isinstance(amount, int) else FRACTION
+            most = 2**63 - 1 if unit == SLOTS else 1  # what the index of runs can hold
+            if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount <= most:
+                number = float(amount)
+        elif match := _SHARE.fullmatch(amount):
+            unit = BYTE_SHARE
+            share = float(match[1]) / 100
+            number = share if share <= 1 else 0.0
+        else:
+            unit = BYTES
+            match = _SIZE.fullmatch(amount)
+            size = float(match[1]) * _SIZES[match[2]] if match else 0.0
+            number = size if 1 <= size < 2**63 else 0.0
+        if not number:
+            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(amount)))
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "number", number)
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
@@ -99,20 +110,6 @@ class Budget:
         return cls(int(number)) if unit == SLOTS else cls(f"{number:.0f}B") if unit == BYTES else cls(float(number))
 
     @property
-    def unit(self) -> str:
-        """`fraction`, `slots`, `share of bytes` or `bytes`."""
-        if isinstance(self.amount, str):
-            return BYTES if self._share is None else BYTE_SHARE
-        return SLOTS if isinstance(self.amount, int) else FRACTION
-
-    @property
-    def number(self) -> float:
-        """The amount in its unit."""
-        if isinstance(self.amount, str):
-            return self._share if self._share is not None else self._size or 0.0
-        return float(self.amount)
-
-    @property
     def description(self) -> str:
         """`20 %`, `128 slots`, `20 % of the bytes` or `64 MiB`."""
         if isinstance(self.amount, str):
@@ -138,18 +135,6 @@ class Budget:
             return min(self.amount, UNLIMITED)
         # Rounded down, as in the authors' code, so that the budget is never exceeded.
         return UNLIMITED if self.amount == 1 else max(1, math.floor(self.amount * tokens + ROUNDING))
-
-    @property
-    def _share(self) -> float | None:
-        match = _SHARE.fullmatch(str(self.amount))
-        share = float(match[1]) / 100 if match else 0
-        return share if 0 < share <= 1 else None
-
-    @property
-    def _size(self) -> float | None:
-        match = _SIZE.fullmatch(str(self.amount))
-        size = float(match[1]) * _SIZES[match[2]] if match else 0
-        return size if 1 <= size < 2**63 else None
 
 
 _WHAT_A_BUDGET_IS = (

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationMixin, PreTrainedModel
 
 from kvlab.core.attention import register_attention
-from kvlab.core.attention.inline_attention import INLINE, always_give_a_mask, find_cache
+from kvlab.core.attention.inline_attention import INLINE, find_cache, give_a_mask
 from kvlab.core.attention.queries import STARTS_ANEW
 from kvlab.core.errors import UserError
 
@@ -57,18 +57,12 @@ def keep_compressed_cache(model: PreTrainedModel) -> None:
     object.__setattr__(model, "prepare_inputs_for_generation", prepare)
 
 
-def refuse_later_passes(model: nn.Module) -> None:
-    """Make later passes of several tokens raise UserError (idempotent).
+def check_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise UserError at a later pass of several tokens.
 
     Jamba and Bamba reset their recurrent state at every such pass (transformers 5.23), so a prompt in chunks or a
     second turn would silently lose earlier text.
     """
-    if not hasattr(model, STARTS_ANEW):
-        model.register_forward_pre_hook(_check_pass, with_kwargs=True)
-        setattr(model, STARTS_ANEW, True)
-
-
-def _check_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     cache = find_cache(args, kwargs)
     ids = args[0] if args else kwargs.get("input_ids")
     if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
@@ -78,10 +72,10 @@ def _check_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         )
 
 
-AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {
-    "phi3": keep_compressed_cache,
-    "mpt": always_give_a_mask,
-    **dict.fromkeys(("jamba", "bamba"), refuse_later_passes),
+# What is called before every pass of a family's model, and the mark of a model that has it already.
+PASS_HOOKS: dict[str, tuple[Callable[..., Any], str]] = {
+    "mpt": (give_a_mask, "_kvlab_gives_a_mask"),
+    **dict.fromkeys(("jamba", "bamba"), (check_pass, STARTS_ANEW)),
 }
 
 
@@ -139,26 +133,29 @@ def switch_attention(model: PreTrainedModel) -> Attachment:
     name = register_attention()
     family = config.model_type
     if family in INLINE:
-        _route_inline(attachment, *INLINE[family], name)
+        original, routed = INLINE[family]
+        inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
+        for module in inline:
+            _change_class(module, routed)
+            attachment.undo.append(partial(_change_class, module, original))
+            if not hasattr(module, "config"):
+                module.config = model.config
+        every_config: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+        for each in every_config:
+            if each is not None:
+                each._attn_implementation = name
     else:
         model.set_attn_implementation(name)
-    AFTERWARDS.get(family, lambda model: None)(model)
+    if family == "phi3":
+        keep_compressed_cache(model)
+    if family in PASS_HOOKS:
+        hook, mark = PASS_HOOKS[family]
+        hooked = model.base_model if family == "mpt" else model  # MPT's decoder converts the mask
+        if not hasattr(hooked, mark):
+            hooked.register_forward_pre_hook(hook, with_kwargs=True)
+            setattr(hooked, mark, True)
     object.__setattr__(model, ATTACHMENT, attachment)
     return attachment
-
-
-def _route_inline(attachment: Attachment, original: type[nn.Module], slots: type[nn.Module], name: str) -> None:
-    model = attachment.model
-    inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
-    for module in inline:
-        _change_class(module, slots)
-        attachment.undo.append(partial(_change_class, module, original))
-        if not hasattr(module, "config"):
-            module.config = model.config
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if config is not None:
-            config._attn_implementation = name
 
 
 def _change_class(module: Any, to: type[nn.Module]) -> None:

@@ -36,10 +36,6 @@ class Restore(Strict):
             raise ValueError("tokens are named where tokens are kept, dropped or merged, and only there")
         return self
 
-    def heads_of(self, layer: int, count: int) -> list[bool]:
-        """Whether each of `count` KV heads of this layer is affected."""
-        return [self.heads is None or (layer, head) in self.heads for head in range(count)]
-
     @property
     def description(self) -> str:
         """As in a run's name: `+ tokens 738-742 in layer 3 head 2`."""

@@ -151,10 +151,15 @@ class SharedPass:
         text = run.own_text
         branch = self._branch(run)
         if text.row and (text.ended or self.forced_ended):
-            self.fan_out.keep_text(branch, 0 if text.ended else text.row)
+            self.fan_out.keep_rows(branch, [0 if text.ended else text.row])
+            branch.cache.settings.texts = 1
             text.row = 0
         if text.branch is None and not text.ended and text.ids[-1] != forced:
-            if run.recorder is not None and not self.forced_ended and self.fan_out.add_text(branch):
+            settings = branch.cache.settings
+            if run.recorder is not None and not self.forced_ended and not settings.observes_slots:
+                # A second text continues the branch's only row in one more row, whose counts stay those of the first.
+                self.fan_out.keep_rows(branch, [0, 0])
+                settings.texts = 2
                 text.branch = branch
                 text.row = 1
             else:

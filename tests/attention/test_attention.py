@@ -114,7 +114,7 @@ def test_one_pass_gives_output_and_mass(each: int) -> None:
     query, key, value = states(1, 8)
     bias = some_bias(8, each)
     layer_pass = PassView(query, key, bias, None, SCALING)
-    output = layer_pass.attend_one(value)
+    output = layer_pass.attend(value, every_step=True)
     torch.testing.assert_close(
         output, slot_attention(query, key, value, bias, scaling=SCALING)[0], rtol=1e-5, atol=1e-6
     )

@@ -141,7 +141,10 @@ def test_sums_computed_together_are_those_computed_alone_to_the_last_digit(monke
     seen.results = PassResults()
     for weight in (torch.ones(rows), weights):
         seen.results.expect(weight)
-    monkeypatch.setattr(Tiles, "column_sums", lambda *_: pytest.fail("computed alone"))
+    together = Tiles.weighted_sums
+    counts = []
+    monkeypatch.setattr(Tiles, "weighted_sums", lambda *given: counts.append(len(given[2])) or together(*given))
     for one, expected in zip(asked, alone, strict=True):
         assert torch.equal(seen.column_mass(*one), expected)
+    assert counts == [2], "both at once, and none alone"
     assert seen.results.charged > 0, "the second is taken over"

@@ -31,7 +31,7 @@ UNEQUAL: list[tuple[str, dict]] = [
     ("compose", {"score": "h2o", "allocate": "adakv", "settle": "keepkv"}),
     ("compose", {"score": "zsmerge", "allocate": "adakv", "settle": "zsmerge"}),
 ]
-# Each new query's attention is needed, so that decoding goes through `attend_one` and its kernel; others call sdpa.
+# Each new query's attention is needed, so that decoding goes through its kernel; others call sdpa.
 SCORES_EVERY_STEP = ("pyramidinfer", "d2o", "compose")
 
 

@@ -93,14 +93,14 @@ def test_large_logits_do_not_overflow(kernel: ModuleType) -> None:
 
 
 def test_a_decode_pass_is_the_same_through_the_kernel(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What scorers may ask after `attend_one` does not depend on who did the attention."""
+    """What scorers may ask after attention of one query does not depend on who did the attention."""
     query, keys, values, bias = draw(1, 2, 6, 1, 16), draw(2, 2, 3, 90, 16), draw(3, 2, 3, 90, 16), draw(4, 2, 3, 90)
     monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: None)
     plain = PassView(query, keys, bias[:, :, None], None, 0.25)
-    expected = (plain.attend_one(values), plain.last_mass(), plain.last_logits())
+    expected = (plain.attend(values, every_step=True), plain.last_mass(), plain.last_logits())
     monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: kernel.ragged_attention)
     fused = PassView(query, keys, bias[:, :, None], None, 0.25)
-    found = (fused.attend_one(values), fused.last_mass(), fused.last_logits())
+    found = (fused.attend(values, every_step=True), fused.last_mass(), fused.last_logits())
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,8 +34,9 @@ def decoded(method: str, every: int, steps: int = 30) -> tuple[CompressedCache, 
 @pytest.mark.parametrize("method", NOTING)
 def test_decisions_scores_and_outputs_are_the_same(method: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_place, logits = decoded(method, every)
-    assert in_place.settings.pipeline.notes
-    monkeypatch.setattr(Pipeline, "notes", False)
+    can = in_place.settings.pipeline.can
+    assert can.score.note is not None
+    monkeypatch.setattr(Pipeline, "can", replace(can, score=replace(can.score, note=None)))
     updated, expected = decoded(method, every)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     for given, wanted in zip(in_place.compressed_layers(), updated.compressed_layers(), strict=True):

@@ -9,7 +9,7 @@ from kvlab.core.attention.layer_handoff import AttentionCall
 from kvlab.core.budget import Budget
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.settings import LayerSettings
-from kvlab.core.contract import slot_columns
+from kvlab.core.contract import pipeline, slot_columns
 from kvlab.core.contract.view import KEY_LENGTH, is_constant
 from kvlab.core.methods import make_method
 from tests.cache.layers import draw
@@ -100,7 +100,7 @@ def test_lengths_of_keys_are_current_and_change_nothing(
     """Where a slot is wide enough to hold them: after a prompt, merges, a second turn, and another batch."""
     dim, made = slot_columns.LENGTHS_FROM // 2 // dtype.itemsize, []
     for least in (slot_columns.LENGTHS_FROM, slot_columns.LENGTHS_FROM + 1):
-        monkeypatch.setattr(slot_columns, "LENGTHS_FROM", least)
+        monkeypatch.setattr(pipeline, "LENGTHS_FROM", least)
         settings = LayerSettings(make_method(method).pipeline(), Budget(16), num_layers=1)
         layer, held = CompressedLayer(0, settings), least <= 2 * dim * dtype.itemsize
         for seed, rows in enumerate((60, 1, 1, 1, 1, 5, 1, 1)):

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from kvlab.bench.request import ON_RANDOM_WEIGHTS
-from kvlab.core.contract.parts import last_row
+from kvlab.core.contract.method import METHODS
+from kvlab.core.contract.parts import last_row, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered
 from kvlab.core.methods.eviction.tova import LastQuery
@@ -98,7 +99,7 @@ before the window, not the window's; and the most slots of the first stage are a
 
 def text() -> str:
     """The whole document."""
-    own = [method for method in registered().values() if method._origin() == KVLAB]
+    own = [method for method in registered().values() if METHODS.origin(method.name) == KVLAB]
     return HEADER + "".join(row(method) for method in own) + FOOTER
 
 
@@ -132,7 +133,7 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
         return ""
     needs = []
     rows = max(pipeline.prompt_rows(LONG), pipeline.recalled)
-    if pipeline.scored_rows()["all_rows"] or rows == LONG:
+    if optional(pipeline.score, "accumulate") is not None or rows == LONG:
         needs.append("all queries")
     elif rows > 1:
         needs.append("last queries")

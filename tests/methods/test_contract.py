@@ -76,7 +76,8 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
     assert (optional(settler, "counts_votes"), optional(settler, "seeks")) == (False, True)
     assert capabilities_of(OldSelector()).protected is None
     pipeline = Pipeline(scorer, settle=settler, buffer=4)
-    assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
+    assert (pipeline.recalled, pipeline.prompt_rows(99)) == (8, 5)
+    assert pipeline.can.score.recall == scorer.recall and pipeline.can.score.note is None
     assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
 
 
@@ -138,7 +139,8 @@ def test_every_method_declares_its_parts(name: str) -> None:
 
 def test_a_pipeline_combines_its_parts() -> None:
     evict = Pipeline(AccumulatedAttention(), select=LowestScore(sinks=4))
-    assert evict.fills_budget and evict.heads_apart and not evict.waits and evict.references == 0
+    assert not (evict.can.score.across_heads or evict.can.select.across_heads or evict.can.settle.across_heads)
+    assert evict.fills_budget and not evict.waits and evict.references == 0
     assert evict.in_place is not None and evict.in_place.decay == 1.0
     assert Pipeline(AccumulatedAttention(), select=Keeping(LowestScore(), (3,))).in_place is None
     one = torch.zeros(1, 1, 1, 4)

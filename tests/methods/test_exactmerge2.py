@@ -18,7 +18,7 @@ from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.compaction import order_by_position
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.pipeline import LowestScore
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract.view import HEAD_MASS, Slots
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.allocators.model_wide import ModelWide, protected_by
 from kvlab.core.methods.settlers.matching import MatchAttention
@@ -192,7 +192,7 @@ def test_a_single_pass_keeps_the_window_and_refits_values_alone() -> None:
             stay = (held.valid.sum(-1, keepdim=True) // 4).clamp_max(window)
             late = held.valid & (held.position >= 90 - stay)
             assert torch.equal(late.sum(-1, keepdim=True), stay), (slots, window)
-            assert not held.has_mass or bool((held.log_mass[held.valid] == 0).all())
+            assert HEAD_MASS not in held.extra and bool((held.log_mass[held.valid] == 0).all())
             assert (~torch.isclose(held.values, own, atol=1e-5).all(-1) & held.valid).any()
 
 

@@ -38,8 +38,8 @@ def test_equals_an_explicit_bias(rows: int, slots: int, dtype: torch.dtype, clos
 def test_a_padded_prompt_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value, bias = states(12, 12, torch.float32)
     outputs = []
-    for way in ("bias", "channels"):
-        monkeypatch.setattr(attention_module, "prompt_way", lambda device, way=way: way)
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(attention_module, "CHANNELS_ON", devices)
         outputs.append(slot_attention(query, key, value, bias[:, :, None], scaling=SCALING)[0])
     sees = ~torch.isneginf(bias).cummin(-1).values.bool()
     torch.testing.assert_close(outputs[0][sees], outputs[1][sees], rtol=1e-5, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvlab.core.cache import make_cache
-from kvlab.core.cache.cache_copy import PromptCache, defer_decision
+from kvlab.core.cache.cache_copy import PromptCache
 from kvlab.core.errors import UserError
 from kvlab.core.methods.wrappers.restore import giving_back
 from kvlab.core.restore import Restore, head_words, spans
@@ -45,7 +45,8 @@ def made(lab, method: str, **options):
 def held(lab, method: str, **options) -> PromptCache:
     cache = made(lab, method, **options)
     cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
-    prefill(lab, defer_decision(cache), text())
+    cache.settings.stays_pending = True
+    prefill(lab, cache, text())
     return PromptCache(cache)
 
 
@@ -176,7 +177,8 @@ def test_a_method_that_merges_groups_is_refused_in_one_sentence(lab):
 def test_a_token_is_dropped_from_a_cache_that_has_room_for_all(lab):
     cache = make_cache(lab, "h2o", 200, seed=3)
     cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
-    prefill(lab, defer_decision(cache), text())
+    cache.settings.stays_pending = True
+    prefill(lab, cache, text())
     pipeline = make_cache(lab, "h2o", 200, seed=3).settings.pipeline
     layers = [layer.layer_idx for layer in cache.compressed_layers()]
     without = PromptCache(cache).cache(

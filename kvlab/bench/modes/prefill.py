@@ -10,6 +10,7 @@ from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
+from kvlab.core.contract.parts import optional
 from kvlab.core.methods import make_method
 
 # Scores from the last queries of a prompt, and scores accumulated over all queries.
@@ -74,7 +75,7 @@ def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Out
             continue
         # named by whether the method accumulates the attention of all queries
         pipeline = make_method(racer.choice.method, **racer.choice.hyper_parameters).pipeline()
-        figure = ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
+        figure = ALL_OVER_PLAIN if optional(pipeline.score, "accumulate") is not None else WINDOW_OVER_PLAIN
         yield ratio_row(bench, racer, figure, outcome, plain)
 
 

@@ -36,22 +36,11 @@ class Alibi:
 
     def rows(self, first: int, last: int) -> Tensor:
         """Bias (B, H, G, last - first, S) float32, before scaling, of query rows `first` to `last`."""
-        return self._products(self.slots)[..., None, :] - self._products(self.queries[:, :, first:last])[..., None]
-
-    def of_last(self, position: Tensor) -> Alibi:
-        """Bias of the last query only, for slots at `position` (B, H, S)."""
-        return Alibi(self.slopes, position, self.queries[:, :, -1:])
-
-    def at(self, columns: slice) -> Alibi:
-        """Bias at some of the slots."""
-        return Alibi(self.slopes, self.slots[:, :, columns], self.queries)
-
-    def up_to(self, tokens: int, rows: int) -> Alibi:
-        """Bias of the first `tokens` slots and `rows` queries."""
-        return Alibi(self.slopes, self.slots[:, :, :tokens], self.queries[:, :, :rows])
-
-    def _products(self, position: Tensor) -> Tensor:
-        return (self.slopes[..., None] * position[:, :, None]).float()
+        at_slots, at_queries = (
+            (self.slopes[..., None] * position[:, :, None]).float()
+            for position in (self.slots, self.queries[:, :, first:last])
+        )
+        return at_slots[..., None, :] - at_queries[..., None]
 
 
 def query_positions(tokens_seen: Tensor, rows: int, row_valid: Tensor | None) -> Tensor:

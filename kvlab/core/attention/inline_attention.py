@@ -16,7 +16,7 @@ from transformers.models.bloom.modeling_bloom import BloomAttention
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as build_bloom_alibi
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor as build_falcon_alibi
-from transformers.models.mpt.modeling_mpt import MptAttention, MptModel, build_mpt_alibi_tensor
+from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_tensor
 
 
 def find_cache(positional: Sequence[Any], named: Mapping[str, Any]) -> Cache | None:
@@ -28,19 +28,11 @@ def find_cache(positional: Sequence[Any], named: Mapping[str, Any]) -> Cache | N
     return next((one for one in (*positional, *named.values()) if isinstance(one, Cache)), None)
 
 
-_GIVEN = "_kvlab_gives_a_mask"
-
-
 class RoutedAttention:
     """Base of the replacements: calls the registered attention function between a module's projections."""
 
     config: Any  # set by `kvlab.core.families.prepare` where the original has none
     slopes_on: Callable[[torch.device], Tensor | None]  # change of each query head's logits per position, (Hq,)
-
-    @property
-    def slopes(self: Any) -> Tensor | None:
-        """`slopes_on` the device of the weights."""
-        return self.slopes_on(next(self.parameters()).device)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
         """Attention output (B, q, hidden), before the output projection."""
@@ -93,7 +85,14 @@ class SlotFalconAttention(RoutedAttention, FalconAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        query, key, value = self._states(self.query_key_value(hidden_states))
+        fused = self.query_key_value(hidden_states)
+        if self.new_decoder_architecture:
+            heads = int(self.num_kv_heads or self.num_heads)
+            fused = fused.view(*fused.shape[:2], heads, self.num_heads // heads + 2, self.head_dim)
+            parts = fused[..., :-2, :].flatten(2, 3), fused[..., -2, :], fused[..., -1, :]
+        else:
+            parts = self._split_heads(fused)
+        query, key, value = (part.transpose(1, 2) for part in parts)
         if not self.config.alibi:
             assert position_embeddings is not None
             query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -106,17 +105,6 @@ class SlotFalconAttention(RoutedAttention, FalconAttention):
         if not self.config.alibi:
             return None
         return _slopes(build_falcon_alibi, self.num_heads, device, torch.bfloat16)
-
-    def _states(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        batch, rows, _ = fused.shape
-        if self.new_decoder_architecture:
-            heads = int(self.num_kv_heads or self.num_heads)
-            fused = fused.view(batch, rows, heads, self.num_heads // heads + 2, self.head_dim)
-            parts = fused[..., :-2, :].flatten(2, 3), fused[..., -2, :], fused[..., -1, :]
-        else:
-            parts = self._split_heads(fused)
-        query, key, value = (part.transpose(1, 2) for part in parts)
-        return query, key, value
 
 
 class SlotMptAttention(RoutedAttention, MptAttention):
@@ -142,7 +130,7 @@ class SlotMptAttention(RoutedAttention, MptAttention):
     def slopes_on(self, device: torch.device) -> Tensor:
         """Before scaling."""
         assert self.softmax_scale is not None
-        return _mpt_slopes(self.n_heads, device) / self.softmax_scale
+        return _slopes(build_mpt_alibi_tensor, self.n_heads, device, torch.float32) / self.softmax_scale
 
 
 # Inline attention classes and their replacements with the attention interface.
@@ -156,26 +144,15 @@ INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
 @lru_cache
 def _slopes(build: Callable[..., Tensor], num_heads: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):  # also used by passes with gradients
+        if build is build_mpt_alibi_tensor:
+            last = build(num_heads, 2, device=device)[:, 0]  # of positions -1 and 0
+            return (last[:, 1] - last[:, 0]).to(dtype)
         two = torch.ones(1, 2, dtype=torch.int64, device=device)
         return build(two, num_heads, torch.float32)[:, 0, 1].to(dtype)
 
 
-@lru_cache
-def _mpt_slopes(num_heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        last = build_mpt_alibi_tensor(num_heads, 2, device=device)[:, 0]  # of positions -1 and 0
-        return (last[:, 1] - last[:, 0]).float()
-
-
-def always_give_a_mask(model: nn.Module) -> None:
-    """Give every pass of MPT a padding mask (idempotent): it converts the mask before checking that there is one."""
-    for module in model.modules():
-        if isinstance(module, MptModel) and not hasattr(module, _GIVEN):
-            module.register_forward_pre_hook(_with_mask, with_kwargs=True)
-            setattr(module, _GIVEN, True)
-
-
-def _with_mask(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+def give_a_mask(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """Arguments of a pass of MPT with a padding mask: it converts the mask before checking that there is one."""
     if kwargs.get("attention_mask") is not None or len(args) > 2:
         return None
     ids = args[0] if args else kwargs.get("input_ids")

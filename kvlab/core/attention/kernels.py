@@ -13,8 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,7 +83,6 @@ def shared_memory(device: torch.device) -> int:
 
 SWITCH = "KVLAB_KERNELS"  # environment variable; "off": no kernels of kvlab's own
 OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
-Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 _failed = False  # the kernel could not be compiled in this process
@@ -106,7 +104,7 @@ def attention_over_chosen(
     """`triton_decode.chosen_attention`, or None where plain torch is to be used, as in `one_query_kernel`."""
     if _failed or not kernels_on(query.device):
         return None
-    return _fused(lambda: _triton().chosen_attention(query, keys, values, slots, bias, scaling), keys)
+    return _fused("chosen_attention", query, keys, values, slots, bias, scaling)
 
 
 def kernels_on(device: torch.device) -> bool:
@@ -153,20 +151,16 @@ def _fused_or_plain(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     given = query, keys, values, bias, scaling
-    found = _fused(lambda: _triton().ragged_attention(*given), keys)
+    found = _fused("ragged_attention", *given)
     return reference(*given) if found is None else found
 
 
-def _triton() -> ModuleType:
-    return import_module("kvlab.core.attention.triton_decode")
-
-
-def _fused(launch: Callable[[], Result], states: Tensor) -> Result | None:
-    """Result of a fused kernel over `states`; None, from then on, if the kernel cannot be compiled."""
+def _fused(kernel: str, query: Tensor, keys: Tensor, *others: Any) -> Any:
+    """What the `kernel` of `triton_decode` returns; None, from then on, if it cannot be compiled."""
     global _failed
     try:
-        with launching_on(states):
-            return launch()
+        with launching_on(keys):
+            return getattr(import_module("kvlab.core.attention.triton_decode"), kernel)(query, keys, *others)
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # device errors, not the kernel's
         raise
     except Exception as error:  # compiler, linker, driver and missing programs each raise their own

@@ -8,6 +8,7 @@ Scorers that compute their own queries need the hidden states, which hooks store
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class PassResults:
     """Results of one layer's pass, by name and arguments; nobody may change them in place.
 
@@ -25,28 +27,31 @@ class PassResults:
     are weights of the pass's queries in sums of attention that caches will ask for, so that they are computed together.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.charged = 0.0
-        self.row_weights: list[Tensor] = []
-        self._now = now
-        self._known: dict[Hashable, list[tuple[Tensor | None, Any, float]]] = {}
+    now: Callable[[], float] = time.perf_counter
+    charged: float = 0.0
+    row_weights: list[Tensor] = field(default_factory=list)
+    _known: dict[Hashable, list[tuple[Tensor | None, Any, float]]] = field(default_factory=dict, init=False)
 
     def get(self, name: Hashable, compute: Callable[[], Result], given: Tensor | None = None) -> Result:
         """The result called `name`, of `compute` unless it is known; results for different tensors `given` differ."""
         known = self._known.setdefault(name, [])
         for argument, result, seconds in known:
-            if argument is given or (argument is not None and given is not None and _equal(argument, given)):
+            if argument is given or (argument is not None and given is not None and torch.equal(argument, given)):
                 self.charged += seconds
                 return result
-        begun = self._now()
+        begun = self.now()
         result = compute()
-        known.append((given, result, self._now() - begun))
+        known.append((given, result, self.now() - begun))
         return result
 
     def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:
         """A result that is the same for all caches with an equal `part` of their method; computed anew if the part
         cannot be hashed."""
-        return self.get((name, part), compute) if _hashable(part) else compute()
+        try:
+            hash(part)
+        except TypeError:
+            return compute()
+        return self.get((name, part), compute)
 
     def expect(self, weight: Tensor) -> None:
         """Note weights that a cache will ask for."""
@@ -57,18 +62,6 @@ class PassResults:
         """The place among `row_weights`; None if these weights were not expected, or no others were."""
         places = (place for place, known in enumerate(self.row_weights) if torch.equal(weight, known))
         return next(places, None) if len(self.row_weights) > 1 else None
-
-
-def _hashable(part: object) -> bool:
-    try:
-        hash(part)
-    except TypeError:
-        return False
-    return True
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
 
 
 class AttentionCall(NamedTuple):

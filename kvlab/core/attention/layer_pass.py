@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.core.attention.alibi import Alibi
-from kvlab.core.attention.kernels import OneQuery, one_query_kernel
+from kvlab.core.attention.kernels import one_query_kernel
 from kvlab.core.attention.layer_handoff import PassResults
 from kvlab.core.attention.low_rank_state import LowRankState, StateShare
-from kvlab.core.attention.read_attention import SlotsRead, attend_chosen
+from kvlab.core.attention.read_attention import SlotsRead
 from kvlab.core.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
 from kvlab.core.attention.tiles import Tiles
-from kvlab.core.contract.reading import Chosen, Held
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.stores.quantized_states import PackedStates, States, mix_states
 
@@ -55,10 +54,43 @@ class LayerPass:
         """A result that depends on `name` and the tensor `given` only, computed once for all caches."""
         return compute() if self.results is None else self.results.get(name, compute, given)
 
-    def attend(self, value: States) -> Tensor:
-        """Output (B, Hq, q, d); keeps the log-sum-exps of the logits if the kernel returns them."""
-        output, self._normalizers = self._once("attend", lambda: self._attend(value))
-        return output
+    def attend(self, value: States, every_step: bool = False) -> Tensor:
+        """Output (B, Hq, q, d) over slots, and the low-rank state if there is one.
+
+        Keeps the log-sum-exps of the logits if the kernel returns them, and of a single query its attention and logits
+        if they are needed at `every_step` or cost nothing.
+        """
+        if self.has_state:
+            blocks = []
+            for first in range(0, self.num_new, ROW_BLOCK):
+                share = self.share(first, min(first + ROW_BLOCK, self.num_new))
+                blocks.append(share.output(value))
+            if self.num_new == 1:
+                self._last_mass = share.slots[:, :, :, 0].mean(2)
+            return torch.cat(blocks, 2).to(self.query.dtype)
+        # Kernels support no softcap, no ALiBi and no learned sinks; the fused one has one bias per KV head.
+        is_plain = self.softcap is None and self.alibi is None and self.sinks is None
+        if self.num_new > 1 or (is_plain and not every_step):
+            output, self._normalizers = self._once("attend", lambda: self._attend(value))
+            return output
+        one_bias = self.bias is None or self.bias.shape[2] == 1
+        kernel = one_query_kernel(self.query.device) if is_plain and one_bias else None
+        if kernel is not None and isinstance(self.key, Tensor) and isinstance(value, Tensor):
+            packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
+            bias = None if self.bias is None else self.bias[:, :, 0]
+            output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
+            self._last_logits = logits[:, :, :, None]
+            self._last_mass = mass.mean(2)
+            return output.flatten(1, 2)[:, :, None]
+        self._last_logits = logits = self._logits(0, 1)  # (B, H, G, 1, S)
+        if self.sinks is not None or (self.bias is not None and self.hides):
+            mass = probabilities(logits, self.bias, self.sinks)
+        else:  # no slot is hidden, so no row can be empty
+            mass = torch.softmax(logits if self.bias is None else logits + self.bias[:, :, :, None], -1)
+        mass = mass[:, :, :, 0]  # (B, H, G, S)
+        self._last_mass = mass.mean(2)
+        output = mix_states(mass.to(value.dtype), value)
+        return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
 
     def _attend(self, value: States) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
@@ -69,57 +101,10 @@ class LayerPass:
         )
         return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
 
-    def attend_one(self, value: States) -> Tensor:
-        """Output (B, Hq, 1, d) of a single query; keeps its logits and attention, computed in the same pass."""
-        kernel = self._kernel()
-        if kernel is not None and isinstance(self.key, Tensor) and isinstance(value, Tensor):
-            packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
-            bias = None if self.bias is None else self.bias[:, :, 0]
-            output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
-            self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
-            return output.flatten(1, 2)[:, :, None]
-        self._last_logits = logits = self._logits(0, 1)  # (B, H, G, 1, S)
-        mass = self._probabilities_of_one(logits)[:, :, :, 0]  # (B, H, G, S)
-        self._last_mass = mass.mean(2)
-        output = mix_states(mass.to(value.dtype), value)
-        return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
-
-    def attend_read(self, held: Held, chosen: Chosen) -> Tensor:
-        """Output (B, Hq, 1, d) of a single query over the slots that a reading chose; `last_mass` is theirs."""
-        grouped = self.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
-        output, self.read = attend_chosen(grouped, held, chosen, self.sinks)
-        return output
-
-    def _probabilities_of_one(self, logits: Tensor) -> Tensor:
-        """Softmax of a single query's logits; if no slot is hidden, no row can be empty."""
-        if self.sinks is not None or (self.bias is not None and self.hides):
-            return probabilities(logits, self.bias, self.sinks)
-        return torch.softmax(logits if self.bias is None else logits + self.bias[:, :, :, None], -1)
-
-    def _kernel(self) -> OneQuery | None:
-        """The fused kernel if available; it supports one bias per KV head and nothing else."""
-        one_bias = self.bias is None or self.bias.shape[2] == 1
-        return one_query_kernel(self.query.device) if self.is_plain and one_bias else None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether kernels support this attention: no softcap, no ALiBi, no learned sinks."""
-        return self.softcap is None and self.alibi is None and self.sinks is None
-
     @property
     def has_state(self) -> bool:
         """Whether queries also attend to a low-rank state."""
-        return self.low_rank is not None and not self.low_rank.is_empty
-
-    def attend_with_state(self, value: States) -> Tensor:
-        """Output (B, Hq, q, d) over slots and low-rank state; keeps a single query's attention."""
-        blocks = []
-        for first in range(0, self.num_new, ROW_BLOCK):
-            share = self.share(first, min(first + ROW_BLOCK, self.num_new))
-            blocks.append(share.output(value))
-        if self.num_new == 1:
-            self._last_mass = share.slots[:, :, :, 0].mean(2)
-        return torch.cat(blocks, 2).to(self.query.dtype)
+        return self.low_rank is not None and not self.low_rank.state.is_empty(self.low_rank.noted)
 
     def share(self, first: int, last: int) -> StateShare:
         """Attention split between slots and state for rows `first` to `last`."""
@@ -133,11 +118,6 @@ class LayerPass:
 
     def _tiles(self) -> Tiles:
         return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
-
-    def _mass(self, first: int, last: int) -> Tensor:
-        if self.has_state:
-            return self.share(first, last).slots
-        return probabilities(self._logits(first, last), self.bias, self.sinks)
 
     def _logits(self, first: int, last: int) -> Tensor:
         if isinstance(self.key, PackedStates):

@@ -1,6 +1,6 @@
 """Attention over slots plus a state of evicted tokens, which acts as one more, query-dependent slot."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from kvlab.core.attention.slot_attention import ROW_BLOCK
 from kvlab.core.contract.parts import StateBesideSlots
-from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.stores.quantized_states import States, mix_states
 
 
@@ -23,11 +22,6 @@ class LowRankState:
     state: StateBesideSlots
     layer: int
     noted: Mapping[str, Tensor]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has been evicted yet."""
-        return self.state.is_empty(self.noted)
 
     def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> "StateShare":
         """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
@@ -65,12 +59,20 @@ class MassBesideState:
     share: Callable[[int, int], StateShare]
     rows: int
 
-    def column_sums(
-        self, first: int, weight: Tensor | None, normalizers: object, squared: bool = False, slots: object = None
-    ) -> Tensor:
-        """Attention (B, H, S) from row `first` on, mean over the group; `weight` ([B or 1], q - first)."""
-        masses = self._masses(first, weight)
-        return reduce(torch.add, ((mass.square() if squared else mass).mean(2).sum(2) for mass in masses))
+    def weighted_sums(
+        self,
+        first: int,
+        weights: Sequence[Tensor | None],
+        normalizers: object,
+        squared: bool = False,
+        slots: object = None,
+    ) -> list[Tensor]:
+        """For each of `weights` ([B or 1], q - first) attention (B, H, S) from row `first` on, mean over the group."""
+        sums = []
+        for weight in weights:
+            masses = self._masses(first, weight)
+            sums.append(reduce(torch.add, ((mass.square() if squared else mass).mean(2).sum(2) for mass in masses)))
+        return sums
 
     def column_max(self, first: int, real: Tensor | None, normalizers: object, slots: object = None) -> Tensor:
         """Largest attention (B, H, S) from one of the `real` queries ([B or 1], q - first)."""
@@ -82,14 +84,3 @@ class MassBesideState:
             last = min(first + ROW_BLOCK, self.rows)
             mass = self.share(first, last).slots
             yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
-
-
-def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:
-    """Low-rank state of a method at a layer (index among the compressed ones); None for most methods."""
-    state = pipeline.state_beside_slots
-    return None if state is None else LowRankState(state, layer, noted)
-
-
-def keeps_state(pipeline: Pipeline) -> bool:
-    """Whether a method's queries also attend to a low-rank state."""
-    return pipeline.state_beside_slots is not None

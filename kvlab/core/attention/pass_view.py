@@ -32,24 +32,20 @@ class PassView(LayerPass):
             return self.last_mass()
         first = self._first_row(rows)
         weight = self._row_weights(first, row_weight)
-        if self.row_valid is None and (together := self._expected_sums(first, weight)) is not None:
-            return together
-        return self._once(
-            ("column_mass", first), lambda: self._statistics().column_sums(first, weight, self._normalizers), weight
-        )
-
-    def _expected_sums(self, first: int, weight: Tensor | None) -> Tensor | None:
-        """The sum of `column_mass`, computed with all others that caches of this pass have announced; None if none."""
         results = self.results
-        if results is None or len(results.row_weights) < 2 or self.has_state:
-            return None
-        given = self.query.new_ones(1, self.num_new - first, dtype=torch.float32) if weight is None else weight
-        place = results.place_of(pad(given[0], (first, 0))) if len(given) == 1 else None
-        if place is None:
-            return None
-        weights = [weight[None] for weight in results.row_weights]
-        sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
-        return sums[place]
+        if results is not None and len(results.row_weights) > 1 and self.row_valid is None and not self.has_state:
+            # If these weights were announced, compute the sum with all others that caches of this pass have announced.
+            given = self.query.new_ones(1, self.num_new - first, dtype=torch.float32) if weight is None else weight
+            place = results.place_of(pad(given[0], (first, 0))) if len(given) == 1 else None
+            if place is not None:
+                weights = [weight[None] for weight in results.row_weights]
+                sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
+                return sums[place]
+        return self._once(
+            ("column_mass", first),
+            lambda: self._statistics().weighted_sums(first, [weight], self._normalizers)[0],
+            weight,
+        )
 
     def column_max(self, rows: int | None = None, slots: int | None = None, row_weight: Tensor | None = None) -> Tensor:
         """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries (default all).
@@ -71,7 +67,7 @@ class PassView(LayerPass):
         real = self._row_weights(first)
         squares = self._once(
             ("column_squares", first, slots),
-            lambda: self._statistics().column_sums(first, real, self._normalizers, True, slots),
+            lambda: self._statistics().weighted_sums(first, [real], self._normalizers, True, slots)[0],
         )
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
         return (squares / count).sqrt()
@@ -96,12 +92,10 @@ class PassView(LayerPass):
 
         -inf at hidden slots, and in rows of padding, which in a later turn could see all older slots.
         """
-        return self._once(("last_logits", rows), lambda: self._newest_logits(rows))
-
-    def _newest_logits(self, rows: int) -> Tensor:
         logits = self._last_logits if rows == 1 else None
         if logits is None:
-            logits = self._logits(self._first_row(rows), self.num_new)
+            first = self._first_row(rows)
+            logits = self._once(("last_logits", rows), lambda: self._logits(first, self.num_new))
         if self.bias is not None:
             logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
         if self.row_valid is not None:
@@ -168,7 +162,7 @@ class PassView(LayerPass):
         ]
         logits = torch.cat(blocks, -1)
         if self.alibi is not None:
-            logits = logits + self.alibi.of_last(self.alibi.slots).rows(0, 1) * self.scaling
+            logits = logits + replace(self.alibi, queries=self.alibi.queries[:, :, -1:]).rows(0, 1) * self.scaling
         hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, :, None]
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
@@ -179,9 +173,11 @@ class PassView(LayerPass):
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
         """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S)."""
         query = self.query[:, :, -1:]
+        alibi = None
         blocks = []
         for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
-            alibi = None if self.alibi is None else self.alibi.of_last(place)
+            if self.alibi is not None:
+                alibi = replace(self.alibi, slots=place, queries=self.alibi.queries[:, :, -1:])
             blocks.append(
                 slot_logits(query, part, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
             )
@@ -225,6 +221,7 @@ class PassView(LayerPass):
     def up_to(self, tokens: int) -> PassView:
         """The pass as if the text had ended after `tokens` tokens without evictions; log mass is left out."""
         states = self.hidden_states
+        alibi = self.alibi
         rows = self.num_new - (self.key.shape[2] - tokens)
         return replace(
             self,
@@ -232,7 +229,7 @@ class PassView(LayerPass):
             key=self.key[:, :, :tokens],
             hidden_states=None if states is None else states[:, :rows],
             bias=None,
-            alibi=None if self.alibi is None else self.alibi.up_to(tokens, rows),
+            alibi=alibi and replace(alibi, slots=alibi.slots[:, :, :tokens], queries=alibi.queries[:, :, :rows]),
             _last_logits=None,
             _last_mass=None,
         )
@@ -256,7 +253,13 @@ class PassView(LayerPass):
             self._last_mass = self.read.mass_of(self.key.shape[2])
         if self._last_mass is None:
             newest = self.num_new - 1
-            self._last_mass = self._once("last_mass", lambda: self._mass(newest, self.num_new)[:, :, :, 0].mean(2))
+            if self.has_state:
+                mass = self.share(newest, self.num_new).slots
+            else:
+                mass = self._once(
+                    "last_mass", lambda: probabilities(self._logits(newest, self.num_new), self.bias, self.sinks)
+                )
+            self._last_mass = mass[:, :, :, 0].mean(2)
         return self._last_mass
 
     def of_slots(self) -> PassView:
@@ -265,9 +268,6 @@ class PassView(LayerPass):
 
     def rows_seen(self, rows: int | None = None) -> Tensor:
         """Number (B or 1, 1, S) of the last `rows` real queries that could see each slot."""
-        return self._once(("rows_seen", rows), lambda: self._count_rows(rows))
-
-    def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
         real = self._row_weights(self.num_new - rows)
         real = torch.ones(1, rows, device=self.key.device) if real is None else real

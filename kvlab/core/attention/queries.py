@@ -56,8 +56,23 @@ def project_queries(module: Any, hidden_states: Tensor) -> Tensor:
 
     Includes bias and query norm, but not `position_factor`. Raises UserError for an unknown attention module.
     """
-    if hasattr(module, "q_proj"):
-        query = _split_projections(module, hidden_states)
+    if hasattr(module, "q_proj"):  # Llama and most others
+        query = module.q_proj(hidden_states)
+        width = getattr(module.config, "num_attention_heads", 0) * module.head_dim
+        if query.shape[-1] == 2 * width:  # interleaved with a gate per head (Qwen 3.5)
+            query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
+        # A norm per head (Qwen3, Gemma 3) or over all heads (OLMo 2). Llama 4 normalizes after rotation: that norm has
+        # no weights, and rotation preserves length.
+        norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
+        norm = next((norm for norm in norms if norm is not None), None)
+        weight = getattr(norm, "weight", None)
+        if norm is not None and isinstance(weight, Tensor) and weight.shape == query.shape[-1:]:
+            query = norm(query)
+            norm = None
+        clip = getattr(module.config, "clip_qkv", None)  # OLMo
+        query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
+        if norm is not None:
+            query = norm(query.transpose(1, 2)).transpose(1, 2) if hasattr(norm, "norms") else norm(query)
     elif hasattr(module, "qkv_proj"):
         heads = module.config.num_attention_heads  # Phi-3: all queries, then all keys, then all values
         query = module.qkv_proj(hidden_states)[..., : heads * module.head_dim].unflatten(-1, (heads, module.head_dim))
@@ -67,7 +82,15 @@ def project_queries(module: Any, hidden_states: Tensor) -> Tensor:
             fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
         query = fused.chunk(3, -1)[0].unflatten(-1, (module.n_heads, -1))
     elif hasattr(module, "new_decoder_architecture"):
-        query = _falcon(module, hidden_states)
+        fused = module.query_key_value(hidden_states)
+        if module.new_decoder_architecture:  # groups of queries with their key and value
+            groups = module.num_kv_heads
+            fused = fused.unflatten(-1, (groups, module.num_heads // groups + 2, module.head_dim))
+            query = fused[..., :-2, :].flatten(2, 3)
+        elif module.multi_query:  # one shared pair at the end
+            query = fused.unflatten(-1, (module.num_heads + 2, module.head_dim))[..., :-2, :]
+        else:  # by head
+            query = fused.unflatten(-1, (module.num_heads, 3, module.head_dim))[..., 0, :]
     elif hasattr(module, "query_key_value"):
         size = getattr(module, "head_size", None) or module.head_dim  # GPT-NeoX, Bloom: a head's parts are adjacent
         query = module.query_key_value(hidden_states).unflatten(-1, (-1, 3 * size))[..., :size]
@@ -90,41 +113,6 @@ def position_factor(module: Any, position: Tensor) -> Tensor | None:
         beta = rope.get("llama_4_scaling_beta")
         return 1.0 + beta * torch.log1p((position / width).floor())
     return None
-
-
-def _split_projections(module: Any, hidden_states: Tensor) -> Tensor:
-    """Llama and most others; with a norm per head (Qwen3, Gemma 3) or over all heads (OLMo 2).
-
-    Llama 4 normalizes after rotation: that norm has no weights, and rotation preserves length.
-    """
-    query = module.q_proj(hidden_states)
-    width = getattr(module.config, "num_attention_heads", 0) * module.head_dim
-    if query.shape[-1] == 2 * width:  # interleaved with a gate per head (Qwen 3.5)
-        query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
-    norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
-    norm = next((norm for norm in norms if norm is not None), None)
-    clip = getattr(module.config, "clip_qkv", None)  # OLMo
-    weight = getattr(norm, "weight", None)
-    of_all_heads = isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
-    if norm is not None and of_all_heads:
-        query = norm(query)
-        norm = None
-    query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
-    if norm is None:
-        return query
-    return norm(query.transpose(1, 2)).transpose(1, 2) if hasattr(norm, "norms") else norm(query)
-
-
-def _falcon(module: Any, hidden_states: Tensor) -> Tensor:
-    """Falcon: groups of queries with their key and value (new), one shared pair at the end, or by head (old)."""
-    fused = module.query_key_value(hidden_states)
-    if module.new_decoder_architecture:
-        groups = module.num_kv_heads
-        fused = fused.unflatten(-1, (groups, module.num_heads // groups + 2, module.head_dim))
-        return fused[..., :-2, :].flatten(2, 3)
-    if module.multi_query:
-        return fused.unflatten(-1, (module.num_heads + 2, module.head_dim))[..., :-2, :]
-    return fused.unflatten(-1, (module.num_heads, 3, module.head_dim))[..., 0, :]
 
 
 OUTPUT_NAMES = ("o_proj", "out_proj", "dense")

@@ -6,7 +6,6 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.alibi import Alibi
 from kvlab.core.attention.kernels import attention_over_chosen
 from kvlab.core.attention.slot_attention import softmax_beside
 from kvlab.core.contract.reading import Chosen, Held
@@ -29,29 +28,14 @@ class SlotsRead:
         mean = self.mass / self.mass.shape[2]
         if self.slots.shape[2] == 1:
             mean = mean.sum(2, keepdim=True)
-        return self._spread(mean, slots)
+        spread = mean.new_zeros(*mean.shape[:2], slots)
+        return spread.scatter_add_(2, self.slots.flatten(2), mean.flatten(2))
 
     def share_read(self, slots: int) -> Tensor:
         """Share (B, H, S) of the group's query heads that read each slot of a table of `slots`."""
         batch, heads, sets = self.slots.shape[:3]
         was_read = torch.zeros(batch, heads, sets, slots, device=self.slots.device)
         return was_read.scatter_reduce_(3, self.slots, self.read.float(), "amax").mean(2)
-
-    def counts(self) -> Tensor:
-        """Keys and values read (B, H); a slot that several query heads read by themselves counts as often."""
-        return self.read.sum((2, 3))
-
-    def _spread(self, numbers: Tensor, slots: int) -> Tensor:
-        spread = numbers.new_zeros(*numbers.shape[:2], slots)
-        return spread.scatter_add_(2, self.slots.flatten(2), numbers.flatten(2))
-
-
-def with_alibi(bias: Tensor | None, alibi: Alibi | None, scaling: float) -> Tensor | None:
-    """One bias (B, H, 1 or G, S) of a single query, from log mass and ALiBi."""
-    if alibi is None:
-        return bias
-    distance = alibi.rows(0, 1)[:, :, :, 0] * scaling
-    return distance if bias is None else distance + bias
 
 
 def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | None) -> tuple[Tensor, SlotsRead]:
@@ -60,31 +44,40 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     softmax(q k scaling + log_mass + log_weight) v: importance weights and stand-ins of what was not read enter as log
     mass does. `sinks` (B, H, G) are logits of learned slots without a value.
     """
-    bias, read = _bias_of(held, chosen)
-    states = _whole_tensors(held, chosen, bias) if sinks is None else None
-    fused = attention_over_chosen(query, *states, chosen.slots, bias, held.scaling) if states is not None else None
+    slots = chosen.slots
+    weight = chosen.log_weight
+    read = torch.ones(slots.shape, dtype=torch.bool, device=slots.device) if weight is None else ~torch.isneginf(weight)
+    bias = weight
+    if held.bias is not None:  # log mass of the chosen slots, (B, H, 1 or G, k)
+        sets = slots.shape[2]
+        wide = max(sets, held.bias.shape[2])
+        bias = held.bias.expand(-1, -1, wide, -1).gather(3, slots.expand(-1, -1, wide, -1))
+        visible = ~torch.isneginf(bias)
+        read = read & (visible if sets == wide else visible.any(2, keepdim=True))
+        bias = bias if weight is None else bias + weight
+    # The fused kernel reads whole tensors: not packed, no stand-ins, one bias per set of slots.
+    plain = sinks is None and chosen.keys is None and chosen.estimate is None and held.softcap is None
+    plain = plain and (bias is None or bias.shape == slots.shape)
+    fused = None
+    if plain and isinstance(held.keys, Tensor) and isinstance(held.values, Tensor):
+        fused = attention_over_chosen(query, held.keys, held.values, slots, bias, held.scaling)
     output, mass = _gathered_attention(query, held, chosen, bias, sinks) if fused is None else fused
     return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, mass)
-
-
-def _whole_tensors(held: Held, chosen: Chosen, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Keys and values if the fused kernel can read them: not packed, no stand-ins, one bias per set of slots."""
-    plain = chosen.keys is None and chosen.estimate is None and held.softcap is None
-    one_bias = bias is None or bias.shape == chosen.slots.shape
-    if plain and one_bias and isinstance(held.keys, Tensor) and isinstance(held.values, Tensor):
-        return held.keys, held.values
-    return None
 
 
 def _gathered_attention(
     query: Tensor, held: Held, chosen: Chosen, bias: Tensor | None, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(output (B, H, G, d) float32, attention of the chosen slots (B, H, G, k))."""
-    blocks = chosen.slots.split(_block_size(held, chosen.slots), 3)
+    size = chosen.slots.shape[3]
+    if chosen.slots.device.type == "cpu":  # as many as stay in its caches, as fresh memory costs more than reading it
+        width = max(held.keys.shape[-1] * held.keys.dtype.itemsize * chosen.slots[..., 0].numel(), 1)
+        size = max(BLOCK_BYTES // width, LEAST_BLOCK)
+    blocks = chosen.slots.split(size, 3)
     scaled = query.float() * held.scaling
     of_blocks = (_gathered(held.keys, block) for block in blocks)
     keys = of_blocks if chosen.keys is None else chosen.keys.split(blocks[0].shape[3], 3)
-    parts = [_products(scaled, part) for part in keys]
+    parts = [_product(scaled, part.transpose(-1, -2)) for part in keys]
     logits = torch.cat(parts, -1) if parts[1:] else parts[0]
     if held.softcap is not None:
         logits = held.softcap * torch.tanh(logits / held.softcap)
@@ -93,19 +86,11 @@ def _gathered_attention(
     mass = softmax_beside(every, None if sinks is None else sinks)
     slot_mass = mass[..., : logits.shape[-1]]
     masses = slot_mass.split(blocks[0].shape[3], 3)
-    mixed = [_mixed(part, _gathered(held.values, block)) for part, block in zip(masses, blocks, strict=True)]
+    mixed = [_product(part, _gathered(held.values, block)) for part, block in zip(masses, blocks, strict=True)]
     output = reduce(torch.add, mixed)
     if chosen.estimate is not None:
         output = output + mass[..., logits.shape[-1] :] @ chosen.estimate.values.float()
     return output, slot_mass
-
-
-def _block_size(held: Held, slots: Tensor) -> int:
-    """Slots gathered at a time: on a CPU as many as stay in its caches, as fresh memory costs more than reading it."""
-    if slots.device.type != "cpu":
-        return slots.shape[3]
-    width = max(held.keys.shape[-1] * held.keys.dtype.itemsize * slots[..., 0].numel(), 1)
-    return max(BLOCK_BYTES // width, LEAST_BLOCK)
 
 
 def _gathered(states: States, slots: Tensor) -> Tensor:
@@ -113,31 +98,8 @@ def _gathered(states: States, slots: Tensor) -> Tensor:
     return states_at(states, slots.flatten(2)).unflatten(2, slots.shape[2:])
 
 
-def _products(query: Tensor, keys: Tensor) -> Tensor:
-    """(B, H, G, k) of queries (B, H, G, d) with keys (B, H, 1 or G, k, d)."""
-    if keys.shape[2] == 1:
-        return query @ keys[:, :, 0].float().transpose(-1, -2)
-    return (query[:, :, :, None] @ keys.float().transpose(-1, -2))[:, :, :, 0]
-
-
-def _mixed(mass: Tensor, values: Tensor) -> Tensor:
-    """(B, H, G, d) of `mass` (B, H, G, k) and values (B, H, 1 or G, k, d)."""
-    if values.shape[2] == 1:
-        return mass @ values[:, :, 0].float()
-    return (mass[:, :, :, None] @ values.float())[:, :, :, 0]
-
-
-def _bias_of(held: Held, chosen: Chosen) -> tuple[Tensor | None, Tensor]:
-    """(bias with log weight (B, H, 1 or G, k) of the chosen slots, which of the slots (B, H, U, k) are read)."""
-    weight = chosen.log_weight
-    slots = chosen.slots
-    read = torch.ones(slots.shape, dtype=torch.bool, device=slots.device) if weight is None else ~torch.isneginf(weight)
-    if held.bias is None:
-        return weight, read
-    sets = slots.shape[2]
-    heads = held.bias.shape[2]
-    wide = max(sets, heads)
-    bias = held.bias.expand(-1, -1, wide, -1).gather(3, slots.expand(-1, -1, wide, -1))
-    visible = ~torch.isneginf(bias)
-    read = read & (visible if sets == wide else visible.any(2, keepdim=True))
-    return bias if weight is None else bias + weight, read
+def _product(rows: Tensor, states: Tensor) -> Tensor:
+    """(B, H, G, n) float32 of `rows` (B, H, G, m) with `states` (B, H, 1 or G, m, n)."""
+    if states.shape[2] == 1:
+        return rows @ states[:, :, 0].float()
+    return (rows[:, :, :, None] @ states.float())[:, :, :, 0]

@@ -1,7 +1,5 @@
 """Attention over slots: softmax(q k / sqrt(d) + log_mass) v, in row blocks, so that no T x T tensor exists."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -49,13 +47,17 @@ def slot_attention(
             outputs.append(output.unflatten(2, logits.shape[2:4]).flatten(1, 2).to(tiles.query.dtype))
         return torch.cat(outputs, dim=2), torch.cat(normalizers, 2)
     if rows == 1:
-        return _one_query(query, key, value, bias, scaling), None
+        # The group's queries become rows of one KV head, so keys and values are not repeated.
+        packed = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+        mask = None if bias is None else bias.to(query.dtype)
+        output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+        return output.reshape(*query.shape[:2], 1, value.shape[-1]), None
     key = repeat_heads(key, query)
     value = repeat_heads(value, query)
     if bias is None and rows == columns:
         return attention_and_normalizers(query, key, value, scaling, causal=True)
     bias = None if bias is None else repeat_heads(bias.flatten(1, 2)[..., None], query)[..., 0]
-    if bias is not None and rows == columns and prompt_way(query.device) == "channels":
+    if bias is not None and rows == columns and query.device.type in CHANNELS_ON:
         return channel_attention(query, key, value, bias, scaling, causal=True)
     exact = bias is None or query.dtype == torch.float32  # a 16-bit mask rounds log mass
     outputs = []
@@ -129,15 +131,6 @@ def repeat_heads(states: Tensor, query: Tensor) -> Tensor:
     return states if group == 1 else states.repeat_interleave(group, dim=1)
 
 
-def _one_query(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
-    # The group's queries become rows of one KV head, so keys and values are not repeated.
-    batch, query_heads, _, head_dim = query.shape
-    packed = query.reshape(batch, key.shape[1], -1, head_dim)
-    mask = None if bias is None else bias.to(query.dtype)
-    output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
-    return output.reshape(batch, query_heads, 1, value.shape[-1])
-
-
 def _causal(first: int, last: int, rows: int, columns: int, device: torch.device) -> Tensor:
     row = torch.arange(first, last, device=device)[:, None] + (columns - rows)
     return torch.arange(columns, device=device)[None] <= row
@@ -161,13 +154,11 @@ PARTS = 3
 ALIGN = 8  # head widths of flash kernels are multiples of this
 
 
-def prompt_way(device: torch.device) -> Literal["bias", "channels"]:
-    """The faster way to add log mass to a pass of as many queries as slots (a left-padded prompt) on `device`.
-
-    On a CPU channels take 0.65 x the time of a bias at 512 tokens, 0.31 x at 2,048, 0.11 x in bfloat16 (one thread, 2
-    rows, 8 query and 2 KV heads of width 128, median of 7). On CUDA, unmeasured, a float bias rules FlashAttention out.
-    """
-    return "channels" if device.type in ("cpu", "cuda") else "bias"
+# Devices on which log mass is faster added by channels than as a bias, to a pass of as many queries as slots (a
+# left-padded prompt). On a CPU channels take 0.65 x the time of a bias at 512 tokens, 0.31 x at 2,048, 0.11 x in
+# bfloat16 (one thread, 2 rows, 8 query and 2 KV heads of width 128, median of 7). On CUDA, unmeasured, a float bias
+# rules FlashAttention out.
+CHANNELS_ON = ("cpu", "cuda")
 
 
 def channel_attention(
@@ -185,7 +176,12 @@ def channel_attention(
     dim = value.shape[-1]
     wide = -(-(query.shape[-1] + PARTS) // ALIGN) * ALIGN
     extended_query = torch.cat([query, query.new_ones(*query.shape[:-1], PARTS)], -1)
-    extended_key = torch.cat([key, _parts(bias.clamp_min(HIDDEN) / scaling, key.dtype)], -1)
+    parts = []
+    left = bias.clamp_min(HIDDEN) / scaling
+    for _ in range(PARTS):
+        parts.append(left.to(key.dtype))
+        left = left - parts[-1].float()
+    extended_key = torch.cat([key, torch.stack(parts, -1)], -1)
     # explicit scale, because the padded width no longer gives it
     output, normalizers = attention_and_normalizers(
         pad(extended_query, (0, wide - extended_query.shape[-1])),
@@ -195,16 +191,6 @@ def channel_attention(
         causal=causal,
     )
     return output[..., :dim], normalizers
-
-
-def _parts(total: Tensor, dtype: torch.dtype) -> Tensor:
-    """Split `total` (B, Hq, S) float32 into parts (B, Hq, S, 3) in `dtype` that sum to it."""
-    parts = []
-    left = total
-    for _ in range(PARTS):
-        parts.append(left.to(dtype))
-        left = left - parts[-1].float()
-    return torch.stack(parts, -1)
 
 
 MOST_FLASH = 256  # head_dim

@@ -4,7 +4,7 @@ Tiles above the diagonal are skipped, no tile is computed twice, and memory is o
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,21 +32,6 @@ class Tiles:
     alibi: Alibi | None = None
     sinks: Tensor | None = None  # (B, H, G) logits of learned sinks
 
-    def column_sums(
-        self,
-        first: int,
-        weight: Tensor | None,
-        normalizers: Tensor | None,
-        squared: bool = False,
-        slots: int | None = None,
-    ) -> Tensor:
-        """Attention (B, H, S) float32 each slot gets from queries from row `first` on, mean over the group.
-
-        `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are log-sum-exps from the fused
-        kernel; computed first if None. `squared`: sums of squares. With `slots`, only for the first ones: 0 elsewhere.
-        """
-        return self.weighted_sums(first, [weight], normalizers, squared, slots)[0]
-
     def weighted_sums(
         self,
         first: int,
@@ -55,14 +40,19 @@ class Tiles:
         squared: bool = False,
         slots: int | None = None,
     ) -> list[Tensor]:
-        """`column_sums` for each of `weights`, of tiles that are computed once.
+        """Attention (B, H, S) float32 each slot gets from queries from row `first` on, mean over the group.
+
+        One sum for each of `weights` (B or 1, q - first), which multiply each query's, of tiles that are computed once.
+        `normalizers` (B, H, G, q) are log-sum-exps from the fused kernel; computed first if None. `squared`: sums of
+        squares. With `slots`, only for the first ones: 0 elsewhere.
 
         Tiles begin at multiples of their height, so that a sum is the same whichever others are computed with it.
         """
         group = self.query.shape[1] // self.key.shape[1]
         start = first - first % self._shape[0] if any(weight is not None for weight in weights) else first
         whole = [weight if weight is None else pad(weight, (first - start, 0)) for weight in weights]
-        totals = [self._of_slots() for _ in weights]
+        batch, heads, columns_of_all = self.key.shape[:3]
+        totals = [self.key.new_zeros(batch, heads, 1, columns_of_all, dtype=torch.float32) for _ in weights]
         for rows, columns, mass in self._masses(start, normalizers, slots):
             mass = mass.square_() if squared else mass
             for total, weight in zip(totals, whole, strict=True):
@@ -80,7 +70,8 @@ class Tiles:
 
         Only `real` queries (B or 1, q - first) count; with `slots`, only the first ones: 0 elsewhere.
         """
-        most = self._of_slots()
+        batch, heads, columns_of_all = self.key.shape[:3]
+        most = self.key.new_zeros(batch, heads, 1, columns_of_all, dtype=torch.float32)
         group = self.query.shape[1] // self.key.shape[1]
         for rows, columns, mass in self._masses(first, normalizers, slots):
             if real is not None:
@@ -88,19 +79,21 @@ class Tiles:
             torch.maximum(most[..., columns], mass.amax(2, keepdim=True), out=most[..., columns])
         return most[:, :, 0]
 
-    def _of_slots(self) -> Tensor:
-        """Zeros (B, H, 1, S)."""
-        batch, heads, slots = self.key.shape[:3]
-        return self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
-
     def _masses(
         self, first: int, normalizers: Tensor | None, slots: int | None
     ) -> Iterator[tuple[slice, slice, Tensor]]:
         """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on, over the first `slots`."""
-        wide = self._wide_keys()
+        wide = None  # keys (B, H, d + 1, S) float32 with a coordinate of 1, where the product can subtract
+        if self.softcap is None and not isinstance(self.key, PackedStates) and not _in_own_type(self.key):
+            ones = self.key.new_ones(*self.key.shape[:3], 1, dtype=torch.float32)
+            wide = torch.cat([self.key.float(), ones], -1).transpose(-1, -2)
         for rows in self._rows(first):
-            whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
-            whole = whole.flatten(2)[..., None].float()  # (B, H, G * r, 1)
+            if normalizers is None:
+                parts = [torch.logsumexp(self.logits(rows, columns), -1) for columns in self._columns(rows)]
+                whole = torch.logsumexp(torch.stack(parts), 0)
+            else:
+                whole = normalizers[..., rows]
+            whole = self._beside(whole).flatten(2)[..., None].float()  # (B, H, G * r, 1)
             for columns in self._columns(rows, slots):
                 yield rows, columns, self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
 
@@ -133,11 +126,6 @@ class Tiles:
             normalizers.append(whole[..., 0])
         return torch.cat(outputs, 2), torch.cat(normalizers, -1)
 
-    def _normalizers(self, rows: slice) -> Tensor:
-        """Log-sum-exp (B, H, G, r) of each query's logits; infinite for queries without visible slots."""
-        parts = [torch.logsumexp(self.logits(rows, columns), -1) for columns in self._columns(rows)]
-        return self._beside(torch.logsumexp(torch.stack(parts), 0))
-
     def _beside(self, normalizers: Tensor) -> Tensor:
         """Add learned sinks, and replace -inf so that a query without visible slots attends to nothing."""
         if self.sinks is not None:
@@ -154,14 +142,22 @@ class Tiles:
         if wide is not None and less is not None:
             logits = torch.cat([block_query.flatten(2, 3).float() * self.scaling, -less], -1) @ wide[..., columns]
         else:
-            logits = _products(block_query.flatten(2, 3), self.key, columns, self.scaling)
+            rows_of_heads = block_query.flatten(2, 3)
+            if isinstance(self.key, PackedStates) or not _in_own_type(rows_of_heads):
+                logits = products(rows_of_heads.float() * self.scaling, self.key, columns)
+            else:  # 16-bit states on a GPU are multiplied in 16 bits, summed in float32
+                keys = self.key[:, :, columns].flatten(0, 1).transpose(-1, -2)
+                logits = torch.bmm(rows_of_heads.flatten(0, 1), keys, out_dtype=torch.float32).mul_(self.scaling)
+                logits = logits.unflatten(0, rows_of_heads.shape[:2])
         if self.softcap is not None:
             logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
         if less is not None and wide is None:
             logits -= less
         logits = logits.unflatten(2, block_query.shape[2:4])
         if self.alibi is not None:
-            logits += self.alibi.at(columns).rows(rows.start, rows.stop) * self.scaling
+            logits += (
+                replace(self.alibi, slots=self.alibi.slots[:, :, columns]).rows(rows.start, rows.stop) * self.scaling
+            )
         if self.bias is not None:
             logits += self.bias[:, :, :, None, columns]
         offset = self.key.shape[2] - self.query.shape[2]
@@ -169,13 +165,6 @@ class Tiles:
             row = torch.arange(rows.start, rows.stop, device=logits.device)[:, None] + offset
             logits.masked_fill_(torch.arange(columns.start, columns.stop, device=logits.device) > row, NEVER)
         return logits
-
-    def _wide_keys(self) -> Tensor | None:
-        """Keys (B, H, d + 1, S) float32 with a coordinate of 1; None if the product cannot subtract."""
-        if self.softcap is not None or isinstance(self.key, PackedStates) or _in_own_type(self.key):
-            return None
-        ones = self.key.new_ones(*self.key.shape[:3], 1, dtype=torch.float32)
-        return torch.cat([self.key.float(), ones], -1).transpose(-1, -2)
 
     def _rows(self, first: int) -> Iterator[slice]:
         last = self.query.shape[2]
@@ -194,14 +183,6 @@ class Tiles:
         rows, numbers = TILE.get(self.key.device.type, LARGE_TILE)
         rows = min(rows, self.query.shape[2])
         return rows, max(numbers // (self.query.shape[0] * self.query.shape[1] * rows), FEWEST_COLUMNS)
-
-
-def _products(query: Tensor, key: States, columns: slice, scaling: float) -> Tensor:
-    """Scaled dot products (B, H, r, c) float32; 16-bit states on a GPU are multiplied in 16 bits, summed in float32."""
-    if isinstance(key, PackedStates) or not _in_own_type(query):
-        return products(query.float() * scaling, key, columns)
-    keys = key[:, :, columns].flatten(0, 1).transpose(-1, -2)
-    return torch.bmm(query.flatten(0, 1), keys, out_dtype=torch.float32).mul_(scaling).unflatten(0, query.shape[:2])
 
 
 def _in_own_type(states: Tensor) -> bool:

@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi
-from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, take_hidden_states, take_offered_layer
+from kvlab.core.attention.layer_handoff import AttentionCall, take_hidden_states, take_offered_layer
 from kvlab.core.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.core.errors import UserError
 
@@ -86,16 +86,32 @@ def kvlab_attention(
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
         hidden = take_hidden_states(module)
         call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden)
-        output = _attended(layer, query, key, value, call)
+        if torch.is_grad_enabled():  # no gradients are tracked: slots change in place
+            with torch.no_grad():
+                output = layer.attend(query.detach(), key, value, call)
+            output = cast(Tensor, _Forward.apply(output, query)) if query.requires_grad else output
+        else:
+            output = layer.attend(query, key, value, call)
     elif isinstance(attention_mask, RowMask):
         output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
     elif attention_mask is None or attention_mask.dim() == 2:
-        bias = _plain_bias(attention_mask, key)
-        alibi = _plain_alibi(slopes, attention_mask, query, key)
+        bias = alibi = None
+        (batch, heads, tokens), rows = key.shape[:3], query.shape[2]
+        if attention_mask is not None:
+            padding = torch.zeros(attention_mask.shape, device=key.device).masked_fill(~attention_mask.bool(), NEVER)
+            bias = padding[:, None, None, -tokens:].expand(-1, heads, -1, -1)
+        if slopes is not None:  # positions count tokens that are not padding
+            real = torch.ones(batch, tokens, device=key.device) if attention_mask is None else attention_mask
+            position = (real[:, -tokens:].long().cumsum(-1) - 1)[:, None].expand(-1, heads, -1)
+            alibi = Alibi(slopes.expand(batch, -1).unflatten(1, (heads, -1)), position, position[:, :, -rows:])
         sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
         output, _ = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
     else:
-        output = _masked(query, key, value, dense_blocks(attention_mask), scaling, softcap, s_aux)
+        blocks = (
+            (slice(first, first + ROW_BLOCK), slice(None), attention_mask[:, :, first : first + ROW_BLOCK])
+            for first in range(0, attention_mask.shape[2], ROW_BLOCK)
+        )
+        output = _masked(query, key, value, blocks, scaling, softcap, s_aux)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -112,32 +128,6 @@ class _Forward(torch.autograd.Function):
             "A kvlab cache holds keys and values without gradients, so nothing can be trained through it: run the "
             "model without past_key_values, or with transformers' DynamicCache."
         )
-
-
-def _attended(layer: AttendingLayer, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
-    """`layer.attend`, which tracks no gradients: slots change in place."""
-    if not torch.is_grad_enabled():
-        return layer.attend(query, key, value, call)
-    with torch.no_grad():
-        output = layer.attend(query.detach(), key, value, call)
-    return cast(Tensor, _Forward.apply(output, query)) if query.requires_grad else output
-
-
-def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:
-    if padding is None:
-        return None
-    hidden = torch.zeros(padding.shape, device=key.device).masked_fill(~padding.bool(), NEVER)
-    return hidden[:, None, None, -key.shape[2] :].expand(-1, key.shape[1], -1, -1)
-
-
-def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Alibi | None:
-    """ALiBi without compression: positions count non-padding tokens."""
-    if slopes is None:
-        return None
-    (batch, heads, tokens), rows = key.shape[:3], query.shape[2]
-    real = torch.ones(batch, tokens, dtype=torch.int64, device=key.device) if padding is None else padding[:, -tokens:]
-    position = (real.long().cumsum(-1) - 1)[:, None].expand(-1, heads, -1)
-    return Alibi(slopes.expand(batch, -1).unflatten(1, (heads, -1)), position, position[:, :, -rows:])
 
 
 def _masked(
@@ -205,10 +195,3 @@ class RowMask:
     def to(self, *_: object, **__: object) -> RowMask:
         """Return self: blocks are created on demand (accelerate moves what it passes to a layer)."""
         return self
-
-
-def dense_blocks(mask: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Row blocks of an existing mask (B, 1, q, S)."""
-    for first in range(0, mask.shape[2], ROW_BLOCK):
-        rows = slice(first, min(first + ROW_BLOCK, mask.shape[2]))
-        yield rows, slice(0, mask.shape[3]), mask[:, :, rows]

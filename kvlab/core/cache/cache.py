@@ -1,6 +1,6 @@
 """A transformers `Cache` with compressed full-attention layers; other layers stay as they are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,9 @@ from transformers.cache_utils import (
 
 from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.cache.layers.decisions import decide_pending
+from kvlab.core.cache.layers.decisions import decide_pending, note_statistic
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
-from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
+from kvlab.core.cache.layers.second_pass_queries import UNREAD
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.errors import UserError
@@ -47,15 +47,8 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc] 
         else:
             LinearAttentionLayer.lazy_initialization(self, **named)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)
-        self._map_state(lambda state: state[indices.to(state.device)])
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)
-        self._map_state(lambda state: state.repeat_interleave(repeats, dim=0))
-
-    def _map_state(self, change: Callable[[Tensor], Tensor]) -> None:
+    def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        super()._map_rows(change)
         for states in (self.conv_states, self.recurrent_states):
             states.update({index: change(state) for index, state in states.items() if state is not None})
 
@@ -127,16 +120,6 @@ class CacheMemory:
 COMPRESSED_TYPES: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
 
 
-def _layers_read_by_others(config: Any) -> set[int]:
-    """Layers whose keys and values later layers read (Gemma 3n, Gemma 4); they stay uncompressed."""
-    modes = getattr(config, "kv_sharing_modes", None)
-    if modes is not None:
-        return {index for index, mode in enumerate(modes) if mode == "store"}
-    readers = getattr(config, "num_kv_shared_layers", None) or 0  # all that older transformers say
-    kinds = config.layer_types[: config.num_hidden_layers - readers] if readers else []
-    return {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
-
-
 class CompressedCache(Cache):
     """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
 
@@ -150,7 +133,14 @@ class CompressedCache(Cache):
             if type(layer) is DynamicSlidingWindowLayer:
                 layers[index] = OwnWindow(layer.sliding_window)
         types = get_layer_types_and_kwargs(config)[0]
-        shared = _layers_read_by_others(config)
+        # Layers whose keys and values later layers read (Gemma 3n, Gemma 4) stay uncompressed.
+        modes = getattr(config, "kv_sharing_modes", None)
+        if modes is not None:
+            shared = {index for index, mode in enumerate(modes) if mode == "store"}
+        else:
+            readers = getattr(config, "num_kv_shared_layers", None) or 0  # all that older transformers say
+            kinds = config.layer_types[: config.num_hidden_layers - readers] if readers else []
+            shared = {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
         compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)
         for compressed_index, index in enumerate(compressed):
@@ -202,11 +192,6 @@ class CompressedCache(Cache):
             raise UserError(NO_WAY_BACK)
         super().crop(tokens_to_remove)
 
-    def keep_compressed_rows(self, rows: Sequence[int]) -> None:
-        """Keep some rows of the compressed layers only; the others belong to several caches."""
-        for layer in self.compressed_layers():
-            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
-
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
         """Announce a first prompt of `tokens` per row (padding included) that arrives in one or several passes.
 
@@ -240,25 +225,86 @@ class CompressedCache(Cache):
         settings = self.settings
         if settings.second_pass is not None and not settings.second_pass.done:
             settings.second_pass.done = True
-            take_last_queries(settings)
-        decide_pending(self.settings)
+            for waiting in (settings.pending or {}).values():
+                table = waiting.layer.buckets[0].table
+                table.store(dict(settings.pipeline.score_second_pass(table.visible(), waiting.layer_pass)))
+                note_statistic(waiting.layer, waiting.layer_pass)
+        decide_pending(settings)
 
     def memory(self) -> CacheMemory:
         """Current memory; reads counts from the device."""
-        layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
+        layers = []
+        for layer in self.compressed_layers():
+            if not layer.buckets:
+                continue
+            live = [int(table.live().sum()) for table in layer.tables]
+            codes, scales = layer.packed_bytes()
+            held = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes()
+            read = layer.mean_bytes_read()
+            layer_memory = LayerMemory(
+                layer=layer.layer_idx,
+                logical_tokens=layer.cumulative_length,
+                live_slots=sum(live) / (layer.streams.batch * layer.streams.heads),
+                physical_slots=max(table.capacity for table in layer.tables),
+                live_bytes=held,
+                bytes_read=held if read is None else sum(read),
+                allocated_bytes=layer.table_bytes(),
+                peak_bytes=layer.peak_bytes,
+                codes_bytes=codes,
+                scales_bytes=scales,
+            )
+            layers.append(layer_memory)
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
-        return CacheMemory(layers, others, self.settings.held.peak // self.settings.texts)
+        return CacheMemory(tuple(layers), others, self.settings.held.peak // self.settings.texts)
 
     def full_bytes(self) -> int:
         """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
-        return sum(_full_bytes(layer) for layer in self.compressed_layers() if layer.buckets)
+        total = 0
+        for layer in self.compressed_layers():
+            if layer.buckets:
+                token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
+                token += integer_dtype(layer.cumulative_length).itemsize
+                total += token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
+        return total
 
     def memory_by_row(self) -> list[CacheMemory]:
         """Current memory of each row: its own slots, and its share of what rows have in common."""
-        by_row = list(zip(*(_row_memories(layer) for layer in self.compressed_layers()), strict=True))
+        by_row: list[list[LayerMemory]] = []
+        for layer in self.compressed_layers():
+            live = []
+            held = []
+            allocated = []
+            for bucket in layer.buckets:  # tables and what belongs to them are shared out by heads
+                live_slots = bucket.table.live()
+                saved = bucket.table.saved_bytes()
+                heads = live_slots.numel()
+                index = sum(part.nbytes for part in (bucket.index or {}).values())
+                shared = (bucket.table.head_bytes() + index) / heads
+                live.append(live_slots)
+                own_bytes = live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)
+                held.append(own_bytes.double() + shared)
+                allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
+            slots = layer.streams.join(live).double().mean(-1).tolist()
+            bytes_held, bytes_allocated = (
+                layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
+            )
+            read = layer.mean_bytes_read()
+            by_row = by_row or [[] for _ in slots]
+            for row, memories in enumerate(by_row):
+                memory = LayerMemory(
+                    layer=layer.layer_idx,
+                    logical_tokens=layer.cumulative_length,
+                    live_slots=slots[row],
+                    physical_slots=max(table.capacity for table in layer.tables),
+                    live_bytes=bytes_held[row],
+                    bytes_read=bytes_held[row] if read is None else read[row],
+                    allocated_bytes=bytes_allocated[row],
+                    peak_bytes=layer.peak_bytes // len(slots),
+                )
+                memories.append(memory)
         others = sum(_other_layers_bytes(layer) for layer in self.layers) // len(by_row)
         peak = self.settings.held.peak // self.settings.texts
-        return [CacheMemory(layers, others, peak) for layers in by_row]
+        return [CacheMemory(tuple(layers), others, peak) for layers in by_row]
 
 
 def nothing_to_compress(config: Any) -> str:
@@ -276,62 +322,3 @@ def _other_layers_bytes(layer: Any) -> int:
     window = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
     return sum(state.nbytes for state in (*window, *states) if isinstance(state, Tensor))
-
-
-def _full_bytes(layer: CompressedLayer) -> int:
-    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
-    token += integer_dtype(layer.cumulative_length).itemsize
-    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
-
-
-def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
-    """The layer's memory by row; tables and what belongs to them are shared out by heads."""
-    live = []
-    held = []
-    allocated = []
-    for bucket in layer.buckets:
-        live_slots = bucket.table.live()
-        saved = bucket.table.saved_bytes()
-        heads = live_slots.numel()
-        index = sum(part.nbytes for part in (bucket.index or {}).values())
-        shared = (bucket.table.head_bytes() + index) / heads
-        live.append(live_slots)
-        held.append((live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared)
-        allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
-    slots = layer.streams.join(live).double().mean(-1).tolist()
-    bytes_held, bytes_allocated = (
-        layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
-    )
-    read = layer.mean_bytes_read_by_row()
-    return [
-        LayerMemory(
-            layer=layer.layer_idx,
-            logical_tokens=layer.cumulative_length,
-            live_slots=slots[row],
-            physical_slots=max(table.capacity for table in layer.tables),
-            live_bytes=bytes_held[row],
-            bytes_read=bytes_held[row] if read is None else read[row],
-            allocated_bytes=bytes_allocated[row],
-            peak_bytes=layer.peak_bytes // len(slots),
-        )
-        for row in range(len(slots))
-    ]
-
-
-def _layer_memory(layer: CompressedLayer) -> LayerMemory:
-    live = [int(table.live().sum()) for table in layer.tables]
-    heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
-    held = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes()
-    read = layer.mean_bytes_read()
-    return LayerMemory(
-        layer=layer.layer_idx,
-        logical_tokens=layer.cumulative_length,
-        live_slots=sum(live) / heads,
-        physical_slots=max(table.capacity for table in layer.tables),
-        live_bytes=held,
-        bytes_read=held if read is None else read,
-        allocated_bytes=layer.table_bytes(),
-        peak_bytes=layer.peak_bytes,
-        codes_bytes=codes,
-        scales_bytes=scales,
-    )

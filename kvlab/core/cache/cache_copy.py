@@ -1,7 +1,7 @@
 """Copy a compressed cache, so that two texts can continue from the same state, and rows of transformers' own layers."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
-from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import compress_if_due
@@ -26,36 +25,39 @@ def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> Comp
 def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> CompressedCache:
     """The same with other settings, which all layers of the copy share."""
     copied = copy.copy(cache)
-    settings.held = settings.held.copy()
-    copied.settings, copied.layers = settings, [_copy_layer(layer, settings) for layer in cache.layers]
-    return copied
-
-
-def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
-    if not isinstance(layer, CompressedLayer):
-        return copy.deepcopy(layer)
-    copied = copy.copy(layer)
-    copied.settings, copied.rotary, copied.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
-    if isinstance(layer, LinearAttentionLayer):
-        take_states(copied, copy_states(layer))
-    if not layer.is_initialized:
-        return copied
-    copied.tokens_seen, copied.buckets = layer.tokens_seen.clone(), [_copy_bucket(bucket) for bucket in layer.buckets]
-    only = layer.buckets[0].head_budgets is layer.head_budgets
-    copied.head_budgets = copied.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
-    copied.generator = torch.Generator(device=layer.device)
-    copied.generator.set_state(layer.generator.get_state())
-    return copied
-
-
-def _copy_bucket(bucket: Bucket) -> Bucket:
-    copied = copy.copy(bucket)
-    copied.head_budgets, copied.table = copy.copy(bucket.head_budgets), copy.copy(bucket.table)
-    copied.last_work = (), None
-    copied.table.map_rows(torch.Tensor.clone)
-    copied.table.shares_states = False
-    copied.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
-    copied.evicted_votes, copied.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
+    settings.held = replace(settings.held, layers=dict(settings.held.layers))
+    copied.settings = settings
+    copied.layers = []
+    for layer in cache.layers:
+        if not isinstance(layer, CompressedLayer):
+            copied.layers.append(copy.deepcopy(layer))
+            continue
+        copied_layer = copy.copy(layer)
+        copied.layers.append(copied_layer)
+        copied_layer.settings = settings
+        copied_layer.rotary = copy.copy(layer.rotary)
+        copied_layer.lengths = list(layer.lengths)
+        if isinstance(layer, LinearAttentionLayer):
+            take_states(copied_layer, layer, copied=True)
+        if not layer.is_initialized:
+            continue
+        copied_layer.tokens_seen = layer.tokens_seen.clone()
+        copied_layer.buckets = []
+        for bucket in layer.buckets:
+            one = copy.copy(bucket)
+            one.head_budgets = copy.copy(bucket.head_budgets)
+            one.table = copy.copy(bucket.table)
+            one.last_work = (), None
+            one.table.map_rows(torch.Tensor.clone)
+            one.table.shares_states = False
+            one.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
+            one.evicted_votes = bucket.evicted_votes.clone()
+            one.guard_activations = bucket.guard_activations.clone()
+            copied_layer.buckets.append(one)
+        only = layer.buckets[0].head_budgets is layer.head_budgets
+        copied_layer.head_budgets = copied_layer.buckets[0].head_budgets if only else copy.copy(layer.head_budgets)
+        copied_layer.generator = torch.Generator(device=layer.device)
+        copied_layer.generator.set_state(layer.generator.get_state())
     return copied
 
 
@@ -63,50 +65,37 @@ STATES = ("keys", "values")
 RECURRENT = ("conv_states", "recurrent_states")  # dictionaries of states by number
 
 
-def select_rows(layer: Any, rows: Sequence[int]) -> Any:
-    """A copy of the layer with batch rows `rows`; rows may repeat."""
-    return _changed([layer], lambda parts: parts[0][torch.tensor(rows, dtype=torch.int64, device=parts[0].device)])
-
-
-def join_layers(layers: Sequence[Any]) -> Any:
-    """A copy of the first layer with the batch rows of all layers, which have seen equally many tokens."""
-    return _changed(layers, torch.cat)
-
-
-def take_states(layer: Any, other: Any) -> None:
-    """Let a layer with a recurrent state use that of another one."""
+def take_states(layer: Any, other: Any, copied: bool = False) -> None:
+    """Let a layer with a recurrent state use that of another one, or a copy of it."""
     for name in vars(LinearAttentionLayer(1)):
-        setattr(layer, name, getattr(other, name))
+        state = getattr(other, name)
+        setattr(layer, name, copy.deepcopy(state) if copied else state)
 
 
-def copy_states(layer: Any) -> LinearAttentionLayer:
-    """A layer with a copy of another one's recurrent state."""
-    copied = LinearAttentionLayer(layer.number_of_states)
-    for name in vars(copied):
-        setattr(copied, name, copy.deepcopy(getattr(layer, name)))
-    return copied
+def join_layers(layers: Sequence[Any], rows: Sequence[int] | None = None) -> Any:
+    """A copy of the first layer with the batch rows of all layers, which have seen equally many tokens.
 
-
-def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
-    """A copy of the first layer; each of its states is `change` of that state in all layers."""
+    With `rows`, the copy has only these rows of the first layer; rows may repeat.
+    """
     joined = copy.copy(layers[0])
     for name in STATES:
         if isinstance(getattr(joined, name, None), Tensor):
-            setattr(joined, name, change([getattr(layer, name) for layer in layers]))
+            setattr(joined, name, _joined([getattr(layer, name) for layer in layers], rows))
     for name in RECURRENT:
         if hasattr(joined, name):
             states = {number: [getattr(layer, name)[number] for layer in layers] for number in getattr(joined, name)}
-            setattr(joined, name, {n: None if parts[0] is None else change(parts) for n, parts in states.items()})
+            some = {number: parts for number, parts in states.items() if parts[0] is not None}
+            setattr(joined, name, dict.fromkeys(states) | {n: _joined(parts, rows) for n, parts in some.items()})
     for name, flags in vars(joined).items():
         if isinstance(flags, dict) and name not in RECURRENT:
             setattr(joined, name, dict(flags))
     return joined
 
 
-def defer_decision(cache: CompressedCache) -> CompressedCache:
-    """Make the empty, batch-of-one `cache` stop before it decides about its prompt."""
-    cache.settings.stays_pending = True
-    return cache
+def _joined(parts: list[Tensor], rows: Sequence[int] | None) -> Tensor:
+    if rows is None:
+        return torch.cat(parts)
+    return parts[0][torch.tensor(rows, dtype=torch.int64, device=parts[0].device)]
 
 
 @dataclass(frozen=True)

@@ -67,21 +67,19 @@ def check_pass(layer: LayerState, rows: int) -> None:
     That is, it does not match the announced prompt length, or no length was announced.
     """
     settings = layer.settings
+    pipeline = settings.pipeline
+    tokens = settings.prompt_tokens  # 0: unknown
     before = layer.cumulative_length
     if settings.in_second_pass or not settings.is_lossy:
         return
-    if layer.head_budgets is None:
-        _check_piece(settings.pipeline, before, rows, settings.prompt_tokens)
-    elif rows > 1 and before == layer.prompt_end and not settings.prompt_tokens:
-        raise UserError(
-            f"The cache took the first pass of {before:,} tokens for the whole prompt, and {rows:,} more arrived at "
-            f"once: call cache.expect({before + rows}) before the first pass if the prompt comes in several passes, or "
-            f"cache.expect({before}) if these are a second turn."
-        )
-
-
-def _check_piece(pipeline: Pipeline, before: int, rows: int, tokens: int) -> None:
-    """Check one pass of `rows` tokens after `before` of a prompt of `tokens` (0: unknown)."""
+    if layer.head_budgets is not None:
+        if rows > 1 and before == layer.prompt_end and not tokens:
+            raise UserError(
+                f"The cache took the first pass of {before:,} tokens for the whole prompt, and {rows:,} more arrived "
+                f"at once: call cache.expect({before + rows}) before the first pass if the prompt comes in several "
+                f"passes, or cache.expect({before}) if these are a second turn."
+            )
+        return
     left = tokens - before - rows
     if not tokens or (left == 0 and before == 0):
         return

@@ -16,7 +16,6 @@ from transformers.generation import GenerationMode
 from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.attention.inline_attention import INLINE, find_cache
 from kvlab.core.attention.layer_handoff import watch_hidden_states
-from kvlab.core.attention.low_rank_state import keeps_state
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.budget import UNLIMITED, Budget
 from kvlab.core.cache.cache import CompressedCache
@@ -28,7 +27,6 @@ from kvlab.core.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.core.choice import MOST_NEW_TOKENS
 from kvlab.core.contract.parts import optional
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.reading import Reading
 from kvlab.core.errors import UserError
 from kvlab.core.families import ATTACHMENT, SUPPORTED, Attachment, check_layers, switch_attention
 from kvlab.core.fitted.kinds import with_feature_maps, with_profile, with_scores
@@ -42,17 +40,21 @@ from kvlab.core.validation import quote_value, whole_number
 # token that is left to read.
 
 _PREFILL = "_prefill"  # runs the prompt's passes; the only place where prompt, cache and chunk size are all available
+_RECORDS = "_kvlab_records_token_ids"
 _PREPARE = "_prepare_cache_for_generation"  # called once, before any pass, with the cache and the kind of decoding
 
 
-def announce_prompts(model: PreTrainedModel) -> None:
-    """Make `generate` announce each first prompt to its cache (idempotent).
+def install_hooks(model: PreTrainedModel, reads_text: bool) -> None:
+    """Make `generate` announce each first prompt to its cache, and report token ids if `reads_text` (idempotent).
 
     If transformers lacks this method nothing is announced, and a second pass over a prompt raises an error.
     """
     for name, hook in ((_PREFILL, _announcing), (_PREPARE, _refusing_drafts)):
         if name not in vars(model) and hasattr(type(model), name):
             setattr(model, name, MethodType(hook, model))
+    if reads_text and not getattr(model, _RECORDS, False):
+        model.register_forward_pre_hook(_record, with_kwargs=True)
+        setattr(model, _RECORDS, True)
 
 
 def _refusing_drafts(model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *rest: Any) -> Any:
@@ -79,50 +81,31 @@ def _announcing(
     if isinstance(cache, CompressedCache) and cache.compressed_layers():
         embedded = model_kwargs.get("inputs_embeds")
         mask = model_kwargs.get("attention_mask")
-        given = (input_ids if embedded is None else embedded).shape[1]
-        whole = getattr(generation_config, "_mask_length", given) if mask is None else mask.shape[1]
-        tokens = given
+        tokens = (input_ids if embedded is None else embedded).shape[1]
+        length = getattr(generation_config, "_mask_length", tokens) if mask is None else mask.shape[1]
         tokens_read = cache.get_seq_length()
-        if (whole == given) and 0 < tokens <= tokens_read:
+        if length == tokens and 0 < tokens <= tokens_read:
             way = "crop(-1) takes it back; " if tokens_read == tokens and cache.is_croppable else ""
             raise UserError(
                 f"This cache has read {tokens_read:,} tokens and the text given to generate has {tokens:,}, so none is "
                 "left to read, and generate would read the text again: let the cache read all but the last token of a "
                 f"prompt, then give generate the whole prompt ({way}for a further turn give it the whole text so far)."
             )
-        if cache.settings.is_lossy:
-            generation_config = _announce(cache, given, mask, generation_config)
+        chunk = generation_config.prefill_chunk_size
+        if cache.settings.is_lossy and tokens_read:
+            new = tokens - tokens_read * (mask is not None and length == tokens)  # without the old part of a whole text
+            if chunk and new > chunk:
+                raise UserError(
+                    f"Only a first prompt can be split into chunks, and this cache has seen {tokens_read:,} tokens: do "
+                    "not set prefill_chunk_size for a further turn."
+                )
+        elif cache.settings.is_lossy:
+            if not cache.settings.prompt_tokens:
+                cache.expect(tokens)
+            if chunk and tokens > chunk:  # a size that gives the result of one pass
+                generation_config = copy.copy(generation_config)
+                generation_config.prefill_chunk_size = chunk_with_full_window(cache.settings.pipeline, tokens, chunk)
     return getattr(type(model), _PREFILL)(model, input_ids, generation_config, model_kwargs, *rest, **named)
-
-
-def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
-    """Return the config with a chunk size that gives the result of one pass. Raises UserError if there is none."""
-    tokens_read = cache.get_seq_length()
-    chunk = config.prefill_chunk_size
-    if tokens_read:
-        whole = mask is not None and mask.shape[1] == tokens  # the whole text, not only the new part
-        if chunk and tokens - tokens_read * whole > chunk:
-            raise UserError(
-                f"Only a first prompt can be split into chunks, and this cache has seen {tokens_read:,} tokens: do not "
-                "set prefill_chunk_size for a further turn."
-            )
-        return config
-    if not cache.settings.prompt_tokens:
-        cache.expect(tokens)
-    if chunk and tokens > chunk:
-        config = copy.copy(config)
-        config.prefill_chunk_size = chunk_with_full_window(cache.settings.pipeline, tokens, chunk)
-    return config
-
-
-_RECORDS = "_kvlab_records_token_ids"
-
-
-def record_token_ids(model: PreTrainedModel) -> None:
-    """Install a hook that reports token ids to caches whose method reads text (idempotent)."""
-    if not getattr(model, _RECORDS, False):
-        model.register_forward_pre_hook(_record, with_kwargs=True)
-        setattr(model, _RECORDS, True)
 
 
 def _record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -180,14 +163,8 @@ def make_cache(
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     if not method.needs_budget:  # then no budget chooses its store either
         amount = Budget(UNLIMITED)
-    pipeline = method.paged_pipeline()
-    with explain_adapter_mismatch(language_model):
-        for with_fitted in (with_feature_maps, with_profile, with_scores):
-            pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
     tokenizer = getattr(model, "tokenizer", None)
-    configure = optional(pipeline.settle, "with_tokenizer")
-    if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters
-        pipeline = replace(pipeline, settle=configure(tokenizer))
+    pipeline = _fitted_pipeline(method, language_model, getattr(model, "name", ""), tokenizer)
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     settings = LayerSettings(
@@ -196,7 +173,7 @@ def make_cache(
         seed=seed,
         observer=observer,
         timed=timed,
-        reading=composed_reading(method, pipeline),
+        reading=method.reading,
         budget=amount,
         store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
@@ -210,9 +187,7 @@ def make_cache(
     if pipeline.second_pass is not None and settings.compresses:
         install_second_pass(language_model)
         settings.second_pass = second_pass_state(pipeline.second_pass, language_model, tokenizer)
-    if pipeline.reads_text and settings.compresses:
-        record_token_ids(language_model)
-    announce_prompts(language_model)
+    install_hooks(language_model, pipeline.reads_text and settings.compresses)
     return CompressedCache(config, settings)
 
 
@@ -293,31 +268,17 @@ def detach(model: Any) -> None:
 
 
 def _language_model(model: Any) -> Any:
-    """The transformers model of what `load_model` returns, of an adapter's wrapper, or the model itself."""
+    """The transformers model of what `load_model` returns, or the model itself.
+
+    Of a PEFT model it is the one inside, whose `generate` bypasses the wrapper. Raises UserError for prompt-learning
+    adapters, which put their own states before the prompt.
+    """
     if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
         raise UserError(
             f"Cannot create a cache for {quote_value(model)}: pass a transformers model, or what "
             "kvlab.load_model(name) returns."
         )
-    return unwrap_adapter(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
-
-
-def composed_reading(method: Method, pipeline: Pipeline) -> Reading | None:
-    """The method's reading; raises UserError if its attention has a part that no reading can leave out."""
-    reading = method.reading
-    if reading is not None and keeps_state(pipeline):
-        raise UserError(
-            f"{method.name} cannot be combined with read={reading.name}: its queries also attend to a low-rank state "
-            "of what was evicted, which is no slot to choose. Leave out read, or use another method."
-        )
-    return reading
-
-
-def unwrap_adapter(model: Any) -> Any:
-    """Return the transformers model inside a PEFT model, whose `generate` bypasses the wrapper; other models unchanged.
-
-    Raises UserError for prompt-learning adapters, which put their own states before the prompt.
-    """
+    model = getattr(model, "model", model) if hasattr(model, "tokenizer") else model
     if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
         return model
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
@@ -328,11 +289,15 @@ def unwrap_adapter(model: Any) -> Any:
     return model.get_base_model()
 
 
-@contextmanager
-def explain_adapter_mismatch(model: Any) -> Iterator[None]:
-    """Explain that an adapter must be merged when a fitted file does not match the weights."""
+def _fitted_pipeline(method: Method, model: Any, name: str, tokenizer: Any) -> Pipeline:
+    """The method's pipeline with what was fitted to the model called `name`, and delimiters of its tokenizer.
+
+    Raises UserError for a reading of a method whose attention has a part that no reading can leave out.
+    """
+    pipeline = method.paged_pipeline()
     try:
-        yield
+        for with_fitted in (with_feature_maps, with_profile, with_scores):
+            pipeline = with_fitted(pipeline, model, name)
     except UserError as error:
         if not hasattr(model, "peft_config"):
             raise
@@ -341,3 +306,12 @@ def explain_adapter_mismatch(model: Any) -> Iterator[None]:
             "(merge_and_unload().save_pretrained(FOLDER), the tokenizer too), load FOLDER with kvlab.load_model, and "
             "fit the method to it."
         ) from error
+    if method.reading is not None and pipeline.state_beside_slots is not None:
+        raise UserError(
+            f"{method.name} cannot be combined with read={method.reading.name}: its queries also attend to a low-rank "
+            "state of what was evicted, which is no slot to choose. Leave out read, or use another method."
+        )
+    configure = optional(pipeline.settle, "with_tokenizer")
+    if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters
+        pipeline = replace(pipeline, settle=configure(tokenizer))
+    return pipeline

@@ -7,14 +7,15 @@ pass of the model is a step of all of them.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
 
 from kvlab.core.cache.cache import CompressedCache, HybridLayer
-from kvlab.core.cache.cache_copy import copy_cache, copy_states, join_layers, select_rows, take_states
-from kvlab.core.cache.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
+from kvlab.core.cache.cache_copy import copy_cache, join_layers, take_states
+from kvlab.core.cache.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, time_behind
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.settings import LayerSettings
 
@@ -35,13 +36,20 @@ class FanOutCache(Cache):
         first = caches[0]
         self.branches = [Branch(cache) for cache in caches]
         self.is_split = False
-        self.now: Callable[[], float] = clock_of(device, timed)
+        self.now: Callable[[], float] = partial(time_behind, device) if timed else time.perf_counter
         self.second_pass_seconds = 0.0  # of all second passes over the prompt, run within its first pass
         for index, layer in enumerate(first.layers):
             if not isinstance(layer, CompressedLayer):
                 for cache in caches[1:]:
                     cache.layers[index] = layer
-        super().__init__(layers=[self._serve(index, layer) for index, layer in enumerate(first.layers)])
+        # The layers of this cache serve those of the first branch and their likes.
+        layers: list[Any] = []
+        for index, layer in enumerate(first.layers):
+            if isinstance(layer, HybridLayer):
+                layers.append(FanOutHybridLayer(self, index, layer))
+            else:
+                layers.append(FanOutLayer(self, index) if isinstance(layer, CompressedLayer) else layer)
+        super().__init__(layers=layers)
 
     @classmethod
     def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device) -> "FanOutCache":
@@ -55,7 +63,7 @@ class FanOutCache(Cache):
                 take_states(layer, join_layers(layers))
             elif not isinstance(layer, FanOutLayer):
                 joined.layers[index] = join_layers(layers)
-        joined._number_rows([_rows(cache) for cache in caches])
+        joined._number_rows([len(cache.compressed_layers()[0].lengths) for cache in caches])
         return joined
 
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
@@ -82,7 +90,7 @@ class FanOutCache(Cache):
         for index, layer in enumerate(self.layers):
             if isinstance(layer, FanOutHybridLayer):
                 for cache in others:
-                    take_states(cache.layers[index], copy_states(first.layers[index]))
+                    take_states(cache.layers[index], first.layers[index], copied=True)
 
     def follow_first(self) -> None:
         """Use the recurrent states that the first branch's layers hold now."""
@@ -92,7 +100,7 @@ class FanOutCache(Cache):
 
     def split(self) -> None:
         """Give every branch rows of its own, in order; the prompt's rows are repeated for each."""
-        rows = _rows(self.branches[0].cache)
+        rows = len(self.branches[0].cache.compressed_layers()[0].lengths)
         self.follow_first()
         self._select_others(list(range(rows)) * len(self.branches))
         self.is_split = True
@@ -112,20 +120,6 @@ class FanOutCache(Cache):
         self._number_rows([self._count(one) for one in self.branches[:-1]] + [self._count(branch)])
         return new_branch
 
-    def add_text(self, branch: Branch) -> bool:
-        """Let a second text continue the branch's only row in one more row of its cache, whose counts stay those of the
-        first row; False, and nothing happens, if its observer reads slots."""
-        if branch.cache.settings.observes_slots:
-            return False
-        self._repeat(branch, [0, 0])
-        branch.cache.settings.texts = 2
-        return True
-
-    def keep_text(self, branch: Branch, row: int) -> None:
-        """End the other of the branch's two texts."""
-        self.keep_rows(branch, [row])
-        branch.cache.settings.texts = 1
-
     def drop(self, leaving: Sequence[Branch]) -> None:
         """Remove branches and their rows."""
         kept = [branch for branch in self.branches if branch not in leaving]
@@ -137,26 +131,13 @@ class FanOutCache(Cache):
             self._number_rows([self._count(branch) for branch in kept])
 
     def keep_rows(self, branch: Branch, rows: Sequence[int]) -> None:
-        """Keep only some rows of a branch, numbered within it."""
-        self._repeat(branch, rows)
-
-    def _repeat(self, branch: Branch, rows: Sequence[int]) -> None:
-        """Let a branch have the `rows` that are numbered within it; a row may repeat."""
+        """Let a branch have only the `rows` that are numbered within it; a row may repeat."""
         every = list(range(self.num_rows))
         chosen = [every[branch.rows][row] for row in rows]
         self._select_others([row for one in self.branches for row in (chosen if one is branch else every[one.rows])])
-        branch.cache.keep_compressed_rows(rows)
+        for layer in branch.cache.compressed_layers():  # the others belong to several caches
+            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
-
-    def take_over(self, again: Sequence[Branch], seconds: float) -> None:
-        """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
-        by_cache = {id(branch.cache): branch for branch in self.branches}
-        for branch in again:
-            mine = by_cache[id(branch.cache)]
-            mine.error = branch.error
-            mine.charged = mine.charged + branch.seconds
-        self.second_pass_seconds += seconds
-        self.check()
 
     def check(self) -> None:
         """Raise the first error if every branch has failed."""
@@ -183,13 +164,7 @@ class FanOutCache(Cache):
         """Select or repeat rows of the layers that are not compressed."""
         for index, layer in enumerate(self.layers):
             if isinstance(layer, FanOutHybridLayer) or not isinstance(layer, FanOutLayer):
-                self.layers[index] = select_rows(layer, rows)
-
-    def _serve(self, index: int, layer: Any) -> Any:
-        """The layer of this cache that serves `layer` of the first branch and its likes."""
-        if isinstance(layer, HybridLayer):
-            return FanOutHybridLayer(self, index, layer)
-        return FanOutLayer(self, index) if isinstance(layer, CompressedLayer) else layer
+                self.layers[index] = join_layers([layer], rows)
 
 
 def caches_in(given: Any) -> list[CompressedCache]:
@@ -197,7 +172,3 @@ def caches_in(given: Any) -> list[CompressedCache]:
     if isinstance(given, FanOutCache):
         return [branch.cache for branch in given.branches if branch.error is None]
     return [given] if isinstance(given, CompressedCache) else []
-
-
-def _rows(cache: CompressedCache) -> int:
-    return len(cache.compressed_layers()[0].lengths)

@@ -4,6 +4,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -92,9 +93,6 @@ class FanOutLayer(UnboundedLayer):
         assert serving is not None
         return serving
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the layer has no states of its own."""
-
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
@@ -104,50 +102,47 @@ class FanOutLayer(UnboundedLayer):
             key_states = key_states.contiguous()
             value_states = value_states.contiguous()
         for branch in self._active():
-            self._append(branch, key_states, value_states)
+            branch.run(partial(self._append, branch, key_states, value_states), self.serving.now)
+            first = next(iter(self._arrived), branch)
+            if not self.serving.is_split and branch in self._arrived and first is not branch:
+                table, first_table = (self._layer(one).buckets[0].table for one in (branch, first))
+                table.share_states(first_table)
         layer_handoff.offer_layer(self, key_states)
         return key_states, value_states
 
     def _append(self, branch: Branch, key_states: Tensor, value_states: Tensor) -> None:
-        def append() -> None:
-            rows = branch.rows
-            keys, values = branch.cache.update(key_states[rows], value_states[rows], self.layer_idx)
-            attending = layer_handoff.take_offered_layer(keys)
-            assert attending is not None, "a compressed layer always attends by itself"
-            self._arrived[branch] = attending, keys, values
-
-        branch.run(append, self.serving.now)
-        first = next(iter(self._arrived), branch)
-        if not self.serving.is_split and branch in self._arrived and first is not branch:
-            table, first_table = (self._layer(one).buckets[0].table for one in (branch, first))
-            table.share_states(first_table)
+        rows = branch.rows
+        keys, values = branch.cache.update(key_states[rows], value_states[rows], self.layer_idx)
+        attending = layer_handoff.take_offered_layer(keys)
+        assert attending is not None, "a compressed layer always attends by itself"
+        self._arrived[branch] = attending, keys, values
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: layer_handoff.AttentionCall) -> Tensor:
         """Output (B, Hq, q, d). Raises the first error if every branch has failed."""
         if self.serving.is_split:
-            outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
-            pairs = zip(self.serving.branches, outputs, strict=True)
-            # The rows of a branch that failed are ignored from here on.
-            parts = [torch.zeros_like(query[one.rows]) if output is None else output for one, output in pairs]
-            whole = torch.cat(parts)
+            outputs = []
+            for branch in self.serving.branches:
+                padding, hidden = (
+                    None if part is None else part[branch.rows] for part in (call.padding, call.hidden_states)
+                )
+                output = self._attend(branch, query, call._replace(padding=padding, hidden_states=hidden))
+                # The rows of a branch that failed are ignored from here on.
+                outputs.append(torch.zeros_like(query[branch.rows]) if output is None else output)
+            whole = torch.cat(outputs)
         else:
             results = layer_handoff.PassResults(self.serving.now)
             for branch in self._active():
                 weights = optional(branch.cache.settings.pipeline.score, "row_weights")
                 if weights is not None and query.shape[2] > 1:
                     results.expect(weights(query.shape[2], query.device))
-            shared = [self._share(branch, query, call, results) for branch in self._active()]
+            shared = []
+            for branch in self._active():
+                results.charged = 0.0
+                shared.append(self._attend(branch, query, call._replace(results=results)))
+                branch.charged += results.charged
             whole = next((output for output in shared if output is not None), query)
         self.serving.check()
         return whole
-
-    def _share(
-        self, branch: Branch, query: Tensor, call: layer_handoff.AttentionCall, results: layer_handoff.PassResults
-    ) -> Tensor | None:
-        results.charged = 0.0
-        output = self._attend(branch, query, call._replace(results=results))
-        branch.charged += results.charged
-        return output
 
     def _attend(self, branch: Branch, query: Tensor, call: layer_handoff.AttentionCall) -> Tensor | None:
         if branch.error is not None or branch not in self._arrived:
@@ -195,21 +190,7 @@ class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
         FanOutLayer.reset(self)
 
 
-def _rows_of(call: layer_handoff.AttentionCall, branch: Branch) -> layer_handoff.AttentionCall:
-    """The call for the branch's rows of the batch."""
-    if call.padding is None and call.hidden_states is None:
-        return call
-    padding, hidden = (None if part is None else part[branch.rows] for part in (call.padding, call.hidden_states))
-    return call._replace(padding=padding, hidden_states=hidden)
-
-
-def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
-    """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
-    if not timed:
-        return time.perf_counter
-
-    def now() -> float:
-        synchronize(device)
-        return time.perf_counter()
-
-    return now
+def time_behind(device: torch.device) -> float:
+    """Seconds of a clock that waits for the device, so that differences measure its work."""
+    synchronize(device)
+    return time.perf_counter()

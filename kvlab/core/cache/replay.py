@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from kvlab.core.attention.layer_handoff import AttentionCall, offer_layer
-from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.layers.blockwise import attend_in_blocks
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
@@ -34,12 +33,6 @@ def replay_obstacle(cache: CompressedCache) -> str:
     return ""
 
 
-def decides_next(cache: CompressedCache) -> bool:
-    """Whether the next token ends with a decision; all layers decide together."""
-    layer = cache.compressed_layers()[0]
-    return cache.settings.pipeline.decode and layer.waiting + 1 >= cache.settings.period
-
-
 def kind_of_next(cache: CompressedCache) -> Hashable:
     """Key of the next token's work: equal keys mean equal work, given tensors the pass reads from the device.
 
@@ -51,21 +44,19 @@ def kind_of_next(cache: CompressedCache) -> Hashable:
         return None
     if not all(table.fits_integers(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
         return None
-    return tuple(_kind(layer) for layer in layers)
-
-
-def _kind(layer: CompressedLayer) -> Hashable:
-    due = layer.settings.pipeline.decode and layer.waiting + 1 >= layer.settings.period
-    return (layer.waiting if due else None, *(_kind_of_bucket(bucket) for bucket in layer.buckets))
-
-
-def _kind_of_bucket(bucket: Bucket) -> Hashable:
-    table = bucket.table
-    places = (table.slots.keys, table.slots.values, bucket.evicted_votes, *table.slots.metadata().values())
-    addresses = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
-    assert bucket.head_budgets is not None
-    over = table.occupied + 1 > bucket.head_budgets.smallest
-    return addresses, table.width, table.occupied < table.width, table.weighted, bucket.started, over
+    kinds: list[Hashable] = []
+    for layer in layers:
+        due = layer.settings.pipeline.decode and layer.waiting + 1 >= layer.settings.period
+        kinds.append(layer.waiting if due else None)
+        for bucket in layer.buckets:
+            table = bucket.table
+            places = (table.slots.keys, table.slots.values, bucket.evicted_votes, *table.slots.metadata().values())
+            addresses = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
+            assert bucket.head_budgets is not None
+            over = table.occupied + 1 > bucket.head_budgets.smallest
+            has_room = table.occupied < table.width
+            kinds.append((addresses, table.width, has_room, table.weighted, bucket.started, over))
+    return tuple(kinds)
 
 
 def host_counts(cache: CompressedCache) -> HostCounts:
@@ -88,14 +79,15 @@ def put_host_counts(cache: CompressedCache, counts: HostCounts) -> None:
 
 def count_step(cache: CompressedCache) -> None:
     """Update host counters after the device has replayed a decode step."""
-    decided = decides_next(cache)
+    first = cache.compressed_layers()[0]  # all layers decide together
+    decided = cache.settings.pipeline.decode and first.waiting + 1 >= cache.settings.period
     for layer in cache.compressed_layers():
         layer.cumulative_length += 1
         layer.lengths = [length + 1 for length in layer.lengths]
         layer.waiting = 0 if decided else layer.waiting + 1
         for bucket in layer.buckets:
             bucket.table.occupied += 1
-            if decided and bucket.is_over and bucket.head_budgets is not None:
+            if decided and bucket.head_budgets is not None:
                 bucket.table.occupied = min(bucket.table.occupied, bucket.head_budgets.largest)
 
 
@@ -126,9 +118,6 @@ class TokenByToken(UnboundedLayer):
         super().__init__()
         self.layer = layer
         self.layer_idx = layer.layer_idx
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Deferred to the wrapped layer."""
 
     def get_seq_length(self) -> int:
         """Tokens seen so far: none."""

@@ -25,7 +25,7 @@ ROTATED_IF_SLIDING = ("cohere2", "exaone4")
 def find_rotary(model: nn.Module) -> Rotary | None:
     """Rotary embedding of the model's full-attention layers, or None for a model without one."""
     found = None if uses_alibi(model) else _place(model)
-    return None if found is None else _rotary(found, model)
+    return None if found is None else ChangingRotary(found, model)()
 
 
 def unrotated_layers(model: nn.Module) -> frozenset[int]:
@@ -35,7 +35,8 @@ def unrotated_layers(model: nn.Module) -> frozenset[int]:
         kinds = getattr(config, "layer_types", None) or []
         some = family(model) == "cohere2" or "sliding_attention" in kinds
         return frozenset(index for index, kind in enumerate(kinds) if some and kind == "full_attention")
-    parts = [module for module in _decoder(model).modules() if hasattr(module, "layer_idx")]
+    decoder = getattr(model, "get_decoder", lambda: model)()
+    parts = [module for module in decoder.modules() if hasattr(module, "layer_idx")]
     return frozenset(int(part.layer_idx) for part in parts if not getattr(part, "use_rope", True))  # type: ignore[arg-type]  # layer_idx is an integer, modules are typed as tensors
 
 
@@ -63,7 +64,11 @@ class ChangingRotary:
     model: nn.Module
 
     def __call__(self) -> Rotary:
-        return _rotary(self.place, self.model)
+        module, name = self.place
+        scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
+        # A copy, because dynamic variants change the module's tensor in place.
+        frequencies = getattr(module, name).float().clone()
+        return Rotary(frequencies, family(self.model) in INTERLEAVED, float(scaling))
 
     def __deepcopy__(self, known: object) -> "ChangingRotary":
         return self
@@ -76,14 +81,14 @@ class ChangingRotary:
         )
 
 
+@dataclass(eq=False)
 class RotaryOfPasses:
     """Frequencies of each pass's keys, and whether all keys of a layer share the same ones."""
 
-    def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
-        self._rotary = rotary
-        self._changing = changing
-        self._newest: Rotary | None = None
-        self._mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
+    _rotary: Rotary | None
+    _changing: Callable[[], Rotary] | None
+    _newest: Rotary | None = None
+    _mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
 
     def now(self) -> Rotary | None:
         """Frequencies of the current pass; call once per pass."""
@@ -99,28 +104,16 @@ class RotaryOfPasses:
 
     def check(self, plan: Plan) -> None:
         """Raise UserError if `plan` re-rotates keys that were rotated by different frequencies."""
-        if self._mixed is not None and plan.turns_keys() and bool(self._mixed):
+        turns = plan.new_keys is not None or (plan.edges is not None and plan.edges.turn is not None)
+        if self._mixed is not None and turns and bool(self._mixed):
             raise UserError(
                 "This model changes its rotary frequencies as the text grows, and the text just outgrew those of its "
                 "older keys, which can no longer be re-rotated: use space 'rotated', or positions 'original'."
             )
 
 
-def _rotary(place: tuple[nn.Module, str], model: nn.Module) -> Rotary:
-    """A copy, because dynamic variants change the module's tensor in place."""
-    module, name = place
-    scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
-    return Rotary(getattr(module, name).float().clone(), family(model) in INTERLEAVED, float(scaling))
-
-
-def _decoder(model: nn.Module) -> nn.Module:
-    """The text decoder; vision parts may have their own frequencies."""
-    find = getattr(model, "get_decoder", None)
-    return model if find is None else find()
-
-
 def _place(model: nn.Module) -> tuple[nn.Module, str] | None:
-    for module in _decoder(model).modules():
+    for module in getattr(model, "get_decoder", lambda: model)().modules():  # vision parts may have their own
         for name in NAMES:
             if isinstance(getattr(module, name, None), Tensor):
                 return module, name

@@ -28,7 +28,6 @@ from kvlab.core.cache.layers.second_pass_queries import roll_back, save_checkpoi
 from kvlab.core.cache.second_pass_texts import Piece, context_pieces, read_ids, write_texts, written_lengths
 from kvlab.core.cache.settings import SecondPass
 from kvlab.core.contract.second_pass import STUDIES, SecondPassRequest
-from kvlab.core.contract.view import References
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_ids
 
@@ -109,17 +108,27 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
             note_statistic(layer, settings.pending[layer.compressed_index].layer_pass)
     if _state(cache).plan.on_policy and not settings.stays_pending:
         # Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
-        pending = cache.settings.pending or {}
-        references = cache.settings.pipeline.references
+        pending = settings.pending or {}
+        references = settings.pipeline.references
         every = _every(pieces, [], references)
         for compressed_index in sorted(pending):
             waiting = pending.pop(compressed_index)  # what a decided layer held goes at once
             if compressed_index and references:
                 waiting.layer.references = None
                 for piece in pieces:
-                    waiting.layer.references = _references_of_copy(model, cache, waiting.layer, piece, before, every)
+                    # Those of a piece that a copy of the cache reads; peaks include the copy.
+                    held = settings.held
+                    trial = copy_with_settings(cache, settings)
+                    settings.held.peak = settings.held.total
+                    trial_layer = trial.compressed_layers()[compressed_index]
+                    trial_layer.checkpoint = save_checkpoint(trial_layer, every)
+                    read_ids(model, trial, *piece, before)
+                    held.peak = max(held.peak, held.total + settings.held.peak)
+                    settings.held = held
+                    waiting.layer.references = trial_layer.references
+                    del trial, trial_layer  # the copy's memory goes before anything else is made
             decide_pending_layer(waiting)
-        cache.settings.pending = None
+        settings.pending = None
 
 
 def _end_second_pass(cache: CompressedCache) -> None:
@@ -137,26 +146,6 @@ def _second_pass_key(cache: CompressedCache) -> tuple[object, ...]:
     state = _state(cache)
     seed = cache.settings.seed if state.plan.continuations else 0
     return state.plan.piece, state.plan.study, state.plan.continuations, seed, state.ask, state.studies, state.context
-
-
-def _references_of_copy(
-    model: PreTrainedModel,
-    cache: CompressedCache,
-    layer: CompressedLayer,
-    piece: Piece,
-    before: Tensor | None,
-    every: list[int],
-) -> References | None:
-    """The layer's references with those of a `piece` that a copy of the cache reads; peaks include the copy."""
-    held = cache.settings.held
-    trial = copy_with_settings(cache, cache.settings)
-    cache.settings.held.begin_step()
-    trial_layer = trial.compressed_layers()[layer.compressed_index]
-    trial_layer.checkpoint = save_checkpoint(trial_layer, every)
-    read_ids(model, trial, *piece, before)
-    held.peak = max(held.peak, held.total + cache.settings.held.peak)
-    cache.settings.held = held
-    return trial_layer.references
 
 
 def _read_again(
@@ -180,7 +169,7 @@ def _read_again(
         assert pending is not None
         for layer, first in zip(one.compressed_layers(), caches[0].compressed_layers(), strict=True):
             table = layer.buckets[0].table
-            table.reserve(table.width + most)
+            table.make_room(most)
             layer.note_peak(layer.table_bytes() + table.left_bytes)
             if layer is not first:
                 table.share_states(first.buckets[0].table)
@@ -209,7 +198,9 @@ def _read_again(
         read_ids(model, served, ids, mask, state.mask)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
-        layer.buckets[0].table.release_space(checkpoint.position_dtype)
+        table = layer.buckets[0].table
+        table.slots = table.stored()  # without free space, whose memory is freed by `detach`
+        table.set_integers(checkpoint.position_dtype)
         layer.checkpoint = None
     replace_others(lambda layer: layer)
 
@@ -260,6 +251,13 @@ def _end(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
         begun = time.perf_counter()
         again = run_second_pass(module, alike)  # type: ignore[arg-type]  # the hook is installed on a model only
         if isinstance(served, FanOutCache):
-            served.take_over(again.branches, time.perf_counter() - begun)
+            # Take over errors and decision times of branches that read the prompt again.
+            by_cache = {id(branch.cache): branch for branch in served.branches}
+            for branch in again.branches:
+                mine = by_cache[id(branch.cache)]
+                mine.error = branch.error
+                mine.charged += branch.seconds
+            served.second_pass_seconds += time.perf_counter() - begun
+            served.check()
         else:
             again.check()

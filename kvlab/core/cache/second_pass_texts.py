@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from kvlab.core.contract.second_pass import CONTINUATION, OVERLAP
 
 LEAST_PIECE = 128  # lower bound of tokens per piece, even if the model's trained length is smaller
 Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
-Choose = Callable[[Tensor, int], Tensor]  # (logits (B, vocabulary), step) -> token ids (B, 1)
 
 
 def context_pieces(state: SecondPass, room: int) -> Iterator[Piece]:
@@ -26,7 +24,12 @@ def context_pieces(state: SecondPass, room: int) -> Iterator[Piece]:
     """
     ids = torch.cat(state.ids, 1)
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
-    rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
+    rows = []  # tokens that are read again: without padding, question and BOS token
+    for place, row in enumerate(ids.tolist()):
+        context = row[: state.context]
+        if real is not None:
+            context = [token for token, is_real in zip(context, real[place], strict=False) if is_real]
+        rows.append(context[1:] if context and context[0] == state.start else context)
     prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
     counts = []  # pieces of each row
     for row, prompt in zip(rows, prompts, strict=True):
@@ -34,7 +37,13 @@ def context_pieces(state: SecondPass, room: int) -> Iterator[Piece]:
         counts.append(math.ceil(len(row) / min(state.plan.piece, longest)))
     for place in range(max(counts)):
         cuts = zip(rows, counts, strict=True)
-        parts = [state.ask + _part(row, place, count) if place < count else [] for row, count in cuts]
+        parts: list[list[int]] = []
+        for row, count in cuts:
+            if place < count:
+                begin = max(len(row) * place // count - (OVERLAP if place else 0), 0)
+                parts.append(state.ask + row[begin : len(row) * (place + 1) // count])
+            else:
+                parts.append([])
         width = max(len(part) for part in parts)
         if width == 0:
             continue
@@ -42,19 +51,6 @@ def context_pieces(state: SecondPass, room: int) -> Iterator[Piece]:
         mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
         as_mask = torch.tensor(mask, device=ids.device)
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
-
-
-def _context(row: list[int], real: list[bool] | None, state: SecondPass) -> list[int]:
-    """Tokens of a row that are read again: without padding, question and BOS token."""
-    row = row if state.context is None else row[: state.context]
-    tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
-    return tokens[1:] if tokens and tokens[0] == state.start else tokens
-
-
-def _part(row: list[int], place: int, count: int) -> list[int]:
-    first = len(row) * place // count
-    last = len(row) * (place + 1) // count
-    return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
 
 
 def written_lengths(state: SecondPass, room: int) -> list[int]:
@@ -78,35 +74,39 @@ def write_texts(
     batch = caches_in(served)[0].compressed_layers()[0].streams.batch
     for ask in state.studies:
         first = torch.tensor([ask] * batch)
-        texts.append(_write(model, served, first, len(ask), state.plan.study, _greedy, state.mask))
+        texts.append(_write(model, served, first, len(ask), state.plan.study, None, state.mask))
         take_back()
     for number in range(len(written_lengths(state, room)) - len(state.studies)):
         assert state.next_logits is not None
         draws = torch.rand(CONTINUATION, generator=torch.Generator().manual_seed(seed + number))
-        choose = partial(_sampled, draws)
-        first = choose(state.next_logits, 0)
-        texts.append(_write(model, served, first, 0, CONTINUATION - 1, choose, state.mask))
+        first = _choose(state.next_logits, draws[0])
+        texts.append(_write(model, served, first, 0, CONTINUATION - 1, draws, state.mask))
         take_back()
     return texts
 
 
-def _greedy(logits: Tensor, step: int) -> Tensor:
-    return logits.argmax(-1, keepdim=True)
-
-
-def _sampled(draws: Tensor, logits: Tensor, step: int) -> Tensor:
-    """Inverse of the cumulative distribution at the step's uniform draw, which all rows share."""
+def _choose(logits: Tensor, draw: Tensor | None) -> Tensor:
+    """Token ids (B, 1): the likeliest, or the inverse of the cumulative distribution at a `draw` that rows share."""
+    if draw is None:
+        return logits.argmax(-1, keepdim=True)
     total = logits.float().softmax(-1).cumsum(-1)
-    wanted = draws[step].to(total.device) * total[:, -1:]
+    wanted = draw.to(total.device) * total[:, -1:]
     return torch.searchsorted(total, wanted, right=True).clamp_max(total.shape[-1] - 1)
 
 
 def _write(
-    model: PreTrainedModel, cache: Cache, first: Tensor, asked: int, tokens: int, choose: Choose, before: Tensor | None
+    model: PreTrainedModel,
+    cache: Cache,
+    first: Tensor,
+    asked: int,
+    tokens: int,
+    draws: Tensor | None,
+    before: Tensor | None,
 ) -> Piece:
     """The ids `first` (B, n) and `tokens` that the model generates after them; tokens after EOS are masked.
 
     `asked`: leading ids that are a request and stay, whatever they are. `before`: mask (B, T) of the prompt.
+    `draws` (1 + tokens,) are uniform numbers of sampled tokens; None: the likeliest ones.
     """
     layer = caches_in(cache)[0].compressed_layers()[0]
     output = model.get_output_embeddings()
@@ -114,7 +114,7 @@ def _write(
     for step in range(1, tokens + 1):
         hidden = read_ids(model, cache, new, None if before is None else torch.ones_like(new), before)
         before = None if before is None else torch.cat([before, torch.ones_like(new).to(before)], 1)
-        new = choose(output(hidden[:, -1]), step)
+        new = _choose(output(hidden[:, -1]), None if draws is None else draws[step])
         written = torch.cat([written, new], 1)
     ends = torch.as_tensor(getattr(model.generation_config, "eos_token_id", None) or [], device=written.device)
     over = torch.isin(written[:, asked:], ends).cumsum(1) > 0

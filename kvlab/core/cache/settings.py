@@ -1,9 +1,7 @@
 """Settings and state shared by all layers of one cache, and the observer protocol."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +9,6 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import Budget
-from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.reading import Reading
@@ -64,14 +61,6 @@ class SecondPass:
     running: bool = False
     done: bool = False
 
-    def forget(self) -> None:
-        """Reset for another prompt."""
-        self.context = None
-        self.ids = []
-        self.mask = None
-        self.next_logits = None
-        self.running = self.done = self.counts_padding = False
-
 
 STATES = -1
 
@@ -91,14 +80,6 @@ class HeldBytes:
         self.layers[compressed_index] = size
         self.total = others + size
         self.peak = max(self.peak, others + most)
-
-    def begin_step(self) -> None:
-        """Begin another step with what is held now."""
-        self.peak = self.total
-
-    def copy(self) -> "HeldBytes":
-        """The same, for a copy of the cache."""
-        return replace(self, layers=dict(self.layers))
 
 
 @dataclass
@@ -143,7 +124,8 @@ class LayerSettings:
         self.prefill_compress_seconds = self.second_pass_seconds = 0.0
         self.statistics, self.prompt_ids, self.pending, self.held = {}, [], None, HeldBytes()
         if self.second_pass is not None:
-            self.second_pass.forget()
+            known = self.second_pass
+            self.second_pass = SecondPass(known.plan, known.ask, known.start, known.studies)
 
     @property
     def is_lossy(self) -> bool:
@@ -161,15 +143,6 @@ class LayerSettings:
                 "This cache belongs to another model: call kvlab.make_cache with the model you want to run."
             )
 
-    def check_attended(self) -> None:
-        """Raise UserError if a layer stored keys and values but kvlab's attention was never called for them."""
-        if self.unattended is not None:
-            raise UserError(
-                f"Layer {self.unattended} stored keys and values in this cache, but the model did not use kvlab's "
-                "attention, so the cache would never be compressed: run the model that make_cache was given, loaded "
-                "with kvlab.load_model, and do not change its attention implementation."
-            )
-
     @property
     def period(self) -> int:
         """Decode steps between two decisions."""
@@ -185,28 +158,10 @@ class LayerSettings:
         """Whether the observer reads slots; with `full` false it only counts evictions."""
         return self.observer is not None and getattr(self.observer, "full", True)
 
-    def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
-        """Rotary frequencies of one layer's keys, pass by pass."""
-        if self.rotary is not None and layer_idx in self.unrotated:
-            return RotaryOfPasses(Rotary(torch.zeros_like(self.rotary.inverse_frequencies)), None)
-        return RotaryOfPasses(self.rotary, self.changing_rotary)
-
     @property
     def in_second_pass(self) -> bool:
         """Whether the current pass belongs to a second pass over the prompt."""
         return self.second_pass is not None and self.second_pass.running
-
-    @contextmanager
-    def clock(self, phase: str, device: torch.device) -> Iterator[None]:
-        """Add the time of a prompt's decision to `prefill_compress_seconds` if `timed`."""
-        if not self.timed or phase != "prefill":
-            yield
-            return
-        synchronize(device)
-        begun = time.perf_counter()
-        yield
-        synchronize(device)
-        self.prefill_compress_seconds += time.perf_counter() - begun
 
 
 # Equal in all layers, even if heads differ from layer to layer.

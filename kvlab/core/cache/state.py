@@ -7,7 +7,7 @@ into is made for them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -138,12 +138,12 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
         raise UserError(OTHER_LAYOUT) from error
 
 
+@dataclass(eq=False)
 class _Walk:
     """Values of objects as JSON; an object or tensor that is met twice is written once."""
 
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.known: dict[int, str] = {}
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    known: dict[int, str] = field(default_factory=dict)
 
     def encode(self, value: Any, place: str) -> JsonValue:
         """A value as JSON; tensors go to `tensors` under the name of their `place`."""
@@ -152,32 +152,31 @@ class _Walk:
         if id(value) in self.known:
             return {"same": self.known[id(value)]}
         if isinstance(value, Tensor):
-            return self._tensor(value, place)
-        if type(value) is list:
-            return self._each(value, place)
-        if type(value) is tuple:
-            return {"tuple": self._each(value, place)}
+            if value.dim() and value.numel() and is_constant(value):
+                return {"constant": value.flatten()[0].item(), "shape": list(value.shape), "dtype": _name(value.dtype)}
+            self.known[id(value)] = place
+            strides = value.stride()
+            order = sorted(range(value.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
+            self.tensors[place] = value.permute(order).contiguous()
+            return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
+        if type(value) in (list, tuple):
+            each: list[JsonValue] = [self.encode(one, f"{place}.{index}") for index, one in enumerate(value)]
+            return each if type(value) is list else {"tuple": each}
         if type(value) is dict:
             return {"dict": [[name, self.encode(one, f"{place}.{name}")] for name, one in value.items()]}
         if isinstance(value, torch.dtype):
             return {"dtype": _name(value)}
         if isinstance(value, torch.device):
             return {"device": True}
-        if isinstance(value, torch.Generator):
-            return self._generator(value, place)
+        if isinstance(value, torch.Generator):  # the seed, and the state if numbers were drawn: it takes 5 kB
+            seed = value.initial_seed()
+            state = value.get_state()
+            if torch.equal(state, torch.Generator(value.device).manual_seed(seed).get_state()):
+                return {"generator": seed}
+            self.tensors[place] = state
+            return {"generator": seed, "drawn": place}
         if isinstance(value, Streams):
             return {"streams": [value.batch, value.heads, value.width, [list(member) for member in value.members]]}
-        return self._object(value, place)
-
-    def encode_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
-        """All attributes of an object but those that are left out, by name."""
-        attributes = {name: one for name, one in vars(value).items() if name not in left_out}
-        return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
-
-    def _each(self, values: Iterable[Any], place: str) -> list[JsonValue]:
-        return [self.encode(one, f"{place}.{index}") for index, one in enumerate(values)]
-
-    def _object(self, value: Any, place: str) -> JsonValue:
         kind = type(value)
         if CLASSES.get(kind.__name__) is not kind:
             raise TypeError(f"A cache with a {kind.__name__} ({place}) cannot be kept: name it in {__name__}.CLASSES.")
@@ -185,33 +184,20 @@ class _Walk:
         attributes = self.encode_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
         return {"object": kind.__name__, "place": place, "attributes": attributes}
 
-    def _tensor(self, tensor: Tensor, place: str) -> JsonValue:
-        if tensor.dim() and tensor.numel() and is_constant(tensor):
-            return {"constant": tensor.flatten()[0].item(), "shape": list(tensor.shape), "dtype": _name(tensor.dtype)}
-        self.known[id(tensor)] = place
-        strides = tensor.stride()
-        order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
-        self.tensors[place] = tensor.permute(order).contiguous()
-        return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
-
-    def _generator(self, generator: torch.Generator, place: str) -> JsonValue:
-        """The seed, and the state if numbers were drawn: it takes 5 kB."""
-        seed = generator.initial_seed()
-        state = generator.get_state()
-        if torch.equal(state, torch.Generator(generator.device).manual_seed(seed).get_state()):
-            return {"generator": seed}
-        self.tensors[place] = state
-        return {"generator": seed, "drawn": place}
+    def encode_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
+        """All attributes of an object but those that are left out, by name."""
+        attributes = {name: one for name, one in vars(value).items() if name not in left_out}
+        return {name: self.encode(one, f"{place}.{name}") for name, one in attributes.items()}
 
 
+@dataclass(eq=False)
 class _Build:
     """The inverse of `_Walk`: objects from JSON and tensors."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], settings: LayerSettings, device: torch.device) -> None:
-        self.tensors = tensors
-        self.settings = settings
-        self.device = device
-        self.known: dict[str, Any] = {}
+    tensors: Mapping[str, Tensor]
+    settings: LayerSettings
+    device: torch.device
+    known: dict[str, Any] = field(default_factory=dict)
 
     def into(self, existing: Any, attributes: Mapping[str, Any]) -> None:
         """Set attributes of an object; one that holds settings keeps them and takes over the rest."""
@@ -229,61 +215,44 @@ class _Build:
             return [self.decode(one) for one in value]
         if not isinstance(value, dict):
             return value
-        return READERS[next(iter(value))](self, value)
-
-    def _object(self, value: dict[str, Any]) -> Any:
-        kind = CLASSES[RENAMED.get(value["object"], value["object"])]
-        made: Any = object.__new__(kind)
-        self.known[value["place"]] = made
-        vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in value["attributes"].items()})
-        vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
-        return made
-
-    def _same(self, value: dict[str, Any]) -> Any:
-        return self.known[value["same"]]
-
-    def _tensor(self, value: dict[str, Any]) -> Tensor:
-        place = value["tensor"]
-        found = self.tensors[place].to(self.device)
-        order = value.get("order")
-        if order is not None:
-            found = found.permute([order.index(dim) for dim in range(len(order))])
-        self.known[place] = found
-        return found
-
-    def _constant(self, value: dict[str, Any]) -> Tensor:
-        number = torch.tensor(value["constant"], dtype=getattr(torch, value["dtype"]), device=self.device)
-        return torch.as_strided(number, value["shape"], (0,) * len(value["shape"]))
-
-    def _tuple(self, value: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(self.decode(one) for one in value["tuple"])
-
-    def _dict(self, value: dict[str, Any]) -> dict[Any, Any]:
-        return {name: self.decode(one) for name, one in value["dict"]}
-
-    def _dtype(self, value: dict[str, Any]) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, value["dtype"])
-        return dtype
-
-    def _device(self, value: dict[str, Any]) -> torch.device:
-        return self.device
-
-    def _generator(self, value: dict[str, Any]) -> torch.Generator:
-        made = torch.Generator(self.device).manual_seed(value["generator"])
-        if "drawn" in value:
-            made.set_state(self.tensors[value["drawn"]].clone())
-        return made
-
-    def _streams(self, value: dict[str, Any]) -> Streams:
-        rows, heads, width, members = value["streams"]
-        return Streams(rows, heads, width, members, self.device)
-
-
-READERS: dict[str, Callable[[_Build, dict[str, Any]], Any]] = {
-    "object": _Build._object, "same": _Build._same, "tensor": _Build._tensor, "constant": _Build._constant,
-    "tuple": _Build._tuple, "dict": _Build._dict, "dtype": _Build._dtype, "device": _Build._device,
-    "generator": _Build._generator, "streams": _Build._streams,
-}  # fmt: skip
+        match value:
+            case {"same": place}:
+                return self.known[place]
+            case {"object": _, "place": place, "attributes": attributes}:
+                saved_name: str = value["object"]
+                kind = CLASSES[RENAMED.get(saved_name, saved_name)]
+                made: Any = object.__new__(kind)
+                self.known[place] = made
+                vars(made).update({RENAMED.get(name, name): self.decode(one) for name, one in attributes.items()})
+                derived = DERIVED.get(kind, {}).items()
+                vars(made).update({name: derive(self.settings, self.device) for name, derive in derived})
+                return made
+            case {"tensor": place}:
+                found = self.tensors[place].to(self.device)
+                order = value.get("order")
+                if order is not None:
+                    found = found.permute([order.index(dim) for dim in range(len(order))])
+                self.known[place] = found
+                return found
+            case {"constant": number, "shape": shape, "dtype": name}:
+                number = torch.tensor(number, dtype=getattr(torch, name), device=self.device)
+                return torch.as_strided(number, shape, (0,) * len(shape))
+            case {"tuple": each}:
+                return tuple(self.decode(one) for one in each)
+            case {"dict": pairs}:
+                return {name: self.decode(one) for name, one in pairs}
+            case {"dtype": name}:
+                return getattr(torch, name)
+            case {"device": _}:
+                return self.device
+            case {"generator": seed}:
+                generator = torch.Generator(self.device).manual_seed(seed)
+                if "drawn" in value:
+                    generator.set_state(self.tensors[value["drawn"]].clone())
+                return generator
+            case {"streams": [rows, heads, width, members]}:
+                return Streams(rows, heads, width, members, self.device)
+        raise KeyError(f"A value of unknown kind: {list(value)}")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -52,11 +51,6 @@ class Work:
     drawn: bool = False  # decide whether to spread by a number drawn for the token
     stream: int = 0  # start of head 0's random stream
     mixes: tuple[int, int, int] = MIX
-
-    @cached_property
-    def no_mass(self) -> Tensor:
-        """Placeholder (scalar) for `mass` between steps."""
-        return self.mass.new_zeros(())
 
 
 EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = KINDS = range(5)  # what happens to the evicted slot

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -28,7 +28,7 @@ from kvlab.core.contract.preset import DEFAULT, MOST, MOST_WHOLE, PAPER, Preset,
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
-from kvlab.core.plugins.origin import KVLAB, Origin
+from kvlab.core.plugins.origin import KVLAB
 from kvlab.core.stores import NATIVE, STORES, store_of, store_under
 from kvlab.core.validation import quote_value
 
@@ -38,15 +38,6 @@ PAGES = ("page", "page_rule", "page_heads")
 def add_stores(schema: dict[str, Any]) -> None:
     """Add the stores to a field's JSON schema for forms."""
     schema.update(enum=[*STORES])
-
-
-def _one_of(*names: str) -> Callable[[dict[str, Any]], None]:
-    return lambda schema: schema.update(enum=[*names])
-
-
-def add_readings(schema: dict[str, Any]) -> None:
-    """Add the readings to a field's JSON schema for forms."""
-    schema.update(enum=[EVERYTHING, *READINGS])
 
 
 class Method(BaseModel, ABC):
@@ -64,15 +55,19 @@ class Method(BaseModel, ABC):
     page_rule: str = Field(
         "any",
         description="order of pages: the best place of a token (any), or mean or maximum of the scores",
-        json_schema_extra=_one_of(*PAGE_RULES),
+        json_schema_extra={"enum": [*PAGE_RULES]},
     )
     page_heads: str = Field(
         "union",
         description="a page holds all heads of a layer (union) or of the model, or each head has pages of its own",
-        json_schema_extra=_one_of(*PAGE_HEADS),
+        json_schema_extra={"enum": [*PAGE_HEADS]},
     )
 
-    read: str = Field(EVERYTHING, description="slots that a decode step reads", json_schema_extra=add_readings)
+    read: str = Field(
+        EVERYTHING,
+        description="slots that a decode step reads",
+        json_schema_extra=lambda schema: schema.update(enum=[EVERYTHING, *READINGS]),
+    )
     read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
 
     name: ClassVar[str]
@@ -87,7 +82,12 @@ class Method(BaseModel, ABC):
 
     @field_validator("*")
     @classmethod
-    def _check_bounds(cls, value: Any) -> Any:
+    def _check_value(cls, value: Any, field: ValidationInfo) -> Any:
+        if field.field_name == "store":
+            store_of(value)
+        known = {"page_rule": PAGE_RULES, "page_heads": PAGE_HEADS}.get(field.field_name or "")
+        if known is not None and value not in known:
+            raise ValueError(f"use {' or '.join(known)}")
         return check_number(value)
 
     @classmethod
@@ -117,35 +117,17 @@ class Method(BaseModel, ABC):
         rest = {name: value for name, value in values.items() if name not in moved}
         return rest | {"read": values["read"] + "".join(parts)}
 
-    @model_validator(mode="after")
-    def _check_reading(self) -> Self:
-        try:
-            reading_of(self.read, self.read_share)
-        except UserError as error:
-            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
-        return self
-
     @property
     def reading(self) -> Reading | None:
         """Which slots a decode step reads; None: all of them."""
         return reading_of(self.read, self.read_share)
 
-    @field_validator("store")
-    @classmethod
-    def _check_store(cls, name: str) -> str:
-        store_of(name)
-        return name
-
-    @field_validator("page_rule", "page_heads")
-    @classmethod
-    def _check_pages(cls, name: str, field: ValidationInfo) -> str:
-        known = PAGE_RULES if field.field_name == "page_rule" else PAGE_HEADS
-        if name not in known:
-            raise ValueError(f"use {' or '.join(known)}")
-        return name
-
     @model_validator(mode="after")
-    def _check_evicts_by_selector(self) -> Self:
+    def _check_composition(self) -> Self:
+        try:
+            reading_of(self.read, self.read_share)
+        except UserError as error:
+            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
         if self.page > 1 and self.family in ("reference", "quantising"):
             raise UserError(f"{self.name} evicts nothing: leave page at 1.")
         if self.page > 1 and self.page_heads == "model" and not self.needs_budget:
@@ -241,18 +223,14 @@ class Method(BaseModel, ABC):
         return {"holds": self.footprint(), "stores": stores, "window": self.own_window}
 
     @classmethod
-    def _origin(cls) -> Origin:
-        return METHODS.origin(cls.name)
-
-    @classmethod
-    def _as_published(cls, preset: Preset) -> dict[str, JsonValue]:
-        method = cls(**preset.settings())
-        return preset.as_data() | {"needs_budget": method.needs_budget} | method.footprints()
-
-    @classmethod
     def describe(cls) -> dict[str, JsonValue]:
         """The method as data for forms and tables: name, family, paper, JSON schema of hyper-parameters, choices."""
         pipeline = cls().pipeline()
+        origin = METHODS.origin(cls.name)
+        presets: dict[str, JsonValue] = {}
+        for name, preset in cls.presets.items():
+            method = cls(**preset.settings())
+            presets[name] = preset.as_data() | {"needs_budget": method.needs_budget} | method.footprints()
         variants = cls.model_json_schema().get("properties", {}).get("variant", {}).get("enum", [])
         return {
             "name": cls.name,
@@ -271,10 +249,10 @@ class Method(BaseModel, ABC):
                 "settle": type(pipeline.settle).__name__,
             },
             "parameters": cls.model_json_schema(),
-            "presets": {name: cls._as_published(preset) for name, preset in cls.presets.items()},
+            "presets": presets,
             "reasons": dict(cls.reasons),
             **cls().footprints(),
-            "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
+            "origin": "" if origin == KVLAB else f"{origin.name} {origin.stamp}",
         }
 
 
@@ -304,34 +282,25 @@ def make_method(name: str, **hyper_parameters: Any) -> Method:
 
 def build_method(method: type[Method], **hyper_parameters: Any) -> Method:
     """As `make_method`, for a method class."""
-    try:
-        published = _published(method, str(hyper_parameters.pop("preset", DEFAULT)))
-        return method(**(published | hyper_parameters))
-    except ValidationError as error:
-        raise UserError(_one_sentence(method, error)) from None
-
-
-def _published(method: type[Method], preset: str) -> dict[str, Any]:
-    if preset == DEFAULT:
-        return {}
-    if preset not in method.presets:
+    preset = str(hyper_parameters.pop("preset", DEFAULT))
+    if preset != DEFAULT and preset not in method.presets:
         known = ", ".join([DEFAULT, *method.presets])
         raise UserError(f"{method.name} has no preset {preset!r}; it has: {known}.")
-    return method.presets[preset].settings()
-
-
-def _one_sentence(method: type[Method], error: ValidationError) -> str:
-    first = error.errors()[0]
-    name = method.name
-    if not first["loc"]:
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        return str(reason) if isinstance(reason, UserError) else f"Invalid settings of {name}: {reason}."
-    field = ".".join(str(part) for part in first["loc"])
-    known = ", ".join(method.model_fields) or "none"
-    if first["type"] == "extra_forbidden":
-        return f"{name} has no hyper-parameter {field!r}; it has: {known}."
-    reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
-    return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
+    published = {} if preset == DEFAULT else method.presets[preset].settings()
+    try:
+        return method(**(published | hyper_parameters))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
+        sentence = f"The hyper-parameter {field!r} of {method.name} cannot be {quote_value(first['input'])}: {reason}."
+        if not field:
+            cause = first.get("ctx", {}).get("error", first["msg"])
+            sentence = str(cause) if isinstance(cause, UserError) else f"Invalid settings of {method.name}: {cause}."
+        elif first["type"] == "extra_forbidden":
+            known = ", ".join(method.model_fields) or "none"
+            sentence = f"{method.name} has no hyper-parameter {field!r}; it has: {known}."
+        raise UserError(sentence) from None
 
 
 class DecodeCompression(Method):

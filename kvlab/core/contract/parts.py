@@ -175,13 +175,26 @@ class StateBesideSlots(Protocol):
 NONE = Capabilities()
 
 
-class Scorer(Protocol):
-    """Keeps `Slots.score`, and any state of its own, up to date after each pass."""
+class Part(Protocol):
+    """One of a method's four parts."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it needs from a pass and provides beyond `update`."""
+        """What it needs to see, provides and does to slots, beyond its own methods."""
         ...
+
+
+class StatefulPart(Part, Protocol):
+    """A part that keeps slot state of its own."""
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Names of its own (B, H, S) slot state with initial values."""
+        ...
+
+
+class Scorer(StatefulPart, Protocol):
+    """Keeps `Slots.score`, and any state of its own, up to date after each pass."""
 
     @property
     def every_step(self) -> bool:
@@ -193,23 +206,13 @@ class Scorer(Protocol):
         """Whether `AttentionPass.hidden_states` is needed."""
         ...
 
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state with initial values."""
-        ...
-
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """New (B, H, S) tensors by name: `score` and its own state. `first` is true for the first prefill."""
         ...
 
 
-class Allocator(Protocol):
+class Allocator(Part, Protocol):
     """Splits the budget over layers and heads."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it needs to see."""
-        ...
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """Slots per KV head for every layer, each at least 1, with sum `average * num_layers`.
@@ -271,31 +274,16 @@ class Victims:
         return valid & ~torch.zeros_like(valid).scatter(2, self.index, self.active)
 
 
-class Selector(Protocol):
+class Selector(Part, Protocol):
     """Chooses the victims."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it protects (`protected`) and needs to see."""
-        ...
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) slots to evict, at most `most`; slots in `barred` (B, H, S) are never chosen."""
         ...
 
 
-class Settler(Protocol):
+class Settler(StatefulPart, Protocol):
     """Decides what happens to the victims: evict, merge or pool."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it does to slots and needs to see."""
-        ...
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state with initial values."""
-        ...
 
     def settle(self, view: View, select: Selector) -> Plan:
         """The plan for this layer."""
@@ -310,10 +298,6 @@ class PartCapabilities:
     allocate: Capabilities = field(default=NONE)
     select: Capabilities = field(default=NONE)
     settle: Capabilities = field(default=NONE)
-
-    @property
-    def all(self) -> tuple[Capabilities, ...]:
-        return self.score, self.allocate, self.select, self.settle
 
 
 def capabilities_of(part: Any) -> Capabilities:

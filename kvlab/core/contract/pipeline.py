@@ -27,7 +27,7 @@ from kvlab.core.contract.parts import (
 )
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.second_pass import SecondPassRequest
-from kvlab.core.contract.slot_columns import Byte, Columns, integer_dtype, key_lengths, stores_key_lengths
+from kvlab.core.contract.slot_columns import LENGTHS_FROM, Byte, Columns, integer_dtype, key_lengths
 from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, AttentionPass, Slots, View
 from kvlab.core.stores import Store, store_bytes
 
@@ -102,31 +102,24 @@ class LowestScore:
 
     def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
         """(recent tokens (B, H), sinks (B, H, 1)) protected."""
-        recent = self._recent(view)
-        if self.most is not None:
-            recent = recent.minimum(_most_recent(view.budget, self.most))
-        recent = recent.clamp_min(1).minimum(view.budget)
-        return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
-
-    def _recent(self, view: View) -> Tensor:
+        budget = view.budget
         if not isinstance(self.recent, float):
-            return torch.full_like(view.budget, self.recent)
-        if self.of == "text":
-            return (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(view.budget)
-        return (view.budget * self.recent).long()
-
-    def _sinks(self, budget: Tensor) -> Tensor:
+            recent = torch.full_like(budget, self.recent)
+        elif self.of == "text":
+            recent = (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(budget)
+        else:
+            recent = (budget * self.recent).long()
+        if isinstance(self.most, str):
+            first = budget.clamp_max(FIRST_SLOTS)
+            recent = recent.minimum(first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS)
+        elif self.most is not None:
+            recent = recent.minimum((budget * self.most).long())
+        recent = recent.clamp_min(1).minimum(budget)
         if isinstance(self.sinks, float):
-            return (budget.double() * self.sinks - ROUNDING).ceil().long()
-        return torch.full_like(budget, self.sinks)
-
-
-def _most_recent(budget: Tensor, most: Limit) -> Tensor:
-    """Most recent tokens (B, H) that are protected under `budget` (B, H)."""
-    if not isinstance(most, str):
-        return (budget * most).long()
-    first = budget.clamp_max(FIRST_SLOTS)
-    return first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS
+            sinks = (budget.double() * self.sinks - ROUNDING).ceil().long()
+        else:
+            sinks = torch.full_like(budget, self.sinks)
+        return recent, (budget - recent).minimum(sinks)[..., None]
 
 
 def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
@@ -227,44 +220,19 @@ class Pipeline:
         """Whether a decision leaves every head that exceeded its budget with exactly its budget."""
         return self.can.settle.fills_budget and not optional(self.select, "leaves_room")
 
-    @property
-    def heads_apart(self) -> bool:
-        """Whether decoding decides per head.
-
-        Otherwise the heads of a batch row must share a table, as long as the longest of them.
-        """
-        return not any(part.across_heads for part in (self.can.score, self.can.select, self.can.settle))
-
     def prompt_rows(self, tokens: int) -> int:
         """Number of last queries of a prompt of `tokens` that the decision needs together.
 
         Parts that sum over all queries are updated after each chunk by `accumulate`.
         """
-        return min(tokens, max(part.prompt_rows(tokens) for part in self.can.all))
-
-    def scorer_rows(self, tokens: int) -> int:
-        """Number of last queries of a prompt of `tokens` that the scorer uses."""
-        return self.can.score.prompt_rows(tokens)
-
-    def rescore(self, slots: Slots, layer_pass: AttentionPass) -> Mapping[str, Tensor]:
-        """New slot state for a decision while decoding, if the scorer supports it."""
-        recall = self.can.score.recall
-        return {} if recall is None else recall(slots, layer_pass)
-
-    @property
-    def rescores(self) -> bool:
-        """Whether slots are rescored at each decision while decoding, by the scorer's `recall`."""
-        return self.decode and self.buffer > 0 and self.can.score.recall is not None
+        can = self.can
+        parts = (can.score, can.allocate, can.select, can.settle)
+        return min(tokens, max(part.prompt_rows(tokens) for part in parts))
 
     @property
     def recalled(self) -> int:
         """Number of newest queries kept for decisions while decoding."""
         return max(self.can.score.recalls, self.can.settle.recalls) if self.decode and self.buffer else 0
-
-    def accumulate(self, slots: Slots, layer_pass: AttentionPass) -> Mapping[str, Tensor]:
-        """New slot state after a chunk of the prompt that is not its last."""
-        accumulate = optional(self.score, "accumulate")
-        return {} if accumulate is None else accumulate(slots, layer_pass)
 
     @cached_property
     def second_pass(self) -> SecondPassRequest | None:
@@ -296,16 +264,6 @@ class Pipeline:
         score_second_pass = optional(self.score, "score_second_pass")
         return {} if score_second_pass is None else score_second_pass(slots, layer_pass)
 
-    @property
-    def notes(self) -> bool:
-        """Whether the score of a decode step can be updated in place, by `note`."""
-        return self.can.score.note is not None
-
-    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
-        """`Scorer.update` after a single query, in place; derived scores are left to the decision."""
-        assert self.can.score.note is not None
-        self.can.score.note(slots, layer_pass)
-
     @cached_property
     def columns(self) -> Columns:
         """Columns a slot stores: votes and log mass if the settler merges, scores unless derived (`rate`)."""
@@ -333,7 +291,8 @@ class Pipeline:
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
             extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
-        if optional(self.settle, "seeks") and stores_key_lengths(keys, values):
+        held = keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size()
+        if optional(self.settle, "seeks") and keys.device.type == "cpu" and held >= LENGTHS_FROM:
             extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)
@@ -364,10 +323,6 @@ class Pipeline:
         whole = sum(column.dtype == integer_dtype(1) for column in made[1].values())
         per_head = taken[2] - taken[1]
         return {"slot_bytes": taken[1] - per_head, "query_head_bytes": per_head, "whole_numbers": whole}
-
-    def scored_rows(self) -> dict[str, int | bool]:
-        """`rows`: last queries of a prompt of 65,536 tokens needed together; `all_rows`: all queries are used."""
-        return {"rows": self.prompt_rows(2**16), "all_rows": optional(self.score, "accumulate") is not None}
 
 
 # dtype of own state by the type of its initial value; integers are as wide as positions.

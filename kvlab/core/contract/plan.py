@@ -67,7 +67,3 @@ class Plan:
     log_mass: Tensor | None = None  # (B, H, S) new log mass of kept slots that are not merge targets
     head_state: dict[str, Tensor] | None = None  # (B, H, ...) new per-head state, see `View.head_state`
     lost: Tensor | None = None  # (B, H) votes evicted without being merged, if the settler knows
-
-    def turns_keys(self) -> bool:
-        """Whether some key is rotated to another position, which needs the frequencies it was rotated by."""
-        return self.new_keys is not None or (self.edges is not None and self.edges.turn is not None)

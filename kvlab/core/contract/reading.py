@@ -133,19 +133,12 @@ class Reading(BaseModel, ABC):
     dense_layers: int = Field(0, ge=0, description="first layers that read everything")
     dense_steps: int = Field(0, ge=0, description="first generated tokens for which every layer reads everything")
 
-    @field_validator("*")
-    @classmethod
-    def _check_bounds(cls, value: Any) -> Any:
-        return check_number(value)
+    _check_bounds = field_validator("*")(check_number)
 
     @property
     def capabilities(self) -> ReadingCapabilities:
         """What it needs and gives."""
         return ReadingCapabilities()
-
-    def reads_everything(self, layer: int, step: int) -> bool:
-        """Whether `layer` of the model reads everything at decode step `step`, from 1."""
-        return layer < self.dense_layers or step <= self.dense_steps
 
     def index(self, held: Held) -> Index:
         """The index over all slots; empty if it keeps none."""
@@ -201,10 +194,7 @@ def reading_of(text: str, share: float | None = None) -> Reading | None:
     values: dict[str, Any] = {name: parse_value(value) for name, _, value in parts}
     if share is not None:
         values["share"] = share
-    return _built(READINGS[name], values)
-
-
-def _built(reading: type[Reading], values: Mapping[str, Any]) -> Reading:
+    reading = READINGS[name]
     try:
         return reading(**values)
     except ValidationError as error:

@@ -31,12 +31,6 @@ def key_lengths(keys: Tensor) -> Tensor:
     return torch.linalg.vector_norm(keys, dim=-1, dtype=wide).float().clamp_min_(TINY)
 
 
-def stores_key_lengths(keys: Tensor, values: Tensor) -> bool:
-    """Whether slots with such states store their key lengths."""
-    held = keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size()
-    return keys.device.type == "cpu" and held >= LENGTHS_FROM
-
-
 def integer_dtype(tokens: int) -> torch.dtype:
     """dtype of positions and token counts in a text of at most `tokens` tokens."""
     return torch.int16 if tokens <= SHORT_TEXT else torch.int32
@@ -45,14 +39,6 @@ def integer_dtype(tokens: int) -> torch.dtype:
 def is_valid(position: Tensor) -> Tensor:
     """Validity (B, H, S) of slots from their positions."""
     return position >= 0
-
-
-def queries_seen(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Number (B, H, S) of queries that have seen slots at `position` (B, H, S), `first` and `last` as in `ASKED`.
-
-    A slot is seen by all queries from its own on, so no counter is stored; below 1 if no query has seen it.
-    """
-    return last - torch.maximum(position, first)
 
 
 @dataclass(frozen=True)
@@ -75,10 +61,6 @@ class Columns:
     def lighter(self) -> int:
         """Bytes by which a slot's metadata is smaller in a packed table."""
         return torch.float32.itemsize - LIGHT_MASS.itemsize if self.fixed_mass and self.mass_of_votes is None else 0
-
-    def packed(self, slots: Slots) -> Slots:
-        """Slots with their metadata as stored in a packed table."""
-        return slots.with_columns(log_mass=slots.log_mass.to(LIGHT_MASS)) if self.lighter else slots
 
     @property
     def head_bytes(self) -> int:
@@ -115,10 +97,12 @@ class Columns:
         scoring.
         """
         if self.counts is not None:
-            none = (
-                torch.zeros_like(slots.position) if asked is None else queries_seen(slots.position, *asked.split(1, -1))
-            )
-            slots = slots.with_columns(extra=slots.extra | {self.counts: none})
+            # A slot is seen by all queries from its own on, so no counter is stored; below 1 if none has seen it.
+            counts = torch.zeros_like(slots.position)
+            if asked is not None:
+                first, last = asked.split(1, -1)
+                counts = last - torch.maximum(slots.position, first)
+            slots = slots.with_columns(extra=slots.extra | {self.counts: counts})
         return slots if self.rate is None else slots.with_columns(score=self.rate(slots))
 
 

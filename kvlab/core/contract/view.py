@@ -52,11 +52,6 @@ class Slots:
         head_mass = self.extra.get(HEAD_MASS)
         return self.log_mass[:, :, None] if head_mass is None else self.log_mass[:, :, None] + head_mass.transpose(2, 3)
 
-    @property
-    def has_mass(self) -> bool:
-        """Whether slots have their own log mass."""
-        return HEAD_MASS in self.extra or not is_constant(self.log_mass)
-
     def bias(self, never: Tensor | float = NEVER) -> Tensor:
         """Additive attention bias (B, H, 1 or G, S): log mass, and `never`, -inf, in invalid slots."""
         return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), never)
@@ -106,63 +101,34 @@ class Slots:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
         """Apply `change` to every tensor; constant columns stay constant."""
-        columns = {f.name: _changed(getattr(self, f.name), change) for f in fields(self) if f.name != "extra"}
-        return replace(self, **columns, extra={name: change(tensor) for name, tensor in self.extra.items()})
-
-
-def _changed(column: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    changed = change(column)
-    if not is_constant(column) or is_constant(changed):
-        return changed
-    return torch.as_strided(column, changed.shape, (0,) * changed.dim())
+        changed = {name: change(tensor) for name, tensor in self.extra.items()}
+        columns: dict[str, Tensor] = {}
+        for one in fields(self):
+            if one.name != "extra":
+                column = getattr(self, one.name)
+                new = change(column)
+                if is_constant(column) and not is_constant(new):
+                    new = torch.as_strided(column, new.shape, (0,) * new.dim())
+                columns[one.name] = new
+        return replace(self, **columns, extra=changed)
 
 
 class AttentionPass(Protocol):
     """Attention of this pass: q new queries (Hq = H * G heads) over S slots, the last q of which are new."""
 
-    @property
-    def query(self) -> Tensor:
-        """Queries (B, Hq, q, d)."""
-        ...
+    query: Tensor  # (B, Hq, q, d)
+    scaling: float  # factor of dot products
+    softcap: float | None  # logits are softcap * tanh(logits / softcap); None without soft-capping
+    # Logits (B, H, G) of learned sinks, which take attention and have no slot; None without them.
+    sinks: Tensor | None
+    module: nn.Module | None  # the attention module, for scorers that project their own queries; None outside a model
+    hidden_states: Tensor | None  # input (B, q, hidden) of the module; None unless the scorer `needs_hidden_states`
+    rotary: Rotary | None  # the model's rotary embedding; None without one
+    generator: torch.Generator | None  # the layer's seeded random generator; None outside a cache
 
     @property
     def num_new(self) -> int:
         """Number of queries q."""
-        ...
-
-    @property
-    def scaling(self) -> float:
-        """Factor of dot products."""
-        ...
-
-    @property
-    def softcap(self) -> float | None:
-        """Logits are softcap * tanh(logits / softcap); None without soft-capping."""
-        ...
-
-    @property
-    def sinks(self) -> Tensor | None:
-        """Logits (B, H, G) of learned sinks, which take attention and have no slot; None without them."""
-        ...
-
-    @property
-    def module(self) -> nn.Module | None:
-        """The attention module, for scorers that project their own queries; None outside a model."""
-        ...
-
-    @property
-    def hidden_states(self) -> Tensor | None:
-        """Input (B, q, hidden) of the module; None unless the scorer sets `needs_hidden_states`."""
-        ...
-
-    @property
-    def rotary(self) -> Rotary | None:
-        """The model's rotary embedding; None without one."""
-        ...
-
-    @property
-    def generator(self) -> torch.Generator | None:
-        """The layer's seeded random generator; None outside a cache."""
         ...
 
     def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:
@@ -261,10 +227,6 @@ class References:
 
     query: Tensor
     real: Tensor
-
-    def and_more(self, more: References) -> References:
-        """Append those of one more pass."""
-        return References(torch.cat([self.query, more.query], 2), torch.cat([self.real, more.real], 1))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kvlab.common.formatting import shared_prefix
 from kvlab.common.thoughts import Tags, declared_tags, hide_in, hide_thinking
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache, make_cache
-from kvlab.core.cache.cache_copy import PromptCache, defer_decision
+from kvlab.core.cache.cache_copy import PromptCache
 from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
 from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.core.cache.settings import Observer
@@ -137,7 +137,8 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
     cache = make_cache(loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed)
     pipeline = keeping(cache.settings.pipeline, choice.force_keep)
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
-    next_logits = prefill(loaded, defer_decision(cache), ids)
+    cache.settings.stays_pending = True
+    next_logits = prefill(loaded, cache, ids)
     choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
     has_ended = end_check(loaded, ids, request.generation_config)
     return Prompt(

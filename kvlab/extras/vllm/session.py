@@ -15,6 +15,7 @@ from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.second_pass import run_second_pass
+from kvlab.core.contract.parts import optional
 from kvlab.core.methods import Method
 from kvlab.engine.prefix import Prefix
 from kvlab.extras.vllm.page_states import PageStates
@@ -204,7 +205,7 @@ class Session:
         if self.choice.keep_queries or request.cache is None or request.tokens_seen or end < prompt or start == 0:
             return
         pipeline = request.cache.settings.pipeline
-        needed = prompt if pipeline.scored_rows()["all_rows"] else pipeline.prompt_rows(prompt)
+        needed = prompt if optional(pipeline.score, "accumulate") is not None else pipeline.prompt_rows(prompt)
         if needed > prompt - start:
             request.cache = None
             request.reason = UNSEEN

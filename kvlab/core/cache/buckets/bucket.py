@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import UNLIMITED, Sizes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.apply_plan import TableSnapshot
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract.in_place import EVICT, Work
+from kvlab.core.contract.in_place import Work
 from kvlab.core.contract.pipeline import native_slots
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.reading import Index
@@ -56,23 +54,9 @@ class Bucket:
         # (key, kernel input) of the last in-place decision
         self.last_work: tuple[tuple[object, ...], Work | None] = (), None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether some head may exceed its budget."""
-        return self.head_budgets is not None and self.table.occupied > self.head_budgets.smallest
-
     def __getstate__(self) -> dict[str, Any]:
         """Without the last kernel input, whose arrays a copy or a pickle would cut off from the table."""
         return vars(self) | {"last_work": ((), None)}
-
-    def attend(self, layer_pass: PassView, every_step: bool) -> Tensor:
-        """Output (N, W * G, q, d) of this pass; attention weights are computed along if the method needs them."""
-        values = self.table.states()[1]
-        if layer_pass.has_state:
-            return layer_pass.attend_with_state(values)
-        if layer_pass.num_new == 1 and (every_step or not layer_pass.is_plain):
-            return layer_pass.attend_one(values)
-        return layer_pass.attend(values)
 
     def plan_and_apply(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Make a plan and apply it to the table, unless `check` raises."""
@@ -80,7 +64,12 @@ class Bucket:
         table = self.table
         plan = settings.pipeline.plan(view)
         check(plan)
-        self.evicted_votes += _votes_lost(slots, plan) if plan.lost is None else plan.lost
+        lost = plan.lost
+        if lost is None:  # votes (N, W) of slots that are evicted without being merged
+            lost = (slots.votes * (slots.valid & ~plan.keep)).sum(-1)
+            if plan.edges is not None:
+                lost = lost - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)
+        self.evicted_votes += lost
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
         before = TableSnapshot.take(slots, plan) if settings.observes_slots else slots
@@ -104,20 +93,6 @@ class Bucket:
             *table.head_state.values(),
         )
 
-    def reusable_work(self) -> Work | None:
-        """The last in-place kernel input, if it can be reused because its tensors are the same."""
-        known, work = self.last_work
-        return work if work is not None and all(map(operator.is_, self.work_key(), known)) else None
-
-    def note_decision(self, work: Work) -> None:
-        """Account for an in-place decision: every head exceeded its budget before and meets it now."""
-        assert self.head_budgets is not None
-        self.table.occupied = min(self.table.occupied, self.head_budgets.largest)
-        self.table.is_dense = False
-        self.table.weighted = self.table.weighted or work.kind != EVICT
-        if work.kind != EVICT or self.index_counts:
-            self.index = None
-
     def install(self, after: Slots, lengths: list[int]) -> None:
         """Install the table that a decision left; `lengths`: tokens each stream has seen."""
         assert self.head_budgets is not None
@@ -129,7 +104,7 @@ class Bucket:
         """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
         part = Bucket(table)
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
-        part.head_budgets = self.head_budgets and self.head_budgets.part(take(self.head_budgets.slots))
+        part.head_budgets = self.head_budgets and HeadBudgets(take(self.head_budgets.slots))
         part.started = self.started
         if self.ahead:
             part.ahead = self.ahead
@@ -145,20 +120,13 @@ class Bucket:
             self.head_budgets.map_rows(change(self.head_budgets.slots))
 
 
-def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
-    """Votes (N, W) of slots that are evicted without being merged."""
-    removed = (slots.votes * (slots.valid & ~plan.keep)).sum(-1)
-    if plan.edges is None:
-        return removed
-    return removed - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)
-
-
 class HeadBudgets:
     """`slots` (B, H) each head may keep, resolved once from the first prompt; the other numbers are host bounds."""
 
-    def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
-        self.slots, self.per_row, self.smallest, self.largest = slots, per_row, smallest, max(per_row)
+    def __init__(self, slots: Tensor, per_row: list[int] | None = None) -> None:
+        """`per_row`: the equal budget of a row's heads; None: read from `slots`, which waits for the device."""
         self.remembered: dict[Hashable, tuple[Tensor, Any]] = {}  # values derived from the budget, for `View.of_budget`
+        self.put(slots, per_row)
 
     @classmethod
     def of_layer(
@@ -167,40 +135,30 @@ class HeadBudgets:
         """Equal share for every head, for prompts of `lengths` tokens; `sizes` convert bytes to slots."""
         # Deciding every N steps needs N - 1 slots of slack inside the budget so that it is never exceeded.
         slack = settings.compress_every - 1 if settings.pipeline.decode else 0
-        per_row = [_layer_budget(settings, rank, tokens, slack, sizes) for tokens in lengths]
+        per_row = []
+        for tokens in lengths:
+            budget = UNLIMITED
+            average = settings.budget.slots(tokens, sizes)
+            if average < UNLIMITED:
+                share = max(1, average - slack)
+                budget = settings.pipeline.allocate.layer_budgets(share, tokens, settings.num_layers)[rank]
+            per_row.append(budget)
         slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
-        return cls(slots, per_row, min(per_row))
+        return cls(slots, per_row)
 
-    def part(self, slots: Tensor) -> HeadBudgets:
-        """The budgets of some of the streams, whose budgets are `slots`; reads them on the host."""
-        part = HeadBudgets(slots, [0], 0)
-        part._read()
-        return part
-
-    def allocate_heads(self, settings: LayerSettings, view: View) -> None:
-        """Let the allocator assign unequal head budgets, once, from the prompt."""
-        heads = settings.pipeline.allocate.head_budgets(view)
-        if heads is not None:
-            self.slots = heads.long()
-            self._read()
+    def put(self, slots: Tensor, per_row: list[int] | None = None) -> None:
+        """Install other budgets (B, H), with `per_row` as above."""
+        self.slots = slots
+        self.per_row = slots.amax(-1).tolist() if per_row is None else per_row
+        self.smallest = int(slots.min()) if per_row is None else min(per_row)
+        self.largest = max(self.per_row)
 
     def map_rows(self, rows: Tensor) -> None:
         """Install budgets (B', H) after batch rows were selected, repeated or permuted."""
-        changed = rows.shape[0] != self.slots.shape[0]
-        self.slots = rows
-        if changed:
-            self._read()
-
-    def _read(self) -> None:
-        self.per_row = self.slots.amax(-1).tolist()
-        self.smallest, self.largest = int(self.slots.min()), max(self.per_row)
-
-
-def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, sizes: Sizes) -> int:
-    average = settings.budget.slots(tokens, sizes)
-    if average >= UNLIMITED:
-        return UNLIMITED
-    return settings.pipeline.allocate.layer_budgets(max(1, average - slack), tokens, settings.num_layers)[rank]
+        if rows.shape[0] == self.slots.shape[0]:
+            self.slots = rows
+        else:
+            self.put(rows)
 
 
 def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -> Sizes:

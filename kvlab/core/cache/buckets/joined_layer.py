@@ -8,6 +8,7 @@ the last query of such a pass can be evaluated again. Counting observers get val
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -55,21 +56,6 @@ class JoinedPass(PassView):
 
     slots: JoinedSlots
     parts: Sequence[PassView] = ()
-
-    @classmethod
-    def join(cls, slots: JoinedSlots, parts: Sequence[PassView], **whole: Any) -> JoinedPass:
-        """Join passes; `whole` overrides fields of the first one other than its keys."""
-        common = {one.name: getattr(parts[0], one.name) for one in fields(PassView) if one.init and one.name != "key"}
-        made = cls(**common | whole, key=NONE_YET)
-        made.slots = slots
-        made.parts = parts
-        return made
-
-    def with_state(self, state: Any) -> JoinedPass:
-        """Copy with another low-rank state."""
-        made = object.__new__(JoinedPass)
-        vars(made).update(vars(self) | {"low_rank": state})
-        return made
 
     def logits_at_slots(self, slots: Slots) -> Tensor:
         """As for a single table; computed per table with its own queries."""
@@ -138,7 +124,13 @@ def join_passes(
     }
     if reads_slots:
         table = JoinedSlots.join(streams, slots)
-        return table, JoinedPass.join(table, passes, **common, bias=table.bias())
+        fields_of_first = {
+            one.name: getattr(passes[0], one.name) for one in fields(PassView) if one.init and one.name != "key"
+        }
+        joined = JoinedPass(**fields_of_first | common | {"bias": table.bias(), "key": NONE_YET})
+        joined.slots = table
+        joined.parts = passes
+        return table, joined
     nothing = _nothing(streams, query)
     return nothing, replace(passes[0], **common, key=nothing.keys, bias=nothing.bias())
 
@@ -171,12 +163,13 @@ def join_decisions(
         after = replace(nothing, valid=plan.keep)
     state = _whole_state(streams, [view.layer_pass for view in views])
     tokens_seen = streams.join([view.tokens_seen[:, None].expand(-1, streams.width) for view in views])
+    # A joined pass is copied as it is, since its fields are read from the parts.
+    whole = copy(layer_pass) if isinstance(layer_pass, JoinedPass) else replace(layer_pass)
+    whole.low_rank = state
     view = replace(
         views[0],
         slots=before,
-        layer_pass=layer_pass.with_state(state)
-        if isinstance(layer_pass, JoinedPass)
-        else replace(layer_pass, low_rank=state),
+        layer_pass=whole,
         budget=streams.join([view.budget for view in views]),
         tokens_seen=tokens_seen[:, 0],
         most_excess=max(view.most_excess for view in views),

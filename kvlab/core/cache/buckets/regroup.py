@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence, Set
 from copy import copy
-from functools import partial
+from operator import itemgetter
 
 import numpy as np
-from torch import Tensor
 
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.settings import LayerSettings
@@ -37,7 +36,21 @@ def compact_buckets(
     if streams.whole:
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:
-            return split, _parts(split, buckets[0], lengths[0], settings, rotary)
+            bucket = buckets[0]
+            assert bucket.head_budgets is not None
+            order = order_by_position(bucket.table.slots)
+            flat = [length for stream in lengths[0] for length in stream]
+            budgets = bucket.head_budgets.slots.flatten().tolist()
+            parts = []
+            for number, members in enumerate(split.members):
+                heads = [member * split.width + head for member in members for head in range(split.width)]
+                head_lengths = [flat[head] for head in heads]
+                room = _room(settings, max(budgets[head] for head in heads), max(head_lengths))
+                table = bucket.table.compacted(order, room, head_lengths, members, split.width)
+                part = bucket.part(table, lambda tensor: split.by_head(tensor)[number].clone())  # noqa: B023  called at once
+                part.table = _stored(table, settings, rotary)  # from the head state of these streams
+                parts.append(part)
+            return split, parts
     for bucket, bucket_lengths, members in zip(buckets, lengths, streams.members, strict=True):
         if settings.store.packs and decided is not None and decided.isdisjoint(map(streams.row, members)):
             continue
@@ -58,21 +71,16 @@ def part_rows(streams: Streams, buckets: list[Bucket], counts: Sequence[int]) ->
         for place, stream in enumerate(stream_ids):
             alike.setdefault(counts[streams.row(stream)], []).append(place)
         members += [[stream_ids[place] for place in places] for places in alike.values()]
-        parts += [bucket] if len(alike) == 1 else [_taken(bucket, places) for places in alike.values()]
+        if len(alike) == 1:
+            parts.append(bucket)
+            continue
+        for places in alike.values():  # a bucket of these streams alone, with its own tensors
+            table = copy(bucket.table)
+            table.map_rows(itemgetter(places))
+            parts.append(bucket.part(table, itemgetter(places)))
     if len(parts) == len(buckets):
         return streams, buckets
     return Streams(streams.batch, streams.heads, streams.width, members, buckets[0].evicted_votes.device), parts
-
-
-def _taken(bucket: Bucket, places: list[int]) -> Bucket:
-    """Bucket of the streams at `places` alone, with its own tensors."""
-
-    def take(tensor: Tensor) -> Tensor:
-        return tensor[places]
-
-    table = copy(bucket.table)
-    table.map_rows(take)
-    return bucket.part(table, take)
 
 
 def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:
@@ -81,77 +89,37 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
     budgets = bucket.head_budgets.slots.tolist()
     width = streams.heads
     joined = settings.reading is not None and settings.reading.capabilities.across_heads
-    if settings.pipeline.heads_apart and not joined and any(len(set(row)) > 1 for row in lengths):
-        lengths = _apart(lengths)
-        budgets = _apart(budgets)
+    can = settings.pipeline.can
+    across_heads = joined or any(part.across_heads for part in (can.score, can.select, can.settle))
+    if not across_heads and any(len(set(row)) > 1 for row in lengths):
+        lengths = [[head] for row in lengths for head in row]
+        budgets = [[head] for row in budgets for head in row]
         width = 1
     now = [max(stream) for stream in lengths]
     # While decoding, heads may fill up to their budgets, so heads of very different budgets must not share a table.
     later = [max(stream) for stream in budgets] if settings.pipeline.decode else [1] * len(now)
-    groups = [
-        [sharing[place] for place in group]
-        for sharing in _sharing(settings, streams.heads // width, lengths, budgets)
-        for group in _similar([now[stream] for stream in sharing], [later[stream] for stream in sharing])
-    ]
+    # Streams that may share tables: all, or those of equal rows if slots are packed. When a table packs, and what,
+    # depends on its longest head, so a row in a table with others would not be packed as it is alone.
+    apart = streams.heads // width
+    equal: dict[str, list[int]] = {}
+    for first in range(0, len(lengths), apart):
+        row = range(first, first + apart)
+        kind = str([(lengths[stream], budgets[stream]) for stream in row]) if settings.store.packs else ""
+        equal.setdefault(kind, []).extend(row)
+    groups = []
+    for sharing in equal.values():
+        for places in fewest_groups([later[stream] for stream in sharing], MOST_PADDING):
+            alike = [sharing[place] for place in places]
+            similar = fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+            groups += [[alike[place] for place in group] for group in similar]
     if len(groups) == 1:
         return streams
     return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
 
 
-def _sharing(
-    settings: LayerSettings, apart: int, lengths: list[list[int]], budgets: list[list[int]]
-) -> list[list[int]]:
-    """Streams that may share tables, `apart` of them a row: all, or those of equal rows if slots are packed.
-
-    When a table packs, and what, depends on its longest head, so a row in a table with others would not be packed as
-    it is alone.
-    """
-    rows = [range(first, first + apart) for first in range(0, len(lengths), apart)]
-    if not settings.store.packs:
-        return [[stream for row in rows for stream in row]]
-    equal: dict[str, list[int]] = {}
-    for row in rows:
-        equal.setdefault(str([(lengths[stream], budgets[stream]) for stream in row]), []).extend(row)
-    return list(equal.values())
-
-
-def _similar(now: list[int], later: list[int]) -> list[list[int]]:
-    """Streams in groups of similar length, `now` and `later`."""
-    return [
-        [alike[place] for place in group]
-        for alike in fewest_groups(later, MOST_PADDING)
-        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
-    ]
-
-
-def _parts(
-    split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings, rotary: Rotary | None
-) -> list[Bucket]:
-    assert bucket.head_budgets is not None
-    order = order_by_position(bucket.table.slots)
-    parts = []
-    flat = [length for stream in lengths for length in stream]
-    budgets = bucket.head_budgets.slots.flatten().tolist()
-    for number, members in enumerate(split.members):
-        heads = [member * split.width + head for member in members for head in range(split.width)]
-        head_lengths = [flat[head] for head in heads]
-        most = max(budgets[head] for head in heads)
-        table = bucket.table.compacted(
-            order, _room(settings, most, max(head_lengths)), head_lengths, members, split.width
-        )
-        part = bucket.part(table, partial(_of, split, number))
-        part.table = _stored(table, settings, rotary)  # from the head state of these streams
-        parts.append(part)
-    return parts
-
-
 def _stored(table: SlotTable, settings: LayerSettings, rotary: Rotary | None) -> SlotTable:
     """Convert to the storage format."""
     return PackedTable(table, settings.store, rotary) if settings.store.packs else table
-
-
-def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
-    return split.by_head(tensor)[number].clone()
 
 
 def _room(settings: LayerSettings, most: int | None, length: int) -> int:
@@ -166,10 +134,6 @@ def _room(settings: LayerSettings, most: int | None, length: int) -> int:
     if not settings.pipeline.decode:
         return room
     return min(settings.period, room) + (0 if most is None else min(max(most - length, 0), room))
-
-
-def _apart(rows: list[list[int]]) -> list[list[int]]:
-    return [[head] for row in rows for head in row]
 
 
 def fewest_groups(lengths: Sequence[int], most: float) -> list[list[int]]:

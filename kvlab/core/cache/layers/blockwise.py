@@ -41,22 +41,18 @@ class BlockwiseAttention:
         held = self.layer.settings.held
         states = key.nbytes + value.nbytes
         held.record(STATES, states, states)
-        output = self._attend(query, key, value, call)
-        held.record(STATES, 0, 0)
-        return output
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
-        rows = query.shape[0]
-        tokens = query.shape[2]
+        order = None
         if call.padding is None:
-            self.layer.announced = [tokens] * rows
-            return attend_in_blocks(self.layer, self.size, query, key, value, call)
-        real = call.padding[:, :tokens].bool()
-        self.layer.announced = [int(count) for count in real.sum(-1).tolist()]
-        order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-        query, key, value = (_reordered(part, order) for part in (query, key, value))
-        call = call._replace(padding=real.gather(1, order))
-        return _reordered(attend_in_blocks(self.layer, self.size, query, key, value, call), order.argsort(-1))
+            self.layer.announced = [query.shape[2]] * query.shape[0]
+        else:
+            real = call.padding[:, : query.shape[2]].bool()
+            self.layer.announced = [int(count) for count in real.sum(-1).tolist()]
+            order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+            query, key, value = (_reordered(part, order) for part in (query, key, value))
+            call = call._replace(padding=real.gather(1, order))
+        output = attend_in_blocks(self.layer, self.size, query, key, value, call)
+        held.record(STATES, 0, 0)
+        return output if order is None else _reordered(output, order.argsort(-1))
 
 
 def _reordered(states: Tensor, order: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi, query_positions
 from kvlab.core.attention.layer_handoff import AttentionCall, offer_layer
-from kvlab.core.attention.low_rank_state import low_rank_state
+from kvlab.core.attention.low_rank_state import LowRankState
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets, sizes_of
 from kvlab.core.cache.buckets.joined_layer import join_passes
@@ -18,10 +19,12 @@ from kvlab.core.cache.buckets.regroup import part_rows
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
 from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
-from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
-from kvlab.core.cache.layers.second_pass_queries import check_second_pass, note_second_pass
-from kvlab.core.cache.table.head_index import NewToken, Streams
+from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, reading_of_step
+from kvlab.core.cache.layers.second_pass_queries import UNREAD, note_second_pass
+from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.parts import optional
+from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.contract.view import Slots
 from kvlab.core.errors import UserError
 
@@ -40,7 +43,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.device = key_states.device
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
-        self.streams = Streams.all_rows(key_states.shape[0], key_states.shape[1], self.device)
+        rows, heads = key_states.shape[:2]
+        self.streams = Streams(rows, heads, heads, [list(range(rows))], self.device)
         self.tokens_seen = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
         self.lengths = [0] * key_states.shape[0]
         self.is_initialized = True
@@ -54,8 +58,16 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
         The returned tensor identifies this layer to kvlab's attention function, which then calls `attend`.
         """
-        check_second_pass(self)
-        self.settings.check_attended()
+        settings = self.settings
+        unread = settings.second_pass is not None and not (settings.second_pass.done or settings.second_pass.running)
+        if unread and self.head_budgets is not None and settings.pending is not None:
+            raise UserError(UNREAD)  # tokens follow a prompt whose second pass never ran because a submodule was called
+        if settings.unattended is not None:
+            raise UserError(
+                f"Layer {settings.unattended} stored keys and values in this cache, but the model did not use kvlab's "
+                "attention, so the cache would never be compressed: run the model that make_cache was given, loaded "
+                "with kvlab.load_model, and do not change its attention implementation."
+            )
         if key_states.requires_grad or value_states.requires_grad:
             key_states = key_states.detach()
             value_states = value_states.detach()
@@ -68,7 +80,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
             # Begin another step after the prompt's: peaks are those of a step.
             self.peak_bytes = 0
             if self.compressed_index == 0:
-                self.settings.held.begin_step()
+                self.settings.held.peak = self.settings.held.total
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
             offer_layer(BlockwiseAttention(self, block), key_states)
@@ -79,15 +91,35 @@ class CompressedLayer(LayerState, UnboundedLayer):
         """`update` for tokens of a pass that has been checked already."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        pipeline = self.settings.pipeline
         rows = key_states.shape[2]
-        self._append(key_states, value_states)
+        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
+        for table in self.tables:
+            if not table.fits_integers(tokens):
+                table.set_integers(integer_dtype(tokens))
+        keys = self.streams.by_head(key_states)
+        values = self.streams.by_head(value_states)
+        if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
+            places = self.streams.by_row(self.tokens_seen)
+            for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
+                table.append_one(key, value, place, pipeline.state)
+        else:
+            position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
+            parts = zip(keys, values, self.streams.by_row(position), strict=True)
+            arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
+            if self.buckets:
+                for table, new in zip(self.tables, arrived, strict=True):
+                    table.append_many(new)
+            else:
+                self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
+                self.buckets[0].table.make_room(self.settings.prompt_tokens - rows)
         self.tokens_seen += rows
         self.cumulative_length += rows
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
-        keys, values = self.buckets[0].table.native_states()
-        offer_layer(self, keys)
-        return keys, values
+        offered = self.buckets[0].table.native_states()
+        offer_layer(self, offered[0])
+        return offered
 
     def get_seq_length(self) -> int:
         """Tokens seen, padding included."""
@@ -179,90 +211,93 @@ class CompressedLayer(LayerState, UnboundedLayer):
                     )
         self.note_peak(self.table_bytes() + max(table.left_bytes for table in self.tables))
         if completes_prompt:
-            self._set_budget()
+            # The layer's budget follows from the length of the prompt.
+            batch = self.streams.batch
+            heads = self.streams.heads
+            sizes = sizes_of(self.settings, self.buckets[0].table, batch * heads * self.settings.num_layers, batch)
+            lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
+            self.head_budgets = self.buckets[0].head_budgets = HeadBudgets.of_layer(
+                self.settings, self.compressed_index, lengths, heads, self.device, sizes
+            )
         if call.hidden_states is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
             raise UserError(
                 "This method needs the model's hidden states, which only the model that make_cache was given provides: "
                 "pass the prompt to that model, not to an earlier copy of it."
             )
-        common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        alibis = self._alibis(call.slopes, rows, row_valid)
-        sinks = self._sinks(call.sinks)
-        passes = []
         visible = [table.visible() for table in self.tables]
-        for table, slots, part, valid, alibi, sink in zip(
-            self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
-        ):
-            state = low_rank_state(self.settings.pipeline, self.compressed_index, table.head_state)
-            given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
-            passes.append(PassView(*given, hides=not table.is_dense))
-        passes[0].results = None if passes[0].has_state else call.results
-        self._keep_queries(passes, real)
-        if not self.streams.whole:
-            for place, one in enumerate(passes):
-                one.members = partial(self.streams.heads_in, place)
+        passes = self._passes(query, call, row_valid, real, visible)
         every_step = self.settings.pipeline.score.every_step
         reading = None if completes_prompt or incomplete else reading_of_step(self, rows)
         pairs = enumerate(zip(self.buckets, passes, strict=True))
         if reading is not None:
             output = self.streams.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
         else:
-            output = self.streams.join([bucket.attend(part, every_step) for _, (bucket, part) in pairs])
-            if self.settings.reading is not None:
-                note_everything_read(self, 1 if rows == 1 and not (completes_prompt or incomplete) else 2)
+            output = self.streams.join(
+                [part.attend(bucket.table.states()[1], every_step) for _, (bucket, part) in pairs]
+            )
         if self.settings.reading is not None:
-            note_bytes_read(self)
+            single = rows == 1 and not (completes_prompt or incomplete)
+            note_bytes_read(self, 0 if reading is not None else 1 if single else 2)
         if self.settings.in_second_pass:
             note_second_pass(self, passes[0])
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, passes[0])
-            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], passes[0]))
+            accumulate = optional(self.settings.pipeline.score, "accumulate")
+            if accumulate is not None:
+                self.buckets[0].table.store(accumulate(visible[0], passes[0]))
         else:
             decide(self, passes, visible, self._report(passes, visible, query, output), completes_prompt, idle)
         return output
 
-    def _alibis(self, slopes: Tensor | None, rows: int, row_valid: Tensor | None) -> list[Alibi] | list[None]:
-        """ALiBi inputs per table; `slopes` (Hq,) are the model's, None for a model without ALiBi."""
-        if slopes is None:
-            return [None] * len(self.tables)
-        query_position = query_positions(self.tokens_seen, rows, row_valid).expand(self.streams.batch, -1)
-        by_head = self.streams.by_head(slopes.expand(self.streams.batch, -1))
-        inputs = []
-        for table, slope, query in zip(self.tables, by_head, self.streams.by_row(query_position), strict=True):
-            position = table.slots.position[:, :, : table.width]
-            heads = position.shape[1]
-            inputs.append(Alibi(slope.unflatten(1, (heads, -1)), position, query[:, None].expand(-1, heads, -1)))
-        return inputs
-
-    def _sinks(self, sinks: Tensor | None) -> list[Tensor] | list[None]:
-        """Learned-sink logits (N, W, G) per table; `sinks` (Hq,) are the model's, None for a model without them."""
-        if sinks is None:
-            return [None] * len(self.tables)
-        parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
-        return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
-
-    def _set_budget(self) -> None:
-        """Compute the layer's budget from the length of the prompt."""
-        settings = self.settings
-        heads = self.streams.heads
+    def _passes(
+        self,
+        query: Tensor,
+        call: AttentionCall,
+        row_valid: Tensor | None,
+        real: Sequence[Tensor | None],
+        visible: Sequence[Slots],
+    ) -> list[PassView]:
+        """What each table's heads do in this pass; `real` (N, q) marks real queries, and `visible` are its slots."""
         batch = self.streams.batch
-        sizes = sizes_of(settings, self.buckets[0].table, batch * heads * settings.num_layers, batch)
-        lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
-        self.head_budgets = self.buckets[0].head_budgets = HeadBudgets.of_layer(
-            settings, self.compressed_index, lengths, heads, self.device, sizes
-        )
-
-    def _keep_queries(self, passes: list[PassView], real: Sequence[Tensor | None]) -> None:
-        """Keep the newest queries if later decisions use them again."""
+        count = len(self.tables)
+        slopes: Sequence[Tensor | None] = [None] * count
+        sinks: Sequence[Tensor | None] = [None] * count
+        positions: Sequence[Tensor] = ()
+        if call.slopes is not None:
+            slopes = self.streams.by_head(call.slopes.expand(batch, -1))
+            query_position = query_positions(self.tokens_seen, query.shape[2], row_valid).expand(batch, -1)
+            positions = self.streams.by_row(query_position)
+        if call.sinks is not None:
+            sinks = self.streams.by_head(call.sinks.expand(batch, -1))
+        common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
+        low_rank = self.settings.pipeline.state_beside_slots
+        passes = []
+        for number, (table, part) in enumerate(zip(self.tables, self.streams.by_head(query), strict=True)):
+            heads = table.slots.keys.shape[1]
+            alibi = sink = None
+            if (slope := slopes[number]) is not None:
+                position = table.slots.position[:, :, : table.width]
+                newest = positions[number][:, None].expand(-1, heads, -1)
+                alibi = Alibi(slope.unflatten(1, (heads, -1)), position, newest)
+            if (of_heads := sinks[number]) is not None:
+                sink = of_heads.unflatten(1, (heads, -1))
+            state = None if low_rank is None else LowRankState(low_rank, self.compressed_index, table.head_state)
+            given = part, table.states()[0], table.bias(visible[number]), real[number], *common, state, alibi, sink
+            passes.append(PassView(*given, hides=not table.is_dense))
+            if not self.streams.whole:
+                passes[-1].members = partial(self.streams.heads_in, number)
+        passes[0].results = None if passes[0].has_state else call.results
+        # Keep the newest queries if later decisions use them again.
         rows = self.settings.pipeline.recalled
         if rows and self.settings.compresses and not self.settings.in_second_pass:
             places = self.streams.by_row(self.tokens_seen)
-            for table, part, valid, tokens in zip(self.tables, passes, real, places, strict=True):
-                part.recalled = recall(table, part.query, valid, tokens, rows)
+            for table, one, valid, tokens in zip(self.tables, passes, real, places, strict=True):
+                one.recalled = recall(table, one.query, valid, tokens, rows)
+        return passes
 
     def _report(
         self, passes: list[PassView], visible: Sequence[Slots], query: Tensor, output: Tensor
@@ -272,35 +307,12 @@ class CompressedLayer(LayerState, UnboundedLayer):
         reads_slots = self.settings.observes_slots
         if observer is None:
             return None
-        tables = [table.with_scores() for table in self.tables] if reads_slots else visible
+        tables = [table.add_scores(table.visible()) for table in self.tables] if reads_slots else visible
         slots, whole = join_passes(self.streams, passes, tables, query, reads_slots)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole
 
     # what appending and batch changes do to the buckets
-
-    def _append(self, key_states: Tensor, value_states: Tensor) -> None:
-        pipeline = self.settings.pipeline
-        rows = key_states.shape[2]
-        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
-        for table in self.tables:
-            table.widen_integers(tokens)
-        if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
-            token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
-            for bucket, table in enumerate(self.tables):
-                table.append_one(token, bucket, pipeline.state)
-            return
-        position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
-        keys = self.streams.by_head(key_states)
-        values = self.streams.by_head(value_states)
-        parts = zip(keys, values, self.streams.by_row(position), strict=True)
-        arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
-        if not self.buckets:
-            self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
-            self.buckets[0].table.reserve(self.settings.prompt_tokens)
-            return
-        for table, new in zip(self.tables, arrived, strict=True):
-            table.append_many(new)
 
     def _mark_padding(self, row_valid: Tensor) -> list[bool]:
         """Exclude padding among the newest tokens from slots and from tokens seen.
@@ -340,23 +352,20 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.tokens_seen = change(self.tokens_seen)
         self.bytes_read = None if self.bytes_read is None else change(self.bytes_read)
         if self.streams.whole:
-            self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
+            rows = len(self.tokens_seen)
+            self.streams = Streams(rows, self.streams.heads, self.streams.heads, [list(range(rows))], self.device)
             self.buckets[0].map_rows(change)
         else:
             self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())
             left = [(bucket, place) for bucket, place in zip(self.buckets, places, strict=True) if place]
             for bucket, place in left:
-                bucket.map_rows(partial(_at, place))
+                bucket.map_rows(itemgetter(place))
             self.buckets = [bucket for bucket, _ in left]
             if self.head_budgets is not None:
                 self.head_budgets.map_rows(change(self.head_budgets.slots))
         if len(self.lengths) != len(self.tokens_seen):
             self.lengths = self.tokens_seen.tolist()
         self.settings.held.record(self.compressed_index, self.table_bytes(), 0)
-
-
-def _at(places: list[int], tensor: Tensor) -> Tensor:
-    return tensor[places]
 
 
 QUERIES = "recalled_queries"

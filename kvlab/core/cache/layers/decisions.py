@@ -1,10 +1,12 @@
 """Decide after attention: score, check whether a decision is due, plan, apply, free evicted slots."""
 
+import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
 
+import torch
 from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
@@ -12,8 +14,9 @@ from kvlab.core.cache.buckets.joined_layer import join_decisions
 from kvlab.core.cache.buckets.regroup import compact_buckets
 from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reusable_work, run_kernel
 from kvlab.core.cache.layers.layer_state import LayerState
-from kvlab.core.cache.settings import LayerSettings, PendingLayer
+from kvlab.core.cache.settings import LayerSettings, PendingLayer, synchronize
 from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.slot_columns import ASKED
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.stores.code import query_squares
 from kvlab.core.stores.store import QUERY_SQUARES
@@ -26,11 +29,7 @@ class DecisionTiming:
     due: list[bool]
     is_prompt: bool
     is_decode_step: bool
-
-    @property
-    def phase(self) -> Literal["prefill", "decode"]:
-        """Phase name passed to methods."""
-        return "prefill" if self.is_prompt else "decode"
+    phase: Literal["prefill", "decode"]
 
 
 def decide(
@@ -48,62 +47,40 @@ def decide(
     pipeline = layer.settings.pipeline
     timing = _timing(layer, passes[0].num_new, completes_prompt, idle)
     compressed = _run_kernels(layer, passes, timing)
+    score = pipeline.can.score
+    rescores = pipeline.decode and pipeline.buffer > 0 and score.recall is not None
+    rescores = rescores and layer.settings.compresses and not timing.is_prompt
     parts = zip(layer.tables, visible, passes, timing.due, compressed, strict=True)
     for table, slots, part, due, whole in parts:
         if whole:
             continue
-        if completes_prompt or part.num_new > 1 or not pipeline.notes:
+        if completes_prompt or part.num_new > 1 or score.note is None:
             table.store(_updated(layer, slots, part, completes_prompt))
         else:
-            pipeline.note(slots, part)
-        if pipeline.rescores and layer.settings.compresses and due and not timing.is_prompt:
-            table.store(pipeline.rescore(slots, part))
+            score.note(slots, part)
+        if rescores and due:
+            assert score.recall is not None
+            table.store(score.recall(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
-        _note_queries(layer, passes, completes_prompt)
+        # Record which queries the scores include; of a prompt, the last ones that the scorer uses.
+        for table, part, tokens in zip(layer.tables, passes, layer.streams.by_row(layer.tokens_seen), strict=True):
+            if completes_prompt:
+                rows = part.rows_seen(score.prompt_rows(part.num_new))[:, 0, 0]
+                asked = torch.stack([tokens - rows, tokens], -1).long()
+                table.head_state[ASKED] = asked[:, None].repeat(1, table.slots.keys.shape[1], 1)
+            else:
+                table.head_state[ASKED].select(-1, 1).copy_(tokens[:, None])
     if all(compressed):
         layer.waiting = 0
         return
     if completes_prompt:
         note_statistic(layer, passes[0])
-    if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
-        _defer(layer, passes[0], reported)
-    else:
-        compress_if_due(layer, passes, visible, reported, completes_prompt, compressed, idle)
-
-
-def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool) -> Mapping[str, Tensor]:
-    """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
-    score = layer.settings.pipeline.score
-    results = layer_pass.results
-    if results is None:
-        return score.update(slots, layer_pass, first)
-
-    def update() -> tuple[Mapping[str, Tensor], Tensor]:
-        return score.update(slots, layer_pass, first), layer.generator.get_state()
-
-    changed, state = results.of_part("update", (score, layer.settings.seed, first), update)
-    layer.generator.set_state(state)  # as if this layer had drawn the samples
-    return changed
-
-
-def _note_queries(layer: LayerState, passes: Sequence[PassView], completes_prompt: bool) -> None:
-    """Record which queries the scores include; of a prompt, the last ones that the scorer uses."""
-    for table, part, tokens in zip(layer.tables, passes, layer.streams.by_row(layer.tokens_seen), strict=True):
-        rows = layer.settings.pipeline.scorer_rows(part.num_new) if completes_prompt else None
-        table.note_queries(tokens, None if rows is None else part.rows_seen(rows)[:, 0, 0])
-
-
-def note_statistic(layer: LayerState, layer_pass: PassView) -> None:
-    """Store the allocator's statistic of this layer."""
-    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), layer_pass)
-    if noted is not None:
-        layer.settings.statistics[layer.compressed_index] = noted
-
-
-def _defer(layer: LayerState, layer_pass: PassView, reported: PassView | None) -> None:
-    """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
     settings = layer.settings
-    pipeline = layer.settings.pipeline
+    if not (completes_prompt and (settings.stays_pending or (pipeline.waits and settings.compresses))):
+        compress_if_due(layer, passes, visible, reported, completes_prompt, compressed, idle)
+        return
+    # Defer the layer's decision; the last layer triggers it for all, unless a second pass follows.
+    layer_pass = passes[0]
     if not (settings.stays_pending or pipeline.score.needs_hidden_states):
         layer_pass = layer_pass.newest(pipeline.prompt_rows(layer_pass.num_new))  # decisions use no other rows
     _detach(layer)
@@ -112,6 +89,29 @@ def _defer(layer: LayerState, layer_pass: PassView, reported: PassView | None) -
     last = len(settings.pending) == settings.num_layers
     if last and pipeline.second_pass is None and not settings.stays_pending:
         decide_pending(settings)
+
+
+def _updated(layer: LayerState, slots: Slots, layer_pass: PassView, first: bool) -> Mapping[str, Tensor]:
+    """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
+    score = layer.settings.pipeline.score
+    results = layer_pass.results
+    if results is None:
+        return score.update(slots, layer_pass, first)
+    changed, state = results.of_part(
+        "update",
+        (score, layer.settings.seed, first),
+        lambda: (score.update(slots, layer_pass, first), layer.generator.get_state()),
+    )
+    layer.generator.set_state(state)  # as if this layer had drawn the samples
+    return changed
+
+
+def note_statistic(layer: LayerState, layer_pass: PassView) -> None:
+    """Store the allocator's statistic of this layer."""
+    table = layer.buckets[0].table
+    noted = layer.settings.pipeline.allocate.statistic(table.add_scores(table.visible()), layer_pass)
+    if noted is not None:
+        layer.settings.statistics[layer.compressed_index] = noted
 
 
 def decide_pending(settings: LayerSettings) -> None:
@@ -151,13 +151,26 @@ def compress_if_due(
             heads = layer_pass.key.shape[1]
             squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
             layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
-        layer.head_budgets.allocate_heads(settings, _views(layer, passes, timing, _with_scores(layer, visible))[0])
+        view = _views(layer, passes, timing, visible)[0]
+        unequal = settings.pipeline.allocate.head_budgets(view)  # assigned once, from the prompt
+        if unequal is not None:
+            layer.head_budgets.put(unequal.long())
     known = zip_longest(layer.buckets, timing.due, compressed)
-    due = [is_due and bucket.is_over and not whole for bucket, is_due, whole in known]
+    due = []  # whether some head of the bucket may exceed its budget, where a decision is due
+    for bucket, is_due, whole in known:
+        budgets = bucket.head_budgets
+        is_over = budgets is not None and bucket.table.occupied > budgets.smallest
+        due.append(is_due and is_over and not whole)
     over = any(due)
     if over:
-        with settings.clock(timing.phase, layer.device):
-            _compress(layer, _views(layer, passes, timing, _with_scores(layer, visible)), due, reported, timing)
+        timed = settings.timed and timing.is_prompt
+        if timed:
+            synchronize(layer.device)
+        begun = time.perf_counter()
+        _compress(layer, _views(layer, passes, timing, visible), due, reported, timing)
+        if timed:
+            synchronize(layer.device)
+            settings.prefill_compress_seconds += time.perf_counter() - begun
     elif timing.is_prompt and (
         settings.store.packs
         or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)
@@ -215,15 +228,10 @@ def _run_kernels(layer: LayerState, passes: Sequence[PassView], timing: Decision
     parts = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
     works = [reusable_work(*part) for part in parts]
     if any(work is None for work in works):
-        views = _views(layer, passes, timing, [table.stored() for table in layer.tables])
+        views = _views(layer, passes, timing, None)
         known = zip(works, views, layer.buckets, strict=True)
         works = [work or kernel_input(view, settings.pipeline, bucket) for work, view, bucket in known]
     return [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
-
-
-def _with_scores(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
-    """Visible slots of each table with scores (log mass is unchanged until a decision)."""
-    return [table.add_scores(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
 def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[bool]) -> DecisionTiming:
@@ -235,14 +243,17 @@ def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[
         is_prompt or (decides and (layer.waiting + bucket.ahead >= period if is_decode_step else not is_idle))
         for bucket, is_idle in zip(layer.buckets, idle or [False] * len(layer.buckets), strict=True)
     ]
-    return DecisionTiming(due, is_prompt, is_decode_step)
+    return DecisionTiming(due, is_prompt, is_decode_step, "prefill" if is_prompt else "decode")
 
 
-def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming, slots: Sequence[Slots]) -> list[View]:
+def _views(
+    layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming, visible: Sequence[Slots] | None
+) -> list[View]:
+    """What a decision sees of each bucket: its visible slots, here with scores, or as they are stored (None)."""
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
-    for bucket, part, bucket_slots, seen_tokens in zip(layer.buckets, passes, slots, tokens, strict=True):
+    for number, (bucket, part, seen_tokens) in enumerate(zip(layer.buckets, passes, tokens, strict=True)):
         table = bucket.table
         head_budgets = bucket.head_budgets
         assert head_budgets is not None
@@ -250,7 +261,7 @@ def _views(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming
             layer.waiting + bucket.ahead if timing.is_decode_step else max(table.occupied - head_budgets.smallest, 0)
         )
         view = View(
-            slots=bucket_slots,
+            slots=table.stored() if visible is None else table.add_scores(visible[number]),
             layer_pass=part,
             tokens_seen=seen_tokens,
             phase=timing.phase,

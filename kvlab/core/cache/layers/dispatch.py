@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.kernels import kernels_on, launching_on, warn_without
-from kvlab.core.contract.in_place import Work
+from kvlab.core.contract.in_place import EVICT, Work
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import KEY_LENGTH, View, is_constant
 
@@ -23,10 +24,13 @@ Decide = Callable[[Work], None]
 _failed = False  # the kernel could not be compiled in this process
 
 
-def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | None:
-    """Kernel input for the decision about `view`, whose slots are the table's own; None if the kernel cannot decide."""
+def kernel_input(view: View, pipeline: Pipeline, bucket: Bucket) -> Work | None:
+    """Kernel input for the decision about `view`, whose slots are the table's own, remembered for reuse.
+
+    None if the kernel cannot decide.
+    """
     decision = pipeline.in_place
-    if decision is None:
+    if _failed or decision is None:
         return None
     if view.most_excess != 1 or not view.certain or view.layer_pass.moves_logits:
         return None
@@ -48,21 +52,20 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
         tokens_seen=view.tokens_seen,
         recent=recent,
         sinks=sinks,
-        evicted_votes=evicted_votes,
+        evicted_votes=bucket.evicted_votes,
         decay=decision.decay,
         **stored,
         **fields,
     )
-    return work if _is_laid_out(work) else None
-
-
-def _is_laid_out(work: Work) -> bool:
-    """Whether all columns share strides and the last axis of keys, values and mass is contiguous."""
-    columns = (*(work.score, work.votes, work.log_mass, work.average, work.residual),)
-    alike = all(column is None or column.stride() == work.position.stride() for column in columns)
+    # All columns must share strides, and the last axis of keys, values and mass must be contiguous.
+    stored_columns = (work.score, work.votes, work.log_mass, work.average, work.residual)
+    alike = all(column is None or column.stride() == work.position.stride() for column in stored_columns)
     dense = work.position.stride(2) == work.mass.stride(2) == 1 and work.keys.stride(3) == work.values.stride(3) == 1
     of_heads = (work.evicted_votes, work.recent, work.sinks, work.asked)
-    return alike and dense and all(part is None or part.is_contiguous() for part in of_heads)
+    if not (alike and dense and all(part is None or part.is_contiguous() for part in of_heads)):
+        return None
+    bucket.last_work = bucket.work_key(), work
+    return work
 
 
 @lru_cache
@@ -78,20 +81,13 @@ def _launch(work: Work) -> None:
         decide(work)
 
 
-def kernel_input(view: View, pipeline: Pipeline, bucket: Bucket) -> Work | None:
-    """Kernel input for the decision about one table, remembered for reuse; None if the kernel cannot make it."""
-    work = None if _failed else work_of(view, pipeline, bucket.evicted_votes)
-    if work is not None:
-        bucket.last_work = bucket.work_key(), work
-    return work
-
-
 def reusable_work(bucket: Bucket, layer_pass: PassView, tokens_seen: Tensor) -> Work | None:
     """Reuse the bucket's last kernel input if only the last pass's mass and the time have changed; else None."""
-    work = None if _failed else bucket.reusable_work()
-    if work is not None:
-        work.mass = layer_pass.last_mass()
-        work.tokens_seen = tokens_seen
+    known, work = bucket.last_work
+    if _failed or work is None or not all(map(operator.is_, bucket.work_key(), known)):
+        return None
+    work.mass = layer_pass.last_mass()
+    work.tokens_seen = tokens_seen
     return work
 
 
@@ -109,6 +105,13 @@ def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
         decision_kernel.cache_clear()
         warn_without("decision", error)
         return False
-    bucket.note_decision(work)
-    work.mass = work.no_mass  # release the mass tensor; the next step brings its own
+    # Every head exceeded its budget before and meets it now.
+    assert bucket.head_budgets is not None
+    table = bucket.table
+    table.occupied = min(table.occupied, bucket.head_budgets.largest)
+    table.is_dense = False
+    table.weighted = table.weighted or work.kind != EVICT
+    if work.kind != EVICT or bucket.index_counts:
+        bucket.index = None
+    work.mass = table.never  # a scalar: release the mass tensor; the next step brings its own
     return True

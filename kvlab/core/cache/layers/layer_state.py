@@ -13,10 +13,12 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets
+from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.view import References, Slots
 from kvlab.core.errors import UserError
 
@@ -52,7 +54,11 @@ class LayerState:
         self.prompt_compressed = False  # the decision about the prompt was made
         self.references: References | None = None  # queries of a second pass, until the decision
         self.checkpoint: Checkpoint | None = None  # state that a second pass rolls back to
-        self.rotary = self.settings.rotary_of(self.layer_idx)
+        # Frequencies of the keys, pass by pass: none in a layer without rotation of a model that rotates.
+        settings = self.settings
+        self.rotary = RotaryOfPasses(settings.rotary, settings.changing_rotary)
+        if settings.rotary is not None and self.layer_idx in settings.unrotated:
+            self.rotary = RotaryOfPasses(Rotary(torch.zeros_like(settings.rotary.inverse_frequencies)), None)
 
     @property
     def tables(self) -> list[SlotTable]:
@@ -117,13 +123,8 @@ class LayerState:
         parts = [bucket.last_read for bucket in self.buckets]
         return None if any(part is None for part in parts) else self.streams.join([p for p in parts if p is not None])
 
-    def mean_bytes_read(self) -> int | None:
-        """Bytes that a decode step reads, mean over the steps; None if every step reads what the layer holds."""
-        rows = self.mean_bytes_read_by_row()
-        return None if rows is None else sum(rows)
-
-    def mean_bytes_read_by_row(self) -> list[int] | None:
-        """As `mean_bytes_read`, of each row."""
+    def mean_bytes_read(self) -> list[int] | None:
+        """Bytes of each row that a decode step reads, mean over the steps; None if every step reads what is held."""
         return None if self.bytes_read is None else (self.bytes_read / self.steps_read).round().long().tolist()
 
     def seen_again(self, layer_pass: PassView) -> PassView:
@@ -167,6 +168,9 @@ class UnboundedLayer(CacheLayerMixin):
     is_compileable = False
     is_croppable = False
     supports_early_init = False
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: a layer that hands its states on has none of its own."""
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
-from kvlab.core.attention.read_attention import with_alibi
+from kvlab.core.attention.read_attention import attend_chosen
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.layers.layer_state import LayerState
 from kvlab.core.cache.table.slot_table import SlotTable
@@ -17,61 +17,25 @@ def reading_of_step(layer: LayerState, rows: int) -> Reading | None:
     step = layer.cumulative_length - layer.prompt_end
     if reading is None or layer.settings.in_second_pass or rows > 1 or step < 1:
         return None
-    return None if reading.reads_everything(layer.layer_idx, step) else reading
+    return None if layer.layer_idx < reading.dense_layers or step <= reading.dense_steps else reading
 
 
 def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket, layer_pass: PassView) -> Tensor:
     """Output (N, W * G, 1, d) of bucket `number` over the slots that `reading` chooses."""
     table = bucket.table
-    held = _held(layer, number, table, layer_pass)
-    if bucket.index is None or bucket.indexed != table.arrangement:
-        bucket.index = reading.index(held)
-    else:
-        bucket.index = reading.note(bucket.index, held)
-    bucket.indexed = table.arrangement
-    bucket.index_counts = reading.capabilities.estimates
-    bucket.index_summarises = reading.capabilities.summarises
-    query = layer_pass.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
-    chosen = reading.choose(query, held, bucket.index)
-    output = layer_pass.attend_read(held, chosen)
-    assert layer_pass.read is not None
-    bucket.last_read = layer_pass.read.counts() * bytes_a_slot(table) + chosen.index_bytes
-    return output
-
-
-def note_everything_read(layer: LayerState, rows: int) -> None:
-    """Account for a pass that read every slot; after several tokens at once an index is built anew."""
-    for bucket in layer.buckets:
-        bucket.last_read = bucket.table.live() * bytes_a_slot(bucket.table) if rows == 1 else None
-        if rows > 1:
-            bucket.index = None
-
-
-def note_bytes_read(layer: LayerState) -> None:
-    """Add what a decode step read of each row to the sum of all steps; without waiting for the device."""
-    step = layer.last_read()
-    if step is not None:
-        read = step.sum(-1, dtype=torch.float64)
-        layer.bytes_read = read if layer.bytes_read is None else layer.bytes_read + read
-        layer.steps_read += 1
-
-
-def bytes_a_slot(table: SlotTable) -> Tensor | int:
-    """Bytes of a slot with its metadata; with a packing store the mean (N, W) of a head's slots."""
-    saved = table.saved_bytes()
-    return table.slot_bytes() if saved is None else table.slot_bytes() - saved / table.live().clamp_min(1)
-
-
-def _held(layer: LayerState, number: int, table: SlotTable, layer_pass: PassView) -> Held:
     position = table.slots.position[:, :, : table.width]
     if table.ends_with_newest:
         newest = torch.full((*position.shape[:2], 1), table.width - 1, device=position.device)
     else:
         newest = position.argmax(-1, keepdim=True)
-    return Held(
+    bias = layer_pass.bias  # of a single query, from log mass and ALiBi
+    if layer_pass.alibi is not None:
+        distance = layer_pass.alibi.rows(0, 1)[:, :, :, 0] * layer_pass.scaling
+        bias = distance if bias is None else distance + bias
+    held = Held(
         *table.states(),
         position,
-        with_alibi(layer_pass.bias, layer_pass.alibi, layer_pass.scaling),
+        bias,
         newest,
         layer.streams.by_row(layer.tokens_seen)[number],
         layer_pass.scaling,
@@ -83,3 +47,39 @@ def _held(layer: LayerState, number: int, table: SlotTable, layer_pass: PassView
         None if layer.streams.whole else layer.streams.heads_in(number)[0],
         layer_pass.rotary,
     )
+    if bucket.index is None or bucket.indexed != table.arrangement:
+        bucket.index = reading.index(held)
+    else:
+        bucket.index = reading.note(bucket.index, held)
+    bucket.indexed = table.arrangement
+    bucket.index_counts = reading.capabilities.estimates
+    bucket.index_summarises = reading.capabilities.summarises
+    query = layer_pass.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
+    chosen = reading.choose(query, held, bucket.index)
+    output, layer_pass.read = attend_chosen(query, held, chosen, layer_pass.sinks)
+    # A slot that several query heads read by themselves counts as often.
+    bucket.last_read = layer_pass.read.read.sum((2, 3)) * bytes_a_slot(table) + chosen.index_bytes
+    return output
+
+
+def note_bytes_read(layer: LayerState, rows: int) -> None:
+    """Add what a decode step read of each row to the sum of all steps; without waiting for the device.
+
+    `rows`: queries of a pass that read every slot, 0 if a reading chose. After several tokens at once an index is built
+    anew.
+    """
+    for bucket in layer.buckets if rows else ():
+        bucket.last_read = bucket.table.live() * bytes_a_slot(bucket.table) if rows == 1 else None
+        if rows > 1:
+            bucket.index = None
+    step = layer.last_read()
+    if step is not None:
+        read = step.sum(-1, dtype=torch.float64)
+        layer.bytes_read = read if layer.bytes_read is None else layer.bytes_read + read
+        layer.steps_read += 1
+
+
+def bytes_a_slot(table: SlotTable) -> Tensor | int:
+    """Bytes of a slot with its metadata; with a packing store the mean (N, W) of a head's slots."""
+    saved = table.saved_bytes()
+    return table.slot_bytes() if saved is None else table.slot_bytes() - saved / table.live().clamp_min(1)

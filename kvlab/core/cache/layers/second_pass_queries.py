@@ -8,24 +8,13 @@ import torch
 from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.core.attention.pass_view import PassView
-from kvlab.core.cache.layers.decisions import note_statistic
 from kvlab.core.cache.layers.layer_state import Checkpoint, LayerState
-from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.contract.view import References
-from kvlab.core.errors import UserError
 
 UNREAD = (
     "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model that "
     "make_cache was given, not to a submodule or an earlier copy."
 )
-
-
-def check_second_pass(layer: LayerState) -> None:
-    """Raise UserError if tokens follow a prompt whose second pass never ran because a submodule was called."""
-    settings = layer.settings
-    waits = settings.second_pass is not None and not settings.second_pass.done and not settings.in_second_pass
-    if waits and layer.head_budgets is not None and settings.pending is not None:
-        raise UserError(UNREAD)
 
 
 def note_second_pass(layer: LayerState, layer_pass: PassView) -> None:
@@ -44,26 +33,30 @@ def note_second_pass(layer: LayerState, layer_pass: PassView) -> None:
         )
         table.store(scores)
     if pipeline.references:
-        more = _thinned(layer_pass, layer.checkpoint.every)
-        layer.references = more if layer.references is None else layer.references.and_more(more)
-
-
-def _thinned(layer_pass: PassView, every: list[int]) -> References:
-    """Every n-th query of a pass, n given per row."""
-    step = torch.tensor(every, device=layer_pass.query.device)[:, None]
-    place = step * torch.arange(math.ceil(layer_pass.num_new / min(every)), device=step.device)  # (B, n)
-    inside = place < layer_pass.num_new
-    place = place.clamp_max(layer_pass.num_new - 1)
-    real = inside if layer_pass.row_valid is None else inside & layer_pass.row_valid.bool().gather(1, place)
-    index = place[:, None, :, None].expand(-1, layer_pass.query.shape[1], -1, layer_pass.query.shape[3])
-    return References(layer_pass.query.gather(2, index), real.float())
+        # Keep every n-th query of the pass, n given per row.
+        every = layer.checkpoint.every
+        step = torch.tensor(every, device=layer_pass.query.device)[:, None]
+        place = step * torch.arange(math.ceil(layer_pass.num_new / min(every)), device=step.device)  # (B, n)
+        inside = place < layer_pass.num_new
+        place = place.clamp_max(layer_pass.num_new - 1)
+        real = inside if layer_pass.row_valid is None else inside & layer_pass.row_valid.bool().gather(1, place)
+        index = place[:, None, :, None].expand(-1, layer_pass.query.shape[1], -1, layer_pass.query.shape[3])
+        query = layer_pass.query.gather(2, index)
+        real = real.float()
+        if layer.references is not None:
+            query = torch.cat([layer.references.query, query], 2)
+            real = torch.cat([layer.references.real, real], 1)
+        layer.references = References(query, real)
 
 
 def save_checkpoint(layer: LayerState, every: list[int]) -> Checkpoint:
     """Checkpoint a layer; `every`: stride per row at which queries to come are kept."""
     table = layer.buckets[0].table
     place = layer.tokens_seen.clone(), layer.cumulative_length, list(layer.lengths), layer.waiting
-    states: dict[str, Any] = _recurrent(layer) if isinstance(layer, LinearAttentionLayer) else {}
+    states: dict[str, Any] = {}
+    if isinstance(layer, LinearAttentionLayer):  # the state of transformers' own layer class
+        names = vars(LinearAttentionLayer(1)).keys() - {"dtype", "device"}
+        states = {name: value for name, value in vars(layer).items() if name in names}
     kept = copy.copy(layer.rotary), copy.deepcopy(states)
     return Checkpoint(table.width, table.is_dense, table.slots.position.dtype, *place, *kept, every)
 
@@ -77,17 +70,3 @@ def roll_back(layer: LayerState, checkpoint: Checkpoint) -> None:
     layer.waiting = checkpoint.waiting
     layer.rotary = copy.copy(checkpoint.rotary)
     vars(layer).update(copy.deepcopy(checkpoint.states))
-
-
-def _recurrent(layer: LayerState) -> dict[str, Any]:
-    """State of transformers' own layer class."""
-    names = vars(LinearAttentionLayer(1)).keys() - {"dtype", "device"}
-    return {name: value for name, value in vars(layer).items() if name in names}
-
-
-def take_last_queries(settings: LayerSettings) -> None:
-    """Score with the prompt's own last queries instead of those of a second pass."""
-    for waiting in (settings.pending or {}).values():
-        table = waiting.layer.buckets[0].table
-        table.store(dict(settings.pipeline.score_second_pass(table.visible(), waiting.layer_pass)))
-        note_statistic(waiting.layer, waiting.layer_pass)

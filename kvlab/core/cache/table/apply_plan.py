@@ -40,7 +40,8 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.new_keys is not None:
         index = expand_index(plan.new_keys.slot, slots.keys)
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
-        _measure(slots)
+        if KEY_LENGTH in slots.extra:
+            slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
     return slots.with_columns(valid=plan.keep)
 
 
@@ -105,8 +106,19 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
         named = after | (edges.extra_after or {})
         write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
         return slots
-    target = _write_targets(slots, plan, edges)
-    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
+    target = edges.target
+    if target.shape[-1] > 1:  # inactive edges rewrite a slot that no active one targets: a victim, or slot 0
+        leaves = (slots.valid & ~plan.keep).to(torch.int8).argmax(-1, keepdim=True)
+        target = torch.where(edges.active, target, leaves)
+    keys = slots.keys
+    if edges.key_weight is not None:
+        assert edges.self_key_weight is not None
+        sources = gather(slots.keys, edges.source).float()
+        if edges.turn is not None and rotary is not None:
+            sources = rotary.turn(sources, edges.turn)
+        sources = sources * edges.key_weight[..., None]
+        into = _Into(target, edges.active, edges.self_key_weight, edges.key_scale, edges.key_shift)
+        keys = _combine(slots.keys, sources, into)
     value_sources = gather(slots.values, edges.source).float() * edges.value_weight[..., None]
     assert edges.self_value_weight is not None
     values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
@@ -115,15 +127,9 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
         if value is not None and not is_constant(tensor := _tensor(slots, name)):
             _put(tensor, target, value, edges.active)
     merged = replace(slots, keys=keys, values=values)
-    if edges.key_weight is not None:
-        _measure(merged)
+    if edges.key_weight is not None and KEY_LENGTH in merged.extra:
+        merged.extra[KEY_LENGTH].copy_(key_lengths(merged.keys))
     return merged
-
-
-def _measure(slots: Slots) -> None:
-    """Recompute key lengths, if stored."""
-    if KEY_LENGTH in slots.extra:
-        slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
 
 
 def _weighted(
@@ -140,25 +146,6 @@ def _weighted(
     if shares or target_weight is None:
         return target.lerp(source, weight[..., None])
     return (target * target_weight[..., None]).addcmul_(source, weight[..., None])
-
-
-def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
-    assert edges.key_weight is not None and edges.self_key_weight is not None
-    sources = gather(slots.keys, edges.source).float()
-    if edges.turn is not None and rotary is not None:
-        sources = rotary.turn(sources, edges.turn)
-    sources = sources * edges.key_weight[..., None]
-    into = _Into(target, edges.active, edges.self_key_weight, edges.key_scale, edges.key_shift)
-    return _combine(slots.keys, sources, into)
-
-
-def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
-    """Slots (B, H, E) each edge writes to; inactive edges rewrite a slot that no active edge targets."""
-    if edges.target.shape[-1] == 1:
-        return edges.target
-    # A victim, or slot 0 if there is none.
-    leaves = (slots.valid & ~plan.keep).to(torch.int8).argmax(-1, keepdim=True)
-    return torch.where(edges.active, edges.target, leaves)
 
 
 @dataclass(frozen=True)

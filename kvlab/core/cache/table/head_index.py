@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,10 +29,6 @@ class Streams:
         self._order = torch.tensor(flat, device=device)
         self._rows = self._order * width // heads
         self._back = self._order.argsort()
-
-    @classmethod
-    def all_rows(cls, rows: int, heads: int, device: torch.device) -> Streams:
-        return cls(rows, heads, heads, [list(range(rows))], device)
 
     def row(self, stream: int) -> int:
         """Batch row of a stream."""
@@ -74,7 +69,17 @@ class Streams:
             return parts[0]
         some = next((part for part in parts if part is not None), None)
         if isinstance(some, Tensor):
-            return self.join(self._padded(some, parts))
+            # Absent parts become empty ones, and where there are slots, short parts get as many as the longest.
+            rest = some.shape[2:]
+            empty = (some.shape[1], *((0, *rest[1:]) if rest else ()))
+            there = [
+                some.new_zeros(size, *empty) if part is None else part
+                for size, part in zip(self.sizes, parts, strict=True)
+            ]
+            if rest:
+                longest = max(part.shape[2] for part in there)
+                there = [pad(part, (*(0, 0) * (part.dim() - 3), 0, longest - part.shape[2])) for part in there]
+            return self.join(there)
         if isinstance(some, dict):
             return {name: self.join_padded([None if p is None else p[name] for p in parts]) for name in some}
         if is_dataclass(some) and not isinstance(some, type):
@@ -102,36 +107,3 @@ class Streams:
             places.append([place for _, place in new])
         kept = [member for member in members if member]
         return Streams(len(old_rows), self.heads, self.width, kept, self._order.device), places
-
-    def _padded(self, some: Tensor, parts: Sequence[Tensor | None]) -> list[Tensor]:
-        rest = some.shape[2:]
-        there = [
-            some.new_zeros(size, some.shape[1], *((0, *rest[1:]) if rest else ())) if part is None else part
-            for size, part in zip(self.sizes, parts, strict=True)
-        ]
-        if not rest:
-            return there
-        longest = max(part.shape[2] for part in there)
-        return [pad(part, (*(0, 0) * (part.dim() - 3), 0, longest - part.shape[2])) for part in there]
-
-
-class NewToken:
-    """`keys`, `values` (B, H, 1, d) at `position` (B,); each table reads its part."""
-
-    def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
-        self.streams = streams
-        self.keys = keys
-        self.values = values
-        self.position = position
-
-    def of_table(self, bucket: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values (N, W, 1, d) and positions (N,) of the streams in a bucket."""
-        keys, values, position = self._divided
-        return keys[bucket], values[bucket], position[bucket]
-
-    @cached_property
-    def _divided(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        streams = self.streams
-        whole = streams.by_head(self.keys), streams.by_head(self.values), streams.by_row(self.position)
-        keys, values, position = (list(parts) for parts in whole)
-        return keys, values, position

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +10,10 @@ from torch import Tensor
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import like, longer
 from kvlab.core.cache.table.compaction import Squeeze
-from kvlab.core.cache.table.head_index import NewToken
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, expand_index, gather, is_valid, key_lengths
+from kvlab.core.contract.slot_columns import FREE, LIGHT_MASS, expand_index, gather, is_valid, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, Slots
 from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
@@ -25,19 +24,6 @@ from kvlab.core.table_growth import GROWTH
 
 class PackedSlots(Slots):
     """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
-
-    @classmethod
-    def combine(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> "PackedSlots":
-        """Combine the metadata of `slots` with these states."""
-        return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
-
-    def after(self, plan: Plan) -> Slots:
-        """Result of a plan that changes no keys or values."""
-        left = self.with_columns(valid=plan.keep)
-        left.extra = self.extra | (plan.extra or {})
-        if plan.log_mass is not None:
-            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
-        return left
 
     def decoded(self) -> Slots:
         """Decode everything, for the time of one layer's decision."""
@@ -78,7 +64,9 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = native.columns.packed(slots.map(lambda tensor: gather(tensor, index)))
+        moved = slots.map(lambda tensor: gather(tensor, index))
+        if native.columns.lighter:
+            moved = moved.with_columns(log_mass=moved.log_mass.to(LIGHT_MASS))
         moved.position.masked_fill_(~real, FREE)
         states = {"keys": moved.keys, "values": moved.values}
         real = is_valid(moved.position[:, :, : self.room])
@@ -93,7 +81,9 @@ class PackedTable(SlotTable):
             for side, code in self.codes.items()
             if isinstance(code, Learning)
         }
-        self.coded = {side: self._encoded(side, coded_states[side], real, place) for side in self.codes}
+        self.coded = {
+            side: self._code(side).encode(self._prepared(side, coded_states[side], place), real) for side in self.codes
+        }
         self.first_native = sinks
         without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
         super().__init__(without_states, native.columns)
@@ -101,7 +91,7 @@ class PackedTable(SlotTable):
         self.weighted = native.weighted
         self.is_dense = False
         self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
-        self._make_room(store.lot, 0)
+        self.make_room(store.lot)
 
     # reading
 
@@ -119,24 +109,10 @@ class PackedTable(SlotTable):
         count = self.width - self.room
         return self.native["keys"][:, :, :count], self.native["values"][:, :, :count]
 
-    def visible(self) -> Slots:
-        """The first `width` slots with log mass, without derived scores."""
-        return PackedSlots.combine(super().visible(), *self.states())
-
-    def with_scores(self) -> Slots:
-        """The first `width` slots with all scores."""
-        return PackedSlots.combine(super().with_scores(), *self.states())
-
-    def whole(self) -> Slots:
-        """All slots, free ones included, with all scores."""
-        return self._of(super().whole(), self.capacity)
-
-    def first(self, count: int) -> Slots:
-        """The first `count` visible slots, with log mass."""
-        return self._of(super().first(count), count)
-
-    def _of(self, slots: Slots, count: int) -> PackedSlots:
-        return PackedSlots.combine(slots, self._packed_states("keys", count), self._packed_states("values", count))
+    def with_states(self, slots: Slots, count: int) -> PackedSlots:
+        """The first `count` slots with keys and values that are decoded on first access."""
+        states: dict[str, Any] = {side: self._packed_states(side, count) for side in ("keys", "values")}
+        return PackedSlots(**{**vars(slots), **states})
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
@@ -151,10 +127,6 @@ class PackedTable(SlotTable):
         """The store's code with what was learned for this table."""
         return replace(self.codes[side], **self.learned[side]) if side in self.learned else self.codes[side]  # type: ignore[type-var]  # every code is a dataclass
 
-    def _encoded(self, side: str, states: Tensor, real: Tensor, position: Tensor) -> dict[str, Tensor]:
-        """Codes of native `states` (B, H, S, d), where `real` (B, H, S), at `position` (B, H, S)."""
-        return self._code(side).encode(self._prepared(side, states, position), real)
-
     def _prepared(self, side: str, states: Tensor, position: Tensor) -> Tensor:
         """What is encoded of `states`: keys turned back to position 0, minus their mean, if the store asks for it."""
         if side == "keys" and self.rotary is not None:
@@ -167,14 +139,13 @@ class PackedTable(SlotTable):
 
     # changes
 
-    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
+    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head after the native slots, encoding full groups first."""
-        keys, values, position = token.of_table(bucket)
         self.left_bytes = 0
         self.ends_with_newest = True
         if self.width - self.room >= min(self._stays, self.occupied) + self.scheme.lot:
             self.pack_gathered()
-        self._make_room(1, self.scheme.lot)
+        self.make_room(1, self.scheme.lot)
         place = torch.full((*keys.shape[:2], 1), self.width, dtype=torch.int64, device=keys.device)
         where = position[:, None, None].expand(*keys.shape[:2], 1)
         if KEY_LENGTH in self.slots.extra:
@@ -188,7 +159,7 @@ class PackedTable(SlotTable):
         """Append several tokens."""
         rows = new.keys.shape[2]
         self.left_bytes = 0
-        self._make_room(rows, 0)
+        self.make_room(rows)
         here = slice(self.width, self.width + rows)
         arrived = new.varying_columns()
         for name, column in self.slots.varying_columns().items():
@@ -227,20 +198,49 @@ class PackedTable(SlotTable):
             if other is not None:
                 changed.append((other.slot, torch.ones_like(other.slot, dtype=torch.bool)))
         if not changed:
-            return slots.after(plan)
-        self.changed = _deduplicated(changed, slots.valid.shape[2])
+            left = slots.with_columns(valid=plan.keep)
+            left.extra = slots.extra | (plan.extra or {})
+            if plan.log_mass is not None:
+                left.log_mass = torch.where(plan.keep, plan.log_mass, slots.log_mass)
+            return left
+        if len(changed) == 1 and changed[0][0].shape[-1] == 1:
+            self.changed = changed[0]
+        else:  # each changed slot once, as (slots (B, H, E), mask of active ones)
+            index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
+            times = torch.zeros(slots.valid.shape, dtype=torch.int32, device=index.device)
+            times.scatter_add_(2, index, active.to(torch.int32))
+            order = (times > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
+            self.changed = order, times.gather(2, order) > 0
         return apply_plan.apply(slots.decoded(), plan, rotary)
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Install the visible slots as a plan left them; slots whose state changed become native."""
         index, real = self.changed
         states = after.metadata()
-        for name, column in self._first(self.width).varying_columns().items():
+        for name, column in self.stored().varying_columns().items():
             if column.data_ptr() != states[name].data_ptr():
                 column.copy_(states[name])
         self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
         if index.shape[-1]:
-            self._move_to_native(index, real, after)
+            # Slots `index` (B, H, E), where `real`, move to the native part with their states in `after`.
+            count = index.shape[-1]
+            first = self.width
+            self.restless = count
+            self.make_room(count, self.scheme.lot)
+            native = real & (index >= self.room)
+            valid = is_valid(self.slots.position.gather(2, index)) & real
+            place = torch.where(native, index, first + torch.arange(count, device=index.device))
+            self._put(place, gather(after.keys, index), gather(after.values, index))
+            moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
+            hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
+            # Clear holes in every column, because methods read whole columns.
+            for name, column in self.slots.varying_columns().items():
+                nothing = FREE if name == "position" else 0
+                column[:, :, first : first + count] = nothing
+                moved_values = gather(column, index).masked_fill(~like(valid, column), nothing)
+                column.scatter_(2, expand_index(place, column), moved_values)
+                column.masked_fill_(like(hole, column), nothing)
+            self.width += count
         self.changed = _nothing()
         self.occupied = min(self.occupied, bound)
 
@@ -249,38 +249,25 @@ class PackedTable(SlotTable):
         """Native slots that are not encoded yet: the first, the newest, and as many as two decisions change."""
         return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
 
-    def _move_to_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
-        """Move slots `index` (B, H, E), where `real`, to the native part with their states in `after`."""
-        count = index.shape[-1]
-        first = self.width
-        self.restless = count
-        self._make_room(count, self.scheme.lot)
-        native = real & (index >= self.room)
-        valid = is_valid(self.slots.position.gather(2, index)) & real
-        place = torch.where(native, index, first + torch.arange(count, device=index.device))
-        self._put(place, gather(after.keys, index), gather(after.values, index))
-        moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
-        hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
-        # Clear holes in every column, because methods read whole columns.
-        for name, column in self.slots.varying_columns().items():
-            nothing = FREE if name == "position" else 0
-            column[:, :, first : first + count] = nothing
-            column.scatter_(
-                2, expand_index(place, column), gather(column, index).masked_fill(~like(valid, column), nothing)
-            )
-            column.masked_fill_(like(hole, column), nothing)
-        self.width += count
-
     def pack_gathered(self) -> None:
         """Encode the oldest gathered native slots, in whole groups."""
-        self._close_native()
+        count = self.width - self.room
+        if count > self.occupied:  # close holes among the native slots, as there must be some
+            columns = slice(self.room, self.width)
+            real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
+            index = real.argsort(dim=-1, descending=True, stable=True)
+            for column in self.slots.varying_columns().values():
+                column[:, :, columns] = gather(column[:, :, columns], index)
+            for native in self.native.values():
+                native[:, :, :count] = gather(native[:, :, :count], index)
+            self.width = self.room + self.occupied
         group = self.scheme.lot
         start = self.room + self.first_native
         count = (self.width - self.room - self._stays) // group * group
         if count <= 0:
             return
-        if self.used + count > self.room and not self._close_holes(count):
-            self._grow(max(count, self.used // GROWTH // group * group))
+        if self.used + count > self.room:
+            self._make_code_room(count)
             start = self.room + self.first_native
         first = start - self.room
         last = self.width - self.room
@@ -288,7 +275,7 @@ class PackedTable(SlotTable):
         real = is_valid(place)
         for side, code in self.codes.items():
             native = self.native[side]
-            coded = self._encoded(side, native[:, :, first : first + count], real, place)
+            coded = self._code(side).encode(self._prepared(side, native[:, :, first : first + count], place), real)
             _write(self.coded[side], code, coded, self.used)
             native[:, :, first : last - count] = native[:, :, first + count : last].clone()
         for column in self.slots.varying_columns().values():
@@ -303,21 +290,7 @@ class PackedTable(SlotTable):
             self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
             self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
 
-    def _close_native(self) -> None:
-        """Close holes among the native slots, if there must be some."""
-        count = self.width - self.room
-        if count <= self.occupied:
-            return
-        columns = slice(self.room, self.width)
-        real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
-        index = real.argsort(dim=-1, descending=True, stable=True)
-        for column in self.slots.varying_columns().values():
-            column[:, :, columns] = gather(column[:, :, columns], index)
-        for native in self.native.values():
-            native[:, :, :count] = gather(native[:, :, :count], index)
-        self.width = self.room + self.occupied
-
-    def _make_room(self, rows: int, more: int) -> None:
+    def make_room(self, rows: int, more: int = 0) -> None:
         """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""
         shortage = self.width + rows - self.capacity
         if shortage > 0:
@@ -325,43 +298,38 @@ class PackedTable(SlotTable):
             self.slots = apply_plan.grow(self.slots, self.capacity + shortage + more)
             self.native = {side: longer(tensor, shortage + more) for side, tensor in self.native.items()}
 
-    def _grow(self, count: int) -> None:
-        """Add space for `count` more codes."""
-        self.left_bytes = self.table_bytes()
-        room = self.room
-
-        def widen(tensor: Tensor) -> Tensor:
-            return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
-
-        self.slots = self.slots.map(widen)
-        self.slots.position[:, :, room : room + count] = FREE
-        for side, code in self.codes.items():
-            self.coded[side] = {
-                name: longer(tensor, count // code.group if name in code.shared else count)
-                for name, tensor in self.coded[side].items()
-            }
-        self.room = room + count
-        self.width = self.width + count
-
-    def _close_holes(self, count: int) -> bool:
-        """Try to make room for `count` codes by closing holes; returns whether it worked.
+    def _make_code_room(self, count: int) -> None:
+        """Make room for `count` more codes: by closing holes, or if there are too few, in a larger table.
 
         Groups with many holes are rebuilt; if slots of a group share scales these are decoded and re-encoded, as few as
         possible.
         """
         made = Squeeze.plan(self.valid()[:, :, : self.used], self.scheme.lot, self.occupied, count)
-        if made is None:
-            return False
-        index = made.index
+        if made is not None:
+            index = made.index
+            for side, code in self.codes.items():
+                stored = self.coded[side]
+                _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
+            for column in self.slots.varying_columns().values():
+                column[:, :, : index.shape[2]] = gather(column, index)
+                column[:, :, index.shape[2] : self.room] = 0
+            self.slots.position[:, :, index.shape[2] : self.room] = FREE
+            self.used = index.shape[2]
+            return
+        self.left_bytes = self.table_bytes()
+        room = self.room
+        more = max(count, self.used // GROWTH // self.scheme.lot * self.scheme.lot)
+        self.slots = self.slots.map(
+            lambda tensor: torch.cat([longer(tensor[:, :, :room], more), tensor[:, :, room:]], 2)
+        )
+        self.slots.position[:, :, room : room + more] = FREE
         for side, code in self.codes.items():
-            stored = self.coded[side]
-            _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
-        for column in self.slots.varying_columns().values():
-            column[:, :, : index.shape[2]] = gather(column, index)
-            column[:, :, index.shape[2] : self.room] = 0
-        self.slots.position[:, :, index.shape[2] : self.room] = FREE
-        self.used = index.shape[2]
-        return True
+            self.coded[side] = {
+                name: longer(tensor, more // code.group if name in code.shared else more)
+                for name, tensor in self.coded[side].items()
+            }
+        self.room = room + more
+        self.width = self.width + more
 
     def _put(self, place: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write native states (B, H, E, d) to slots `place` (B, H, E)."""
@@ -374,7 +342,7 @@ class PackedTable(SlotTable):
     ) -> SlotTable:
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
-        native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
+        native = SlotTable(self.with_states(slots, self.capacity).decoded(), self.columns)
         native.weighted = self.weighted
         native.head_state = self.head_state
         return native.compacted(order, room, lengths, streams, width)
@@ -388,10 +356,6 @@ class PackedTable(SlotTable):
         self.learned = {
             side: {name: change(t) for name, t in learned.items()} for side, learned in self.learned.items()
         }
-
-    def detach(self) -> int:
-        """Return 0: the table owns its memory, so nothing is copied."""
-        return 0
 
     # bytes
 
@@ -440,17 +404,6 @@ class PackedTable(SlotTable):
 
 def _nothing() -> tuple[Tensor, Tensor]:
     return torch.zeros(1, 1, 0, dtype=torch.int64), torch.zeros(1, 1, 0, dtype=torch.bool)
-
-
-def _deduplicated(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
-    """Deduplicate changed slots: (slots (B, H, E), mask of active ones)."""
-    if len(changed) == 1 and changed[0][0].shape[-1] == 1:
-        return changed[0]
-    index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
-    named = torch.zeros(*index.shape[:2], slots, dtype=torch.int32, device=index.device)
-    named.scatter_add_(2, index, active.to(torch.int32))
-    order = (named > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
-    return order, named.gather(2, order) > 0
 
 
 def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:

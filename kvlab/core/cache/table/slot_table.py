@@ -10,11 +10,10 @@ from torch import Tensor
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import NEW_SLOT
 from kvlab.core.cache.table.compaction import pack
-from kvlab.core.cache.table.head_index import NewToken
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, gather, integer_dtype, is_valid, key_lengths
-from kvlab.core.contract.view import KEY_LENGTH, NEVER, Slots
+from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, NEVER, Slots, is_constant
 from kvlab.core.stores.quantized_states import States
 from kvlab.core.table_growth import room_to_grow
 
@@ -76,11 +75,7 @@ class SlotTable:
 
     def visible(self) -> Slots:
         """The first `width` slots as views, with validity and log mass, without scores."""
-        return self.columns.with_log_mass(self._first(self.width), self.is_dense)
-
-    def with_scores(self) -> Slots:
-        """The first `width` slots with all scores."""
-        return self.add_scores(self.visible())
+        return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
 
     def add_scores(self, visible: Slots) -> Slots:
         """Add all scores to slots of this table that have log mass."""
@@ -88,11 +83,20 @@ class SlotTable:
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return self.add_scores(self.columns.with_log_mass(self.slots))
+        return self.with_states(self.add_scores(self.columns.with_log_mass(self.slots)), self.capacity)
 
-    def stored(self) -> Slots:
-        """The first `width` stored slots, without derived columns or validity."""
-        return self._first(self.width)
+    def with_states(self, slots: Slots, count: int) -> Slots:
+        """The first `count` slots with their keys and values, which a native table's have already."""
+        return slots
+
+    def stored(self, count: int | None = None) -> Slots:
+        """The first `count` (default `width`) stored slots as views, without derived columns or validity."""
+        count = self.width if count is None else count
+        if count == self.capacity:
+            return self.slots
+        if self._leading is None or self._leading.position.shape[2] != count:
+            self._leading = self.slots.map(lambda tensor: tensor[:, :, :count])
+        return self._leading
 
     def valid(self) -> Tensor:
         """Validity (B, H, S) of all slots."""
@@ -104,27 +108,20 @@ class SlotTable:
 
     def first(self, count: int) -> Slots:
         """The first `count` visible slots, with log mass."""
-        return self.columns.with_log_mass(self._first(count))
-
-    def _first(self, count: int) -> Slots:
-        if count == self.capacity:
-            return self.slots
-        if self._leading is None or self._leading.position.shape[2] != count:
-            self._leading = self.slots.map(lambda tensor: tensor[:, :, :count])
-        return self._leading
+        return self.with_states(self.columns.with_log_mass(self.stored(count)), count)
 
     def bias(self, visible: Slots) -> Tensor | None:
         """`Slots.bias` of the `visible` slots; None if it is 0."""
         if not self.is_dense:
             return visible.bias(self.never)
-        return visible.log_mass_of_heads() if self.weighted and visible.has_mass else None
+        has_mass = HEAD_MASS in visible.extra or not is_constant(visible.log_mass)
+        return visible.log_mass_of_heads() if self.weighted and has_mass else None
 
-    def widen_integers(self, tokens: int) -> None:
-        """Widen integer columns if `tokens` tokens need it."""
-        if not self.fits_integers(tokens):
-            short = self.slots.position.dtype
-            long = integer_dtype(tokens)
-            self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
+    def set_integers(self, dtype: torch.dtype) -> None:
+        """Convert integer columns to `dtype`."""
+        now = self.slots.position.dtype
+        if now != dtype:
+            self.slots = self.slots.map(lambda tensor: tensor.to(dtype) if tensor.dtype == now else tensor)
 
     def fits_integers(self, tokens: int) -> bool:
         """Whether integer columns are wide enough for `tokens` tokens."""
@@ -136,16 +133,15 @@ class SlotTable:
             self.slots = replace(self.slots, keys=other.slots.keys, values=other.slots.values)
         self.shares_states = other.shares_states = True
 
-    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, float]) -> None:
+    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, float]) -> None:
         """Write one token per head into a free slot in place; extends the table if all slots may be taken.
 
-        Uses the streams of `token` in `bucket`; `extra` is the method's state of a new slot.
+        `keys`, `values` (N, W, 1, d) at `position` (N,); `extra` is the method's state of a new slot.
         """
         self.left_bytes = 0
         self.ends_with_newest = False
-        keys, values, position = token.of_table(bucket)
         if self.occupied == self.width:
-            self._make_room(1, room_to_grow(self.width))
+            self.make_room(1, room_to_grow(self.width))
             self.width += 1
         if self.is_dense:
             self.ends_with_newest = True
@@ -164,16 +160,12 @@ class SlotTable:
         rows = new.keys.shape[2]
         width = self.width
         self.left_bytes = 0
-        self._make_room(rows, 0)
+        self.make_room(rows)
         arrived = _tensors(new)
         for name, tensor in _tensors(self.slots).items():
             tensor[:, :, width : width + rows] = arrived[name]
         self.width = width + rows
         self.occupied = self.occupied + rows
-
-    def reserve(self, capacity: int) -> None:
-        """Allocate space for `capacity` slots at once."""
-        self._make_room(capacity - self.width, 0)
 
     def forget(self, width: int, dense: bool) -> None:
         """Remove everything appended since the table had `width` slots; no decision may have been made since."""
@@ -182,20 +174,12 @@ class SlotTable:
         self.is_dense = dense
         self.left_bytes = 0
 
-    def release_space(self, whole: torch.dtype) -> None:
-        """Drop free space, with integer columns of type `whole`; memory is freed by `detach`."""
-        kept = self._first(self.width)
-        now = self.slots.position.dtype
-        if now != whole:
-            kept = kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
-        self.slots = kept
-
-    def _make_room(self, rows: int, more: int) -> None:
+    def make_room(self, rows: int, more: int = 0) -> None:
         """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
         if self.width + rows > self.capacity:
             self.left_bytes = self.table_bytes()
             self.shares_states = False
-            self.slots = apply_plan.grow(self._first(self.width), self.width + rows + more)
+            self.slots = apply_plan.grow(self.stored(), self.width + rows + more)
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
         """Set validity (B, q) and positions (B, q) of the newest slots."""
@@ -206,14 +190,14 @@ class SlotTable:
     def close_turn(self, row_valid: Tensor | None) -> None:
         """Move free slots behind the valid ones, those of padding and of shorter heads, as in a head's own table."""
         if not self.is_dense:
-            real = is_valid(self._first(self.width).position).view(torch.uint8)
+            real = is_valid(self.stored().position).view(torch.uint8)
             index = real.argsort(dim=-1, descending=True, stable=True)
-            self.slots = self._first(self.width).map(lambda tensor: gather(tensor, index))
+            self.slots = self.stored().map(lambda tensor: gather(tensor, index))
             self.shares_states = False
 
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
-        columns = self._first(self.width).varying_columns()
+        columns = self.stored().varying_columns()
         for name in changed.keys() & columns.keys():
             columns[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
@@ -230,9 +214,9 @@ class SlotTable:
     def adopt(self, after: Slots, bound: int) -> None:
         """Install the visible slots as a plan left them; no head has more than `bound` valid ones."""
         if self.shares_states:
-            self.slots = replace(self._first(self.width), keys=after.keys, values=after.values)
+            self.slots = replace(self.stored(), keys=after.keys, values=after.values)
             self.shares_states = False
-        tensors = _tensors(self._first(self.width))
+        tensors = _tensors(self.stored())
         states = after.metadata() | {"keys": after.keys, "values": after.values}
         for name, tensor in tensors.items():
             if tensor.data_ptr() != states[name].data_ptr():
@@ -249,19 +233,6 @@ class SlotTable:
                 stored.copy_(value)
             else:
                 self.head_state[name] = value
-
-    def note_queries(self, tokens: Tensor, rows: Tensor | None = None) -> None:
-        """Record that scores include all queries up to `tokens` (N,); of a prompt, its last `rows` (N or 1,).
-
-        Only needed if query counts are derived from that.
-        """
-        if self.columns.counts is None:
-            return
-        if rows is not None:
-            asked = torch.stack([tokens - rows, tokens], -1).long()
-            self.head_state[ASKED] = asked[:, None].repeat(1, self.slots.keys.shape[1], 1)
-        else:
-            self.head_state[ASKED].select(-1, 1).copy_(tokens[:, None])
 
     def compacted(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0

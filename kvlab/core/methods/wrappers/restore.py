@@ -201,7 +201,10 @@ class Marks:
 
     def settle(self, view: View, budget: Tensor) -> Tensor:
         """Budgets (B, H) with room for restored slots; `budget` is the method's own."""
-        meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
+        heads = self.returned.heads
+        layer = self.layers[view.layer_idx]
+        affected = [heads is None or (layer, head) in heads for head in range(budget.shape[1])]
+        meant = torch.tensor(affected, device=budget.device)
         marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
         chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
         wanted = torch.isin(view.slots.position, chosen) & view.slots.valid  # the slots of the chosen tokens
