@@ -56,18 +56,16 @@ def read_rows(run: Run, layer: int, head: int, with_history: bool = True) -> Row
 
 def heads_with_attention(run: Run) -> list[tuple[int, int]]:
     """All (layer, head) pairs with recorded attention."""
-    model = run.record.model
-    layers = [layer for layer in range(model.num_hidden_layers) if _was_recorded(run, layer)]
-    return [(layer, head) for layer in layers for head in run.record.recording.of_heads(model.num_key_value_heads)]
-
-
-def _was_recorded(run: Run, layer: int) -> bool:
-    """All recorded heads of a layer are in one file; a cancelled run may lack some."""
-    try:
-        read_rows(run, layer, run.record.recording.of_heads(run.record.model.num_key_value_heads)[0])
-    except UserError:
-        return False
-    return True
+    heads = run.record.recording.of_heads(run.record.model.num_key_value_heads)
+    found = []
+    for layer in range(run.record.model.num_hidden_layers):
+        # All recorded heads of a layer are in one file; a cancelled run may lack some.
+        try:
+            read_rows(run, layer, heads[0])
+        except UserError:
+            continue
+        found += [(layer, head) for head in heads]
+    return found
 
 
 def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:

@@ -62,18 +62,16 @@ def _decided(ours: Claim | None, left: list[Claim], ships: Shipped) -> Claim | N
     other = next((claim for claim in left if ours and claim.paper == ours.paper), None)
     if other is not None:
         left.remove(other)
-    if ours is None or other is None or is_exception(ours) or not _rests_on_more(other, ours):
+    if ours is None or other is None or is_exception(ours):
+        return ours
+    more = other.basis.prompts - ours.basis.prompts
+    is_uncounted = not ours.basis.prompts and ours.verdict == OPEN != other.verdict
+    if more < 0 or (more == 0 and not is_uncounted):
         return ours
     mine = f"{OWN} ({ours.basis.description}){' is' if ours.verdict == OPEN else ':'} {ours.verdict}"
     if not ours.basis.description:
         mine = f"{OWN} has no measurement of it"
     return replace(other, finding=f"{mine}; judged on what is {ships.description}. {other.finding}", settle=ours.settle)
-
-
-def _rests_on_more(other: Claim, claim: Claim) -> bool:
-    if other.basis.prompts != claim.basis.prompts:
-        return other.basis.prompts > claim.basis.prompts
-    return not claim.basis.prompts and claim.verdict == OPEN != other.verdict
 
 
 def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:
@@ -96,15 +94,14 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
 
 def _round_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `DIGITS` significant digits, which take less than half the room."""
-    floats = frame.select_dtypes(np.floating)
-    return frame.assign(**{name: _significant(values.to_numpy(np.float64)) for name, values in floats.items()})
-
-
-def _significant(values: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(values) & (values != 0)
-    size = np.floor(np.log10(np.abs(values, where=finite, out=np.ones_like(values))))
-    unit = 10.0 ** (size - DIGITS + 1)
-    return np.where(finite, np.round(values / unit) * unit, values)
+    rounded = {}
+    for name, column in frame.select_dtypes(np.floating).items():
+        values = column.to_numpy(np.float64)
+        finite = np.isfinite(values) & (values != 0)
+        size = np.floor(np.log10(np.abs(values, where=finite, out=np.ones_like(values))))
+        unit = 10.0 ** (size - DIGITS + 1)
+        rounded[str(name)] = np.where(finite, np.round(values / unit) * unit, values)
+    return frame.assign(**rounded)
 
 
 def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[str, str]:
