@@ -177,19 +177,14 @@ def returning_of_head(model: Run, method: Run | None, layer: int, head: int) -> 
         visible = (prompt > 0).sum(0).clip(1)
         parts.append(returning(rows, to_be_evicted(rows, prompt.sum(0) / visible), WINDOW_MEAN))
     if method is not None:
-        gone = evicted_by_step(method, layer, head)
+        # (steps, tokens) bool: the prompt tokens that the run had evicted after each of its steps
+        lineage = fold(method.select("events", layer, head), method.select("steps", layer, head))
+        gone = lineage.death[None] <= lineage.steps[:, None]
+        gone[:, method.record.prompt_tokens :] = False
         if gone.any():
             rows_of_method = read_rows(method, layer, head, with_history=False)
             parts.append(returning(rows_of_method, gone[:, : rows_of_method.mass.shape[1]], OWN))
     return pd.concat(parts, ignore_index=True)
-
-
-def evicted_by_step(run: Run, layer: int, head: int) -> np.ndarray:
-    """(steps, tokens) bool: the prompt tokens a run had evicted after each of its steps."""
-    lineage = fold(run.select("events", layer, head), run.select("steps", layer, head))
-    gone = lineage.death[None] <= lineage.steps[:, None]
-    gone[:, run.record.prompt_tokens :] = False
-    return gone
 
 
 def returning_of_heads(model: Run, method: Run | None, heads: list[tuple[int, int]]) -> pd.DataFrame:

@@ -35,13 +35,14 @@ def draw_rates(
     preset: str,
     name: str,
     title: str,
-    rates: Callable[[pd.DataFrame], pd.DataFrame],
+    setting: str,
     judge: Callable[..., Claim],
+    batches_differ: bool = False,
 ) -> Draw:
     """Draw a paper's table of rates relative to the full cache, with kvlab's.
 
-    `rates` selects the compressed caches from `beside_the_paper` and describes each setting; `judge` is the claim
-    about them, as `judged` calls it.
+    `setting` is the template by which each is described, `judge` the claim about them, as `judge_rows` calls it. With
+    `batches_differ` the paper's full cache ran at another batch than what it is compared with; ours is of equal batch.
     """
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -51,9 +52,19 @@ def draw_rates(
         names = [field.name for field in fields(Row)]
         known = rows.reindex(columns=names).astype(object)  # older rows have fewer columns
         ours = [Row(**values) for values in known.where(known.notna(), None).to_dict("records")]
-        frame = rates(beside_the_paper(ours, preset))
+        numbers = beside_the_paper(ours, preset)
+        rates = numbers[numbers["figure"].str.endswith(" rate") & (numbers["method"] != "full")].copy()
+        if batches_differ:
+            full = numbers.loc[numbers["method"] == "full", "value"]
+            rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0])
+        rates["setting"] = [
+            setting.format(row=row, model=row.model.removeprefix("shape:"), budget=budget_text(row.budget))
+            for row in rates.itertuples()
+        ]
+        columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
+        frame = rates[columns].reset_index(drop=True)
         figure = speed.against_the_paper(frame, theme, title)
-        claim = judged(judge, frame, rows, sources, preset)
+        claim = judge_rows(judge, frame, rows, sources, preset)
         caption = speed.caption_against_the_paper(frame)
         where = bench_origin(rows)
         return (Drawn(name, figure, frame, caption, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
@@ -106,7 +117,7 @@ def is_small(rows: pd.DataFrame) -> bool:
     return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
 
 
-def judged(
+def judge_rows(
     judge: Callable[..., Claim], frame: pd.DataFrame, rows: pd.DataFrame, sources: Sources, preset: str
 ) -> Claim:
     """The claim of `judge` about the frame; it also takes whether the rows are smaller than the paper's, the repeats,
@@ -332,40 +343,30 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     where = bench_origin(rows)
     grey = grey_numbers(FIGURE_3)
     shapes = shapes_of(rows)
-    claim = judged(steady, frame, rows, sources, FIGURE_3)
+    claim = judge_rows(steady, frame, rows, sources, FIGURE_3)
     return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
-
-
-def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The rates of the compressed caches with a description of the request size."""
-    rates = numbers[(numbers["figure"] == "request rate") & (numbers["method"] != "full")]
-    setting = [
-        f"{row.model.removeprefix('shape:')}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}"
-        for row in rates.itertuples()
-    ]
-    columns = ["method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
-    return rates.assign(setting=setting)[["setting", *columns]].reset_index(drop=True)
-
-
-def with_ratios(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The compressed caches' rates with both ratios: the paper's to a full cache of batch 2, ours to one of 8."""
-    full = numbers.loc[numbers["method"] == "full", "value"]
-    rates = numbers[numbers["method"] != "full"].copy()
-    rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0] if len(full) else float("nan"))
-    rates["setting"] = [
-        f"batch {row.batch}, {row.context:,} tokens, {budget_text(row.budget)}" for row in rates.itertuples()
-    ]
-    columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
-    return rates[columns].reset_index(drop=True)
 
 
 ZSMERGE: dict[str, Draw] = {
     "fig-3": draw_lengths,
     # Tokens per second of whole requests, relative to the full cache at the same batch.
-    "tab-1": draw_rates("zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, faster),
+    "tab-1": draw_rates(
+        "zsmerge-table1",
+        "throughput",
+        "Throughput against the full cache",
+        "{model}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}",
+        faster,
+    ),
 }
 KVMERGER: dict[str, Draw] = {"tab-2": draw_memory}
 KEEPKV: dict[str, Draw] = {
     # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
-    "tab-1": draw_rates("keepkv-table1", "rate", "Decode rate against the full cache", with_ratios, twice),
+    "tab-1": draw_rates(
+        "keepkv-table1",
+        "rate",
+        "Decode rate against the full cache",
+        "batch {row.batch}, {row.context:,} tokens, {budget}",
+        twice,
+        batches_differ=True,
+    ),
 }

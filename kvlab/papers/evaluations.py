@@ -172,7 +172,8 @@ def rows_of_arm(rows: pd.DataFrame, method: str, parameters: Mapping[str, JsonVa
     requests = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
     same = set()
     for request in set(requests) - {pair for pair in requests if pair[0] == text}:
-        asked, ran = (score_tables._values(part or "{}") for part in request)
+        asked = score_tables._values(request[0] or "{}")
+        ran = score_tables._values(request[1] or "{}")
         agrees = all(parameters.get(name) == value for name, value in asked.items())
         left = {name: value for name, value in parameters.items() if name not in asked}
         if agrees and all(name in ran and ran[name] == value for name, value in left.items()):

@@ -147,7 +147,12 @@ class Exhibit:
             claim = one.claim
             if claim is not None:
                 claim = replace(claim, setting=claim.setting or one.origin.settings)
-                claim = _of_prompts(claim, settle) if self.source in RECORDED else claim
+            if claim is not None and self.source in RECORDED:
+                if claim.verdict == OPEN and claim.basis.prompts:
+                    claim = replace(claim, settle=claim.settle or settle)
+                several = claim.basis.prompts > 1 or SEVERAL.search(claim.finding)
+                if not several and not claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
+                    claim = replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)
             judged.append(replace(one, claim=claim, model=one.model or model))
         return tuple(judged)
 
@@ -166,27 +171,15 @@ class Exhibit:
         """Number and short title, such as `Fig 2a · Top tokens`."""
         return f"{self.number} · {self.short or self.title}"
 
-    def number_of(self, name: str, claim: Claim) -> str:
-        """What the number that decides the claim of the figure `name` is, with its unit."""
+    def number_of(self, name: str, claim: Claim) -> tuple[str, tuple[float, ...]]:
+        """The number that decides the claim of the figure `name`: what it is, with its unit, and the paper's own values
+        of it, if it prints any."""
         measured = self.numbers.get(name) or self.numbers.get("any") or DIFFERENCE
-        return f"{measured}, {claim.part}" if claim.part else measured
-
-    def printed_of(self, name: str, claim: Claim) -> tuple[float, ...]:
-        """The paper's own values of that number; empty if it prints none."""
         known = self.printed.get(name, self.printed.get("any"))
-        return claim.printed or (() if known is None else (known,))
+        values = claim.printed or (() if known is None else (known,))
+        return f"{measured}, {claim.part}" if claim.part else measured, values
 
     @property
     def key(self) -> str:
         """Unique name, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
-
-
-def _of_prompts(claim: Claim, settle: Measurement) -> Claim:
-    """The claim, whose finding says so if it is of one prompt; an open one names what records more prompts."""
-    if claim.verdict == OPEN and claim.basis.prompts:
-        claim = replace(claim, settle=claim.settle or settle)
-    several = claim.basis.prompts > 1 or SEVERAL.search(claim.finding)
-    if several or claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
-        return claim
-    return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)

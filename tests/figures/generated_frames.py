@@ -248,7 +248,9 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
         values.frame("alpha:i task:l score:s kept:s seconds:v", **WITH_BOUNDS, **OF_SWEEP),
         values.frame("alpha:i score:s"), "alpha",
     ),
-    "papers pyramid_pool recordings.three_axes": _heads("live_slots:n"),
+    "papers pyramid_pool recordings.three_axes": lambda values: (
+        values.frame("head:p live_slots:n").assign(layer=lambda frame: frame.index // 2),
+    ),
     "papers pyramid_pool recordings.windows": lambda values: (
         {4: values.frame("position:i first:i last:i tokens:n", generation=1)}, 4,
     ),
@@ -263,15 +265,10 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "papers keepkv merging.candidate_similarity": _frame(
         "similarity:s chosen:b position:i", 3, [f"word{place}" for place in range(ROWS)], None,
     ),
-    "papers keepkv merging.parts_of_merge": _parts,
     "papers keepkv merging.influence_over_steps": _frame(f"{STEP} mass:s true_mass:s votes:n"),
-    "papers keepkv attention.returning_by_head": _heads("ever:s"),
-    "papers pyramid_pool calculator.kv_sizes": _frame("name:l bytes:v tokens:n"),
     "papers verdict_figure.caption_card": _frame("value:v"),
     "papers gvote probe_figures.histograms": _density,
-    "papers gvote probe_figures.quantile_pairs": lambda values: (
-        values.frame("channel:l quantile:d", normal=0.0), 1,
-    ),
+    "papers gvote probe_figures.quantile_pairs": lambda values: (values.frame("channel:l quantile:d", normal=0.0), 1),
     "papers gvote probe_figures.overlap_and_usage": lambda values: (*_heads("overlap:s usage:s")(values), ""),
     "papers gvote probe_figures.growth_by_samples": _frame(
         "samples:i covered:s covered_low:s covered_high:s kept:s kept_low:s kept_high:s",
@@ -286,9 +283,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     ),
     "papers kvmerger similarity.cosine_by_distance": _frame(
         "kind:l cosine:s any_pair:s low:s high:s", "", offset=1,
-    ),
-    "papers kvmerger similarity.neighbours_of_heads": lambda values: (
-        values.frame("layer:i head:p similarity:s", offset=1, token=3), 9,
     ),
 }  # fmt: skip
 
@@ -318,6 +312,17 @@ def _of_methods(values: Values) -> dict[str, Any]:
     blocks = pd.DataFrame(np.zeros((2, 1), np.uint8), columns=[3])
     states = _counts(values)
     return {"mosaic": blocks, "state_counts": [states.iloc[[place % len(states)]] for place in (0, 1)]}
+
+
+def _neighbours(values: Values) -> dict[str, Any]:
+    frame = values.frame("position:i similarity:s", offset=1)
+    return {"maps.neighbour_profile": [frame.iloc[[place]] for place in range(values.rows)]}
+
+
+def _sizes_of_caches(values: Values) -> dict[str, Any]:
+    """The claim's model is the first."""
+    frame = values.frame("name:l tokens:n bytes:v")
+    return {"cache_sizes": [frame.iloc[:1], frame.iloc[1:]]}
 
 
 def _evaluated(values: Values) -> dict[str, Any]:
@@ -351,7 +356,9 @@ DRAWINGS: dict[str, Callable[[Values], dict[str, Any]]] = {
     "keepkv attention.draw_prediction": lambda values: {
         "prediction_errors_of_heads": values.frame("predictor:l error:v", kind="mass", step=1),
     },
-    "gvote probe.draw_gaussian#by layer": lambda values: {"figures.channels": values.frame("layer:i close:b skew:d kurtosis:d")},
+    "gvote probe.draw_gaussian#by layer": lambda values: {
+        "figures.channels": values.frame("layer:i close:b skew:d kurtosis:d"),
+    },
     "gvote probe.draw_overlap": lambda values: {
         "figures.by_head": values.frame("layer:i head:p overlap:s usage:s inner_overlap:s inner_usage:s"),
         "Run.probe": {name: values.frame("first:s second:s").to_numpy().T for name in OF_PROBE},
@@ -379,6 +386,9 @@ DRAWINGS: dict[str, Callable[[Values], dict[str, Any]]] = {
         "region_counts": values.frame("step:i slots:v residual:n context:n proximity:n", tokens=2.0),
     },
     "benchmarks.draw_memory": _measured,
+    "keepkv merging.draw_workflow#votes and scores": lambda values: {"merge_effects.merge_parts": _parts(values)[0]},
+    "kvmerger similarity.draw_neighbours": _neighbours,
+    "pyramid_pool calculator.draw_sizes": _sizes_of_caches,
 }  # fmt: skip
 
 

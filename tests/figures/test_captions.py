@@ -127,7 +127,8 @@ def test_captions_are_plain_and_single_out_nothing_where_all_are_equal():
         tell = getattr((VIEWS | MODULES)[module], f"caption_{figure}" if of_view else figure)
         said = set()
         of_exhibit = module in MODULES and _is_drawn(tell)
-        further = {one: OF_EXHIBIT[one] for one in inspect.signature(tell).parameters if of_exhibit and one in OF_EXHIBIT}
+        takes = inspect.signature(tell).parameters if of_exhibit else ()
+        further = {one: value for one, value in OF_EXHIBIT.items() if one in takes}
         for variant, case in cases(name):
             found = tell(*case.args, **further)
             sentence = found.caption if of_exhibit else found

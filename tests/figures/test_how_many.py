@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from kvlab.papers.gvote.probe_figures import scatter_of_rows
-from kvlab.papers.kvmerger.similarity import neighbours_of_heads
 from kvlab.papers.zsmerge.contents import cache_contents
 from kvlab.report import pictures, slide_parts
 from kvlab.results.sources import Sources
@@ -142,8 +141,6 @@ def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
     assert "Outlined: 2,000 of 2,400 merge sets" in similarity.caption_similarity_map(tile, 2000, 2400)
     assert "Outlined" not in similarity.caption_similarity_map(tile, 12, 12)
     assert pictures.estimate_gif(200).startswith("64 frames of 200 steps")
-    beside = pd.DataFrame({"token": 3, "layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
-    assert "Showing 2 of 90 heads." in neighbours_of_heads(beside, 90, Provenance(), None, "light").caption
 
 
 def test_what_an_exhibit_does_not_show_is_counted(compared_runs: Sources, monkeypatch: pytest.MonkeyPatch):
@@ -157,6 +154,8 @@ def test_what_an_exhibit_does_not_show_is_counted(compared_runs: Sources, monkey
     instead |= {"pyramid.attention_map": pd.DataFrame(np.ones((300, 2)))}
     _, drawn = draw_with(monkeypatch, "pyramid_pool recordings.draw_attention", instead, compared_runs)
     assert "Sampled: 64 of 300 queries" in drawn.caption
+    (drawn,) = draw_with(monkeypatch, "kvmerger similarity.draw_neighbours", {"heads_with_states": 90}, compared_runs)
+    assert f"Showing {len(drawn.frame[['layer', 'head']].drop_duplicates())} of 90 heads." in drawn.caption
     counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
     blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
     instead = {"mosaic": blocks, "state_counts": counts}

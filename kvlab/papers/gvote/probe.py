@@ -240,7 +240,8 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     figure.update_yaxes(autorange="reversed")
     # Whether samples and the true query read the same token most.
     most_read = [int(frame["position"][frame[name].idxmax()]) for name in ("true", "synthetic")]
-    read, sampled = (token_text(texts[position].strip()) for position in most_read)
+    read = token_text(texts[most_read[0]].strip())
+    sampled = token_text(texts[most_read[1]].strip())
     caption = f"The true query looks most at “{read}”, the guessed ones look most at “{sampled}”."
     if most_read[0] == most_read[1]:
         caption = f"The true query and the guessed ones look at the same token most: “{read}”."

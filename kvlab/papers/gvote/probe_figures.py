@@ -299,7 +299,8 @@ def growth_by_samples(frame: pd.DataFrame, origin: Provenance, theme: Theme) -> 
     )
     figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
     # Attention covered as samples are added.
-    first, last = (float(frame["covered"].iloc[place]) for place in (min(1, len(frame) - 1), -1))
+    first = float(frame["covered"].iloc[min(1, len(frame) - 1)])
+    last = float(frame["covered"].iloc[-1])
     if not are_known(first, last):
         caption = NOT_RECORDED
     elif near(first, last):

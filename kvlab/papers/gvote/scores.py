@@ -129,7 +129,8 @@ def option_sweep(
     # How the score changes from the first to the last value.
     caption = f"Only one {words.with_spaces(option)} was measured."
     if len(means) > 1:
-        first, last = (float(means["score"].iloc[place]) for place in (0, -1))
+        first = float(means["score"].iloc[0])
+        last = float(means["score"].iloc[-1])
         how = words.comparison_words(last, first, "becomes higher", "becomes lower", "stays about the same", 0.02)
         caption = f"From the first {words.with_spaces(option)} to the last, the score {how}."
         if not words.are_known(first, last):
@@ -424,7 +425,8 @@ def _only(sources: Sources, model: str) -> Sources:
 
 
 def over_option(experiment: evaluations.Experiment, option: str, says: str) -> Draw:
-    """Score, usage and seconds by the values of an option."""
+    """Score, usage and seconds by the values of an option, judged by whether score and usage rise from the smallest to
+    the largest value, prompt by prompt, means over tasks."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = experiment.rows(sources)
@@ -434,33 +436,29 @@ def over_option(experiment: evaluations.Experiment, option: str, says: str) -> D
         frame = option_column(table, option).sort_values(option, key=lambda values: values.astype(float), kind="stable")
         means = means_over_tasks(rows, frame, [option, "arm"])
         means = means.sort_values(option, key=lambda values: values.astype(float), kind="stable")
-        claim = rises_claim(rows, means, option, says, experiment.more_prompts(sources))
+        best = means.loc[means["score"].idxmax()]
+        if len(means) < 2:
+            claim = Claim(says, OPEN, f"Only one value of {option} was evaluated.")
+        elif best["score"] < evaluations.ABLE:
+            shown = figures.line_text(best)
+            claim = evaluations.unable(says, f"No value of {option} scores above {shown} on these tasks.")
+        else:
+            first = means.iloc[0]
+            last = means.iloc[-1]
+            score, kept = (
+                evaluations.gap(with_measures(rows), last["arm"], first["arm"], column=column)
+                for column in ("score", "kept")
+            )
+            finding = (
+                f"From {option} {first[option]} to {last[option]} the mean score changes by "
+                f"{evaluations.gap_text(score)} and the tokens kept by "
+                f"{evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
+            )
+            gaps = {"score": score, "kept": kept}
+            claim = evaluations.contest(says, gaps, finding, experiment.more_prompts(sources))
         return (option_sweep(frame, means, option, experiment.origin(sources), claim, theme),)
 
     return draw
-
-
-def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str, settle: Measurement | None) -> Claim:
-    """Whether score and usage rise from the smallest to the largest value, prompt by prompt, means over tasks.
-
-    `means` has one row per value of the option, in order, with its arm.
-    """
-    if len(means) < 2:
-        return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
-    best = means.loc[means["score"].idxmax()]
-    if best["score"] < evaluations.ABLE:
-        shown = figures.line_text(best)
-        return evaluations.unable(says, f"No value of {option} scores above {shown} on these tasks.")
-    first = means.iloc[0]
-    last = means.iloc[-1]
-    score, kept = (
-        evaluations.gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept")
-    )
-    finding = (
-        f"From {option} {first[option]} to {last[option]} the mean score changes by {evaluations.gap_text(score)} "
-        f"and the tokens kept by {evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
-    )
-    return evaluations.contest(says, {"score": score, "kept": kept}, finding, settle)
 
 
 DRAWINGS = {

@@ -51,25 +51,6 @@ LOOKS = (
 )
 
 
-def returning_by_head(frame: pd.DataFrame, origin: Provenance, theme: Theme) -> Drawn:
-    """Share of the evictable tokens that return at least once, by layer and KV head; columns layer, head, ever."""
-    figure = head_map(
-        100 * frame.pivot(index="layer", columns="head", values="ever"),
-        "Evicted tokens that return at least once, by head",
-        theme,
-        bar="returned (%)",
-        hover=": %{z:.1f} % return",
-        high=100,
-        colours=LOSS[theme],
-    )
-    caption = words.NOT_RECORDED
-    if frame["ever"].notna().any():
-        text = f"{words.part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
-        same = words.near(float(frame["ever"].min()), float(frame["ever"].max()))
-        caption = words.sentence(text if same else f"{text}, in some heads more than in others")
-    return Drawn("by head", figure, frame, caption, origin)
-
-
 MAJORITY = 0.5
 WINDOW = 8
 
@@ -306,9 +287,25 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
     back = words.part(float(frame[frame["step"] == frame["step"].max()]["ever"].mean()))
     caption = words.sentence(f"{back} of what could be dropped becomes important again later")
+    # Share of the evictable tokens that return at least once, by layer and KV head.
+    by_head = last[["layer", "head", "ever"]]
+    heads_figure = head_map(
+        100 * by_head.pivot(index="layer", columns="head", values="ever"),
+        "Evicted tokens that return at least once, by head",
+        theme,
+        bar="returned (%)",
+        hover=": %{z:.1f} % return",
+        high=100,
+        colours=LOSS[theme],
+    )
+    of_heads = words.NOT_RECORDED
+    if by_head["ever"].notna().any():
+        text = f"{words.part(float(by_head['ever'].mean()))} of what could be dropped becomes important again later"
+        same = words.near(float(by_head["ever"].min()), float(by_head["ever"].max()))
+        of_heads = words.sentence(text if same else f"{text}, in some heads more than in others")
     return (
         Drawn("by step", figure, frame, caption, where, returns(gather(sources, RETURNING))),
-        returning_by_head(last[["layer", "head", "ever"]], of_run(run), theme),
+        Drawn("by head", heads_figure, by_head, of_heads, of_run(run)),
     )
 
 

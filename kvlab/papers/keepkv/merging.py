@@ -15,24 +15,11 @@ from kvlab.papers.keepkv.merge_effects import LEAST_MASS, OneMerge, merge_groups
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base import words
 from kvlab.views.base.lines import Line, add_lines, add_points, hatch
 from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.base.template import QUIET, finish
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    lost_share,
-    near,
-    number,
-    percent,
-    sentence,
-    some_of,
-    token_label,
-    visible,
-)
 from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.lineage import fold, token_texts
 
@@ -77,7 +64,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, origin: Provenance, th
             x=1,
             xref="paper",
             y=row.label,
-            text=f" output off by {percent(row.output_error)}",
+            text=f" output off by {words.percent(row.output_error)}",
             showarrow=False,
             xanchor="left",
             font={"size": 11, "color": QUIET[theme]},
@@ -92,7 +79,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, origin: Provenance, th
     )
     figure.update_layout(barmode="relative", bargap=0.3, margin={"r": 160})
     figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
-    caption = contrast(
+    caption = words.contrast(
         frame[frame["method"] != "full"].set_index("label")[["sag", "regret"]].sum(axis=1),
         "The least attention is lost with {least}, the most with {most}.",
         "All runs lose the same attention.",
@@ -124,7 +111,8 @@ def slot_before_and_after(
     ]
     frame = pd.DataFrame(rows)
     names = [
-        f"{row.label}<br>step {row.step}, slot {row.slot}, {number(row.votes)} votes" for row in frame.itertuples()
+        f"{row.label}<br>step {row.step}, slot {row.slot}, {words.number(row.votes)} votes"
+        for row in frame.itertuples()
     ]
     colours = (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
     kept, absorbed, pivot = (pick(pair, theme) for pair in colours)
@@ -162,7 +150,7 @@ def slot_before_and_after(
     # Who loses attention with the merge.
     known = frame[np.isfinite(frame["lost"])]
     less = int((known["lost"] > WIDE).sum())
-    caption = sentence(f"the merge costs the slot attention in {some_of(less, len(known), 'run')}")
+    caption = words.sentence(f"the merge costs the slot attention in {words.some_of(less, len(known), 'run')}")
     if known.empty:
         caption = "The merged slots had no attention that could be lost."
     return Drawn("one slot", figure, frame, caption, origin, claim)
@@ -207,7 +195,7 @@ def change_by_rule(frame: pd.DataFrame, origin: Provenance, claim: Claim | None,
         legend=False,
     )
     figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
-    caption = contrast(
+    caption = words.contrast(
         frame.set_index("label")["total"],
         "Merging costs the least attention with {least}, the most with {most}.",
         "Merging costs the same attention in every run.",
@@ -227,7 +215,7 @@ def candidate_similarity(
     ):
         some = frame[frame["chosen"] == chosen]
         hover = "slot %{x} %{customdata}: cosine %{y:.3f}"
-        labels = [visible(texts[position]) for position in some["position"]]
+        labels = [words.visible(texts[position]) for position in some["position"]]
         add_points(
             figure,
             some["position"],
@@ -245,7 +233,7 @@ def candidate_similarity(
             y=threshold, line=line, annotation_text=f"threshold {threshold:g}", annotation_position="bottom left"
         )
     figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
-    title = f"1. Token {token_label(source, texts[source])} leaves: its most similar slot"
+    title = f"1. Token {words.token_label(source, texts[source])} leaves: its most similar slot"
     across = "position of the slot (dotted: the token itself)"
     finish(figure, title=title, x=across, y="cosine of keys", theme=theme)
     # Whether the most similar slot was chosen.
@@ -253,51 +241,10 @@ def candidate_similarity(
     if chosen_slots.empty:
         caption = "No slot was similar enough, so the token was not merged."
     else:
-        best = near(float(chosen_slots["similarity"].max()), float(frame["similarity"].max()))
+        best = words.near(float(chosen_slots["similarity"].max()), float(frame["similarity"].max()))
         which = "the slot most similar to it" if best else "a slot that is not the most similar one"
         caption = f"The token was merged into {which}."
     return Drawn("candidates", figure, frame, caption, origin)
-
-
-def parts_of_merge(frame: pd.DataFrame, origin: Provenance, theme: Theme) -> Drawn:
-    """Votes, averages and attention of a merge's parts and of the merged slot, from `merge_effects.merge_parts`."""
-    names = [
-        f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
-        f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
-        for row in frame.itertuples()
-    ]
-    figure = go.Figure()
-    for column, name, hue, pattern in (
-        ("ema_before", "EMA before this query", "grey", "/"),
-        ("ema_after", "EMA with this query", "sky", "."),
-        ("mass", "attention of this query", "blue", ""),
-    ):
-        figure.add_bar(
-            x=names,
-            y=frame[column],
-            name=name,
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
-            hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
-        )
-    finish(
-        figure,
-        title="2. Scores are averaged, votes added, and the merged slot replaces its parts",
-        x="",
-        y="attention",
-        theme=theme,
-        height=420,
-    )
-    figure.update_layout(barmode="group", bargap=0.25)
-    figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
-    # Whether the merged slot gets the attention of its parts.
-    is_slot = frame["role"] == "merged slot"
-    before = float(frame.loc[~is_slot, "mass"].sum())
-    after = float(frame.loc[is_slot, "mass"].iloc[0])
-    caption = NOT_RECORDED
-    if are_known(after):
-        how = comparison_words(after, before, "more than", "less than", "about", WIDE)
-        caption = f"After the merge, the slot gets {how} the attention that its parts had."
-    return Drawn("votes and scores", figure, frame, caption, origin)
 
 
 def influence_over_steps(frame: pd.DataFrame, origin: Provenance, claim: Claim | None, theme: Theme) -> Drawn:
@@ -308,9 +255,9 @@ def influence_over_steps(frame: pd.DataFrame, origin: Provenance, claim: Claim |
     # Whether the slot keeps the attention of its tokens.
     mass = float(frame["mass"].mean())
     true = float(frame["true_mass"].mean())
-    caption = NOT_RECORDED
-    if are_known(mass, true):
-        how = comparison_words(mass, true, "more than", "less than", "about", 0.05)
+    caption = words.NOT_RECORDED
+    if words.are_known(mass, true):
+        how = words.comparison_words(mass, true, "more than", "less than", "about", 0.05)
         caption = f"Over time, the slot gets {how} the attention that its tokens would have with nothing dropped."
     return Drawn("influence", figure, frame, caption, origin, claim)
 
@@ -348,7 +295,8 @@ def sags(rows: pd.DataFrame) -> Claim:
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {mean_text(one, lost_share)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        f"{label} {mean_text(one, words.lost_share)} in {int(group['merges'].sum()):,} merges, {_share(group)} of "
+        "which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
     verdict, decider, held = decisive([(every, CLEAR), *((one, ANY) for one in found.values())])
@@ -362,7 +310,7 @@ def exact(rows: pd.DataFrame) -> Claim:
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost_share)} in "
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), words.lost_share)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )
@@ -390,7 +338,7 @@ def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:
 
 
 def _share(rows: pd.DataFrame, part: str = "sagging", whole: str = "merges") -> str:
-    return percent(float(rows[part].sum() / rows[whole].sum()))
+    return words.percent(float(rows[part].sum() / rows[whole].sum()))
 
 
 KEEPS = "With its votes the merged slot keeps the influence its tokens had."
@@ -444,8 +392,8 @@ def keeps(rows: pd.DataFrame) -> Claim:
     off = interval_of((sums["off"] / sums["true_mass"]).tolist())
     slots = int(rows["slots"].sum())
     finding = (
-        f"After their merge {slots:,} slots get {mean_text(ratio, number)} times the attention their tokens would have "
-        f"had; slot by slot and step by step they are off by {mean_text(off, percent)} of it."
+        f"After their merge {slots:,} slots get {mean_text(ratio, words.number)} times the attention their tokens "
+        f"would have had; slot by slot and step by step they are off by {mean_text(off, words.percent)} of it."
     )
     return judge(KEEPS, ratio, NEAR_ONE, basis_of(rows, slots), finding)
 
@@ -498,11 +446,48 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     value = run.record.hyper_parameters.get("threshold")
     threshold = float(value) if isinstance(value, int | float) else None
     parts = merge_effects.merge_parts(run, sources.run_of("full") or run, merge)
+    # Votes, averages and attention of the merge's parts and of the merged slot.
+    names = []
+    for row in parts.itertuples():
+        token = words.visible(row.text, 10) if row.token < 0 else words.token_label(row.token, row.text, 10)
+        votes = f"{words.number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
+        names.append(f"{row.role}<br>{token}<br>{votes}")
+    figure = go.Figure()
+    for column, name, hue, pattern in (
+        ("ema_before", "EMA before this query", "grey", "/"),
+        ("ema_after", "EMA with this query", "sky", "."),
+        ("mass", "attention of this query", "blue", ""),
+    ):
+        figure.add_bar(
+            x=names,
+            y=parts[column],
+            name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
+            hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
+        )
+    finish(
+        figure,
+        title="2. Scores are averaged, votes added, and the merged slot replaces its parts",
+        x="",
+        y="attention",
+        theme=theme,
+        height=420,
+    )
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
+    # Whether the merged slot gets the attention of its parts.
+    is_slot = parts["role"] == "merged slot"
+    before = float(parts.loc[~is_slot, "mass"].sum())
+    after = float(parts.loc[is_slot, "mass"].iloc[0])
+    caption = words.NOT_RECORDED
+    if words.are_known(after):
+        how = words.comparison_words(after, before, "more than", "less than", "about", WIDE)
+        caption = f"After the merge, the slot gets {how} the attention that its parts had."
     where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
     claim = keeps(gather(sources, INFLUENCE, [run]))
     return (
         candidate_similarity(merge_effects.candidates(run, merge), merge.source, texts, threshold, where, theme),
-        parts_of_merge(parts, where, theme),
+        Drawn("votes and scores", figure, parts, caption, where),
         influence_over_steps(merge_effects.influence_over_steps(run, merge), where, claim, theme),
     )
 

@@ -46,9 +46,8 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         for method, budget in zip(rows["method"], rows["budget"], strict=True)
     ]
     rows = rows.assign(row=names)
-    cells, means = (
-        over_tasks(rows, by, ("score",)).drop(columns="tasks") for by in (["row", "length", "depth"], ["row"])
-    )
+    cells = over_tasks(rows, ["row", "length", "depth"], ("score",)).drop(columns="tasks")
+    means = over_tasks(rows, ["row"], ("score",)).drop(columns="tasks")
     panel = Panel(EXPERIMENT, BETTER, {})
     claim = panel.judge(rows, EXPERIMENT.more_prompts(sources), paper_values("kvmerger", "fig-5"))
     figure = figures.needle_map(cells, theme)

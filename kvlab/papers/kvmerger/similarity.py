@@ -75,53 +75,6 @@ def closer_sentence(kinds: list[str], every: int) -> str:
     return f"Neighbouring tokens are more alike than any two only in their {join_words(kinds)}."
 
 
-def neighbours_of_heads(
-    frame: pd.DataFrame, every: int, origin: Provenance, claim: Claim | None, theme: Theme
-) -> Drawn:
-    """Cosine of chosen tokens with their neighbours, one panel per token and one line per head.
-
-    `frame` has columns token, layer, head, offset, similarity, of some of `every` head.
-    """
-    tokens = frame["token"].unique()
-    figure = make_subplots(1, len(tokens), shared_yaxes=True, column_titles=[f"token {token}" for token in tokens])
-    heads = frame[["layer", "head"]].drop_duplicates().itertuples(index=False)
-    for rank, (layer, head) in enumerate(heads):
-        hue, dash = HEAD_LINES[rank % len(HEAD_LINES)]
-        group = frame[(frame["layer"] == layer) & (frame["head"] == head)]
-        for column, token in enumerate(tokens, start=1):
-            line = group[group["token"] == token]
-            name = f"layer {layer}, head {head}"
-            add_line(
-                figure,
-                line["offset"],
-                line["similarity"],
-                name,
-                pick(HUES[hue], theme),
-                dash,
-                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}",
-                width=1.7,
-                legendgroup=f"{layer}-{head}",
-                showlegend=column == 1,
-                row=1,
-                col=column,
-            )
-    title = "Similarity of a token's key to its neighbours'"
-    finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
-    figure.update_yaxes(title_text="cosine", col=1)
-    # A token's cosine with itself is 1: the panel title goes above that peak.
-    figure.update_annotations(font={"size": 13, "color": QUIET[theme]}, yshift=-16)
-    figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
-    # How much alike adjacent tokens are, and whether heads differ.
-    beside_it = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
-    caption = "The text has no other token."
-    if beside_it.notna().any():
-        text = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
-        same = len(beside_it) == 1 or near(float(beside_it.min()), float(beside_it.max()))
-        drawn = f" Showing {len(beside_it)} of {every} heads." if len(beside_it) < every else ""
-        caption = sentence(text if same else f"{text}, in some heads more than in others") + drawn
-    return Drawn("neighbours", figure, frame, caption, origin, claim)
-
-
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 NEAR = 8
 MOST_TOKENS = 4096  # longer texts are truncated
@@ -339,15 +292,53 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return run
     others = readable_heads(run, spread_heads(run, 3, 9 * run.record.prompt_tokens))
     heads = list(dict.fromkeys([(choice.layer, choice.head), *others[:: max(1, len(others) // 4)]]))[:5]
+    tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
     parts = []
     for layer, head in heads:
         unit = run.keys(layer, head)[0]
-        for token in chosen_tokens(run.record.prompt_tokens, choice.token):
+        for token in tokens:
             parts.append(maps.neighbour_profile(unit, token, REACH).assign(token=token, layer=layer, head=head))
     names = ["token", "layer", "head", "offset", "position", "similarity"]
     frame = pd.concat(parts, ignore_index=True)[names]
+    # One panel per token and one line per head.
+    figure = make_subplots(1, len(tokens), shared_yaxes=True, column_titles=[f"token {token}" for token in tokens])
+    for rank, (layer, head) in enumerate(heads):
+        hue, dash = HEAD_LINES[rank % len(HEAD_LINES)]
+        group = frame[(frame["layer"] == layer) & (frame["head"] == head)]
+        for column, token in enumerate(tokens, start=1):
+            line = group[group["token"] == token]
+            name = f"layer {layer}, head {head}"
+            add_line(
+                figure,
+                line["offset"],
+                line["similarity"],
+                name,
+                pick(HUES[hue], theme),
+                dash,
+                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}",
+                width=1.7,
+                legendgroup=f"{layer}-{head}",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+    title = "Similarity of a token's key to its neighbours'"
+    finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
+    figure.update_yaxes(title_text="cosine", col=1)
+    # A token's cosine with itself is 1: the panel title goes above that peak.
+    figure.update_annotations(font={"size": 13, "color": QUIET[theme]}, yshift=-16)
+    figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
+    # How much alike adjacent tokens are, and whether heads differ.
+    beside_it = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
+    caption = "The text has no other token."
+    if beside_it.notna().any():
+        text = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
+        same = len(beside_it) == 1 or near(float(beside_it.min()), float(beside_it.max()))
+        every = heads_with_states(run)
+        drawn = f" Showing {len(beside_it)} of {every} heads." if len(beside_it) < every else ""
+        caption = sentence(text if same else f"{text}, in some heads more than in others") + drawn
     claim = differs(gather(sources, LOCALITY))
-    return (neighbours_of_heads(frame, heads_with_states(run), of_run(run), claim, theme),)
+    return (Drawn("neighbours", figure, frame, caption, of_run(run), claim),)
 
 
 def chosen_tokens(length: int, token: int | None) -> list[int]:

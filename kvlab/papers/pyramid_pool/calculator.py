@@ -77,12 +77,7 @@ def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
         units=(gigabytes,),
         printed=(PAPERS_GIGABYTES,),
     )
-    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
-    return (kv_sizes(frame, origin, claim, theme),)
-
-
-def kv_sizes(frame: pd.DataFrame, origin: Provenance, claim: Claim | None, theme: Theme) -> Drawn:
-    """Bars of tokens and bytes (log axes), one row per model, from `cache_sizes`; a line marks 80 GB."""
+    # Bars of tokens and bytes, one row per model; a line marks the memory of a GPU.
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
     beyond = frame["bytes"] > GPU_BYTES
     patterns = ["/" if over else "" for over in beyond]
@@ -122,7 +117,8 @@ def kv_sizes(frame: pd.DataFrame, origin: Provenance, claim: Claim | None, theme
         "All caches need the same memory.",
         "Only {only} is shown.",
     )
-    return Drawn("sizes", figure, frame, caption, origin, claim)
+    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
+    return (Drawn("sizes", figure, frame, caption, origin, claim),)
 
 
 DRAWINGS = {"fig-1": draw_sizes}

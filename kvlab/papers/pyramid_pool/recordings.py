@@ -15,24 +15,13 @@ from kvlab.papers.pyramid_pool import pyramid
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base import words
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.base.template import CLEAR, colour_bar, finish
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    near,
-    number,
-    part,
-    percent,
-    sentence,
-    shown_of,
-    some_of,
-)
 from kvlab.views.frames.lineage import event_steps, fold
 from kvlab.views.frames.memory import budgets_by_layer
 
@@ -105,7 +94,7 @@ def three_axes(frame: pd.DataFrame, origin: Provenance, claim: Claim | None, the
     caption = "Every head of every layer keeps equally many tokens."
     if frame["live_slots"].min() != frame["live_slots"].max():
         layer_means = frame.groupby("layer")["live_slots"].mean()
-        what = "heads" if near(float(layer_means.min()), float(layer_means.max())) else "layers"
+        what = "heads" if words.near(float(layer_means.min()), float(layer_means.max())) else "layers"
         caption = f"Some {what} keep more tokens than others."
     return Drawn("axes", figure, frame, caption, origin, claim)
 
@@ -144,15 +133,20 @@ def layer_lines(run: Run) -> pd.DataFrame:
     frame = pyramid.layer_budgets(steps, int(steps["step"].max()))
     asked = frame["asked"].tolist()
     beta = run.record.hyper_parameters.get("beta")
-    touched, every = pyramid.touched_sinks(run, _option(run, "sinks", 0))
+    # The sinks of a head that take part in any event.
+    sinks = _option(run, "sinks", 0)
+    events = run.select("events", columns=["layer", "head", "source", "target"])
+    slots = events.melt(["layer", "head"], ["source", "target"], value_name="slot")[["layer", "head", "slot"]]
+    touched = slots[slots["slot"].between(0, sinks - 1)].drop_duplicates()
+    heads = steps[["layer", "head"]].drop_duplicates()
     line = {
         "layers": len(asked),
         "explained": pyramid.straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
         "ratio": pyramid.ratio(asked[0], asked[-1]),
         "total": sum(asked),
         "beta": float(beta) if isinstance(beta, int | float) else float("nan"),
-        "sinks": every,
-        "touched": touched,
+        "sinks": len(heads) * sinks,
+        "touched": len(touched),
     }
     return pd.DataFrame([line])
 
@@ -171,7 +165,11 @@ def window_rows(run: Run) -> pd.DataFrame:
                 lineage = fold(run.select("events", layer, head), steps)
                 table = pyramid.spans(lineage, int(lineage.steps[-1]), _option(run, "window", 4))
                 newest = int(table["tokens"].to_numpy()[np.argmax(table["first"].to_numpy())])
-                rows.append({"layer": layer, "head": head, "trend": pyramid.age_and_tokens(table), "newest": newest})
+                # Of slots with equally many tokens there is no rank. A slot's age is how far back it begins.
+                ages = -table["first"]
+                ranked = table["tokens"].nunique() > 1
+                trend = float(ages.rank().corr(table["tokens"].rank())) if ranked else math.nan
+                rows.append({"layer": layer, "head": head, "trend": trend, "newest": newest})
     return pd.DataFrame(rows)
 
 
@@ -187,10 +185,10 @@ def two_axes(rows: pd.DataFrame) -> Claim:
         return Claim(TWO_AXES, OPEN, "There is no run of PyramidPool.")
     basis = Basis(rows["prompt"].nunique())
     broken = int((~((rows["layers"] > UNEQUAL) & (rows["heads"] <= UNEQUAL))).sum())
-    finding = (
-        f"Largest over smallest layer {evidence.mean_text(evidence.over_prompts(rows, 'layers'), number)}, "
-        f"largest over smallest head of a layer {evidence.mean_text(evidence.over_prompts(rows, 'heads'), number)}."
+    layers, heads = (
+        evidence.mean_text(evidence.over_prompts(rows, axis), words.number) for axis in ("layers", "heads")
     )
+    finding = f"Largest over smallest layer {layers}, largest over smallest head of a layer {heads}."
     return Claim(TWO_AXES, judge_universal(broken, basis), finding, basis, threshold=Threshold(UNEQUAL, WHY_UNEQUAL))
 
 
@@ -203,7 +201,7 @@ def falls(rows: pd.DataFrame) -> Claim:
     at_least = "all" if explained == 1 else f"at least {math.floor(1000 * explained) / 10:g} %"
     finding = (
         f"A straight line explains {at_least} of how the budgets vary; first over last layer "
-        f"{evidence.mean_text(evidence.over_prompts(rows, 'ratio'), number)}"
+        f"{evidence.mean_text(evidence.over_prompts(rows, 'ratio'), words.number)}"
         f"{f' (beta {rows.beta.iloc[0]:g})' if rows['beta'].notna().any() else ''}; {int(rows['touched'].sum()):,} of "
         f"{int(rows['sinks'].sum()):,} sinks took part in a merge or left."
     )
@@ -223,7 +221,7 @@ def older(rows: pd.DataFrame) -> Claim:
     basis = evidence.basis_of(known)
     single = int((rows["newest"] == 1).sum())
     finding = (
-        f"Rank correlation of a slot's age with its tokens {evidence.mean_text(trend, number)}, mean over heads; "
+        f"Rank correlation of a slot's age with its tokens {evidence.mean_text(trend, words.number)}, mean over heads; "
         f"the newest slot holds one token in {single:,} of {len(rows):,} heads."
     )
     if judge_universal(len(rows) - single, basis) == FAILS:  # then the trend is irrelevant
@@ -245,18 +243,21 @@ def localises(rows: pd.DataFrame) -> Claim:
     half = means.shape[1] // 2
     early, late = (means.iloc[:, side].mean(axis=1) for side in (slice(half), slice(-half, None)))
     if trend is None or (late.mean() - early.mean()) * trend.mean >= 0:
-        first, second = (evidence.mean_text(evidence.interval_of(side.tolist()), percent) for side in (early, late))
+        first, second = (
+            evidence.mean_text(evidence.interval_of(side.tolist()), words.percent) for side in (early, late)
+        )
         shown = f"{first} of the text back in the first half of the layers, {second} in the second"
     else:
         furthest = means.mean().idxmax()
         nearest = means.mean().idxmin()
         far, close = (
-            evidence.mean_text(evidence.interval_of(means[layer].tolist()), percent) for layer in (furthest, nearest)
+            evidence.mean_text(evidence.interval_of(means[layer].tolist()), words.percent)
+            for layer in (furthest, nearest)
         )
         shown = f"{far} of the text back in layer {furthest}, the furthest, {close} in layer {nearest}"
     finding = (
-        f"Rank correlation of layer with attended distance {evidence.mean_text(trend, number)} over {means.shape[1]} "
-        f"layers; {shown}."
+        f"Rank correlation of layer with attended distance {evidence.mean_text(trend, words.number)} over "
+        f"{means.shape[1]} layers; {shown}."
     )
     return judge(LOCALISES, trend, SINKS_IN, evidence.basis_of(rows), finding)
 
@@ -275,8 +276,8 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     else:
         spread = pyramid.spread_by_axis(run.steps, step)
         finding = (
-            f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, "
-            f"largest over smallest head of a layer {number(spread['heads'])}. It is not a run of PyramidPool."
+            f"{run.record.label}: largest over smallest layer {words.number(spread['layers'])}, "
+            f"largest over smallest head of a layer {words.number(spread['heads'])}. It is not a run of PyramidPool."
         )
         claim = Claim(TWO_AXES, OPEN, finding)
     return (three_axes(budgets_by_layer(run.steps, step), of_run(run), claim, theme),)
@@ -323,10 +324,11 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     finish(figure, title="Slots of each layer", x="layer", y="slots (mean over KV heads)", theme=theme)
     figure.update_layout(barmode="stack", bargap=0.35).update_xaxes(dtick=1 if len(frame) <= 24 else None)
     # Whether early layers get more.
-    first, last = (float(frame["asked"].iloc[place]) for place in (0, -1))
-    caption = NOT_RECORDED
-    if are_known(first, last):
-        how = comparison_words(first, last, "more than", "less than", "as much as")
+    first = float(frame["asked"].iloc[0])
+    last = float(frame["asked"].iloc[-1])
+    caption = words.NOT_RECORDED
+    if words.are_known(first, last):
+        how = words.comparison_words(first, last, "more than", "less than", "as much as")
         caption = f"The first layer may keep {how} the last one."
     claim = falls(evidence.gather(sources, LINES, [run]))
     return (Drawn("layers", figure, frame, caption, of_run(run), claim),)
@@ -404,9 +406,11 @@ def windows(
     figure = with_slider(figure, "step ", len(shown) - 1, theme)
     # How many slots hold pooled tokens at the end.
     last = list(spans.values())[-1]
-    held = sentence(f"several tokens are held by {some_of(int((last['tokens'] > 1).sum()), len(last), 'slot')}")
-    drawn = shown_of(pyramid.MOST_SLOTS, len(last), "slot", "with the most tokens")
-    caption = f"{held}{drawn}{shown_of(len(spans), steps, 'step', 'evenly chosen')}"
+    held = words.sentence(
+        f"several tokens are held by {words.some_of(int((last['tokens'] > 1).sum()), len(last), 'slot')}"
+    )
+    drawn = words.shown_of(pyramid.MOST_SLOTS, len(last), "slot", "with the most tokens")
+    caption = f"{held}{drawn}{words.shown_of(len(spans), steps, 'step', 'evenly chosen')}"
     frame = pd.concat([table.assign(step=step) for step, table in spans.items()], ignore_index=True)
     return Drawn("windows", figure, frame, caption, origin, claim)
 
@@ -448,8 +452,8 @@ def attention_map(frame: pd.DataFrame, origin: Provenance, theme: Theme) -> Draw
     values = values[values.sum(axis=1) > 0]
     if len(values):
         top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
-        held = part(float(top.mean()))
-        caption = sentence(f"{held} of the attention is on the twentieth of the text that is read most")
+        held = words.part(float(top.mean()))
+        caption = words.sentence(f"{held} of the attention is on the twentieth of the text that is read most")
     return Drawn("map", figure, frame.rename(columns=str).reset_index(), caption, origin)
 
 
@@ -478,15 +482,18 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     finish(figure, title="Attended distance by layer", x="layer", y="share", theme=theme)
     figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(layers) <= 24 else None)
     # Whether the last layer looks further back than the first.
-    first, last = (float(layers["distance"].iloc[place]) for place in (0, -1))
+    first = float(layers["distance"].iloc[0])
+    last = float(layers["distance"].iloc[-1])
     drawn = f" Sampled: {pyramid.MOST_ROWS:,} of {len(rows):,} queries, evenly chosen."
     sampled = drawn if len(rows) > pyramid.MOST_ROWS else ""
     if len(layers) == 1:
         caption = f"Only one layer is shown.{sampled}"
-    elif not are_known(first, last):
-        caption = NOT_RECORDED
+    elif not words.are_known(first, last):
+        caption = words.NOT_RECORDED
     else:
-        how = comparison_words(last, first, "further back than", "less far back than", "about as far back as", 0.05)
+        how = words.comparison_words(
+            last, first, "further back than", "less far back than", "about as far back as", 0.05
+        )
         caption = f"On average, the last layer looks {how} the first.{sampled}"
     claim = localises(evidence.gather(sources, DISTANCES))
     return attention_map(rows, where, theme), Drawn("layers", figure, layers, caption, where, claim)
