@@ -6,6 +6,7 @@ A benchmark repeats one measurement, so n is the number of repeats, without an i
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -306,7 +307,7 @@ def memory_shares(rows: pd.DataFrame) -> pd.DataFrame:
         full = float(of_full["median"].iloc[0])
         name = PAPER_MODELS.get(str(model), str(model))
         for budget, cells in latest[latest["method"] == "kvmerger"].groupby("budget", sort=False):
-            line = {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full}
+            line: dict[str, Any] = {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full}
             for figure, column in FIGURES_READ.items():
                 measured = cells.loc[cells["figure"] == figure, "median"]
                 line[column] = float(measured.iloc[0]) if len(measured) else float("nan")

@@ -121,7 +121,7 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
         bounds = 1 + np.append(np.flatnonzero(np.diff(anchor, prepend=-1)), len(anchor))
         # The run of whole sets, at most `length` tokens, with most sets of several tokens.
         best = (1, length)
-        window = None
+        window: tuple[int, int] | None = None
         for first, start in enumerate(bounds[:-1]):
             last = int(np.searchsorted(bounds, start + length, side="right")) - 1
             sizes = np.diff(bounds[first : last + 1])
@@ -131,7 +131,7 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
                 window = (int(start), int(bounds[last]))
         if window is not None:
             break
-    else:
+    if window is None:
         raise UserError(f"No two neighbouring keys of layer {layer}, head {head} are similar: choose another head.")
     # Each set of the window merges into its most attended token.
     start, stop = window
