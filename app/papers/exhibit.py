@@ -341,7 +341,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
                 link("papers", f"Judged on {find(paper, slug).number}", paper=paper, exhibit=slug, **run_in_url())
             note(verdict_sentence(claim, model_title(drawn.model)))
             return
-        frame = card_frame(claim, exhibit.number_of(drawn.name, claim), exhibit.printed_of(drawn.name, claim))
+        frame = card_frame(claim, *exhibit.number_of(drawn.name, claim))
         title = claim_title(exhibit, claim)
         sentence = verdict_sentence(claim, model_title(drawn.model))
         if frame.empty:

@@ -56,18 +56,16 @@ def read_rows(run: Run, layer: int, head: int, with_history: bool = True) -> Row
 
 def heads_with_attention(run: Run) -> list[tuple[int, int]]:
     """All (layer, head) pairs with recorded attention."""
-    model = run.record.model
-    layers = [layer for layer in range(model.num_hidden_layers) if _was_recorded(run, layer)]
-    return [(layer, head) for layer in layers for head in run.record.recording.of_heads(model.num_key_value_heads)]
-
-
-def _was_recorded(run: Run, layer: int) -> bool:
-    """All recorded heads of a layer are in one file; a cancelled run may lack some."""
-    try:
-        read_rows(run, layer, run.record.recording.of_heads(run.record.model.num_key_value_heads)[0])
-    except UserError:
-        return False
-    return True
+    heads = run.record.recording.of_heads(run.record.model.num_key_value_heads)
+    found = []
+    for layer in range(run.record.model.num_hidden_layers):
+        # All recorded heads of a layer are in one file; a cancelled run may lack some.
+        try:
+            read_rows(run, layer, heads[0])
+        except UserError:
+            continue
+        found += [(layer, head) for head in heads]
+    return found
 
 
 def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
@@ -179,19 +177,14 @@ def returning_of_head(model: Run, method: Run | None, layer: int, head: int) -> 
         visible = (prompt > 0).sum(0).clip(1)
         parts.append(returning(rows, to_be_evicted(rows, prompt.sum(0) / visible), WINDOW_MEAN))
     if method is not None:
-        gone = evicted_by_step(method, layer, head)
+        # (steps, tokens) bool: the prompt tokens that the run had evicted after each of its steps
+        lineage = fold(method.select("events", layer, head), method.select("steps", layer, head))
+        gone = lineage.death[None] <= lineage.steps[:, None]
+        gone[:, method.record.prompt_tokens :] = False
         if gone.any():
             rows_of_method = read_rows(method, layer, head, with_history=False)
             parts.append(returning(rows_of_method, gone[:, : rows_of_method.mass.shape[1]], OWN))
     return pd.concat(parts, ignore_index=True)
-
-
-def evicted_by_step(run: Run, layer: int, head: int) -> np.ndarray:
-    """(steps, tokens) bool: the prompt tokens a run had evicted after each of its steps."""
-    lineage = fold(run.select("events", layer, head), run.select("steps", layer, head))
-    gone = lineage.death[None] <= lineage.steps[:, None]
-    gone[:, run.record.prompt_tokens :] = False
-    return gone
 
 
 def returning_of_heads(model: Run, method: Run | None, heads: list[tuple[int, int]]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ A benchmark repeats one measurement, so n is the number of repeats, without an i
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.papers.evidence import benchmark
 from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.papers.paper_tables import grey_table, paper_values
-from kvlab.requests.measurement import Benchmark, Measurement
+from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
 from kvlab.views import speed
@@ -35,22 +36,36 @@ def draw_rates(
     preset: str,
     name: str,
     title: str,
-    rates: Callable[[pd.DataFrame], pd.DataFrame],
+    setting: str,
     judge: Callable[..., Claim],
+    batches_differ: bool = False,
 ) -> Draw:
     """Draw a paper's table of rates relative to the full cache, with kvlab's.
 
-    `rates` selects the compressed caches from `with_paper_numbers` and describes each setting; `judge` is the claim
-    about them and also takes the result of `paper_measurement`.
+    `setting` is the template by which each is described, `judge` the claim about them, as `judge_rows` calls it. With
+    `batches_differ` the paper's full cache ran at another batch than what it is compared with; ours is of equal batch.
     """
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = newest(sources, preset)
         if rows.empty:
             return needs(sources, preset)
-        frame = rates(with_paper_numbers(sources, preset))
+        names = [field.name for field in fields(Row)]
+        known = rows.reindex(columns=names).astype(object)  # older rows have fewer columns
+        ours = [Row(**values) for values in known.where(known.notna(), None).to_dict("records")]
+        numbers = beside_the_paper(ours, preset)
+        rates = numbers[numbers["figure"].str.endswith(" rate") & (numbers["method"] != "full")].copy()
+        if batches_differ:
+            full = numbers.loc[numbers["method"] == "full", "value"]
+            rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0])
+        rates["setting"] = [
+            setting.format(row=row, model=row.model.removeprefix("shape:"), budget=budget_text(row.budget))
+            for row in rates.itertuples()
+        ]
+        columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
+        frame = rates[columns].reset_index(drop=True)
         figure = speed.against_the_paper(frame, theme, title)
-        claim = of_repeats(judge(frame, *paper_measurement(sources, rows, preset)), rows)
+        claim = judge_rows(judge, frame, rows, sources, preset)
         caption = speed.caption_against_the_paper(frame)
         where = bench_origin(rows)
         return (Drawn(name, figure, frame, caption, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
@@ -71,14 +86,6 @@ def newest(sources: Sources, preset: str) -> pd.DataFrame:
 def by_method(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with the paper's preset removed from `method`."""
     return rows.assign(method=rows["method"].str.replace(r":preset=paper[\w-]*", "", regex=True))
-
-
-def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
-    """The paper's numbers with kvlab's (`kvlab.bench.tables.beside_the_paper`)."""
-    names = [field.name for field in fields(Row)]
-    frame = newest(sources, preset).reindex(columns=names).astype(object)  # older rows have fewer columns
-    rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]
-    return beside_the_paper(rows, preset)
 
 
 def needs(sources: Sources, preset: str) -> Needs:
@@ -106,19 +113,18 @@ def shapes_of(rows: pd.DataFrame) -> str:
     return f"the {'shape' if len(names) == 1 else 'shapes'} {', '.join(names)}{size}"
 
 
-def paper_measurement(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:
-    """(smaller than the paper's, repeats, the measurement at the paper's own size), as the claims take them."""
-    return is_small(rows), int(rows["repeats"].max()), benchmark(sources, preset)
-
-
-def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
-    """Prefix the claim's finding with the number of repeats."""
-    return replace(claim, finding=f"{statistic_name(rows['repeats']).capitalize()}. {claim.finding}")
-
-
 def is_small(rows: pd.DataFrame) -> bool:
     """Whether model or texts were smaller than the paper's."""
     return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
+
+
+def judge_rows(
+    judge: Callable[..., Claim], frame: pd.DataFrame, rows: pd.DataFrame, sources: Sources, preset: str
+) -> Claim:
+    """The claim of `judge` about the frame; it also takes whether the rows are smaller than the paper's, the repeats,
+    which the finding begins with, and the measurement at the paper's own size."""
+    claim = judge(frame, is_small(rows), int(rows["repeats"].max()), benchmark(sources, preset))
+    return replace(claim, finding=f"{statistic_name(rows['repeats']).capitalize()}. {claim.finding}")
 
 
 def grey_numbers(preset: str) -> pd.DataFrame:
@@ -240,35 +246,6 @@ def _measured(
 BARS = (("ours", "this benchmark", "blue", ""), ("paper", "the paper", "grey", "/"))
 
 
-def cache_share(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Bars of bytes relative to the full cache, by model and budget; columns row, ours, paper."""
-    figure = go.Figure()
-    for column, name, hue, pattern in BARS:
-        colour = pick(HUES[hue], theme)
-        figure.add_bar(
-            x=frame["row"],
-            y=frame[column],
-            name=name,
-            textposition="outside",
-            text=[percent(value) if value == value else "" for value in frame[column]],
-            marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.6)},
-            hovertemplate=f"%{{x}}<br>{name}: %{{y:.1%}} of the full cache<extra></extra>",
-        )
-    title = "Compressed cache relative to the full one"
-    finish(figure, title=title, x="model and budget", y="bytes / bytes of the full cache", theme=theme, height=400)
-    figure.update_layout(barmode="group", bargap=0.25)
-    return figure.update_yaxes(range=[0, 1.08], tickformat=".0%").update_xaxes(showgrid=False)
-
-
-def caption_cache_share(frame: pd.DataFrame) -> str:
-    """Whether the sizes are like the paper's."""
-    both = frame.dropna(subset=["ours", "paper"])
-    if both.empty:
-        return "No size was measured both here and in the paper."
-    close = int(np.isclose(both["ours"], both["paper"], rtol=0.1).sum())
-    return sentence(f"the size is like the paper's (within a tenth) for {some_of(close, len(both), 'cache')}")
-
-
 PRESET = "kvmerger-table2"
 PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2-13B-chat"}
 FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": "peak", "logical tokens": "tokens"}
@@ -285,11 +262,30 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
             f"GPU the same without --device, scale and shorten is the paper's own size. {NO_MODEL}",
             benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
-    figure = cache_share(frame, theme)
-    caption = caption_cache_share(frame)
+    figure = go.Figure()
+    for column, name, hue, pattern in BARS:
+        colour = pick(HUES[hue], theme)
+        figure.add_bar(
+            x=frame["row"],
+            y=frame[column],
+            name=name,
+            textposition="outside",
+            text=[percent(value) if value == value else "" for value in frame[column]],
+            marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.6)},
+            hovertemplate=f"%{{x}}<br>{name}: %{{y:.1%}} of the full cache<extra></extra>",
+        )
+    title = "Compressed cache relative to the full one"
+    finish(figure, title=title, x="model and budget", y="bytes / bytes of the full cache", theme=theme, height=400)
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_yaxes(range=[0, 1.08], tickformat=".0%").update_xaxes(showgrid=False)
+    # Whether the sizes are like the paper's.
+    both = frame.dropna(subset=["ours", "paper"])
+    close = int(np.isclose(both["ours"], both["paper"], rtol=0.1).sum())
+    caption = sentence(f"the size is like the paper's (within a tenth) for {some_of(close, len(both), 'cache')}")
+    if both.empty:
+        caption = "No size was measured both here and in the paper."
     grey = grey_table(paper_values("kvmerger", "tab-2"))
-    newest = rows.sort_values("timestamp", ascending=False)
-    where = bench_origin(newest)
+    where = bench_origin(rows.sort_values("timestamp", ascending=False))
     claim = shares(frame, int(rows["repeats"].max()))
     return (Drawn("share", figure, frame, caption, where, claim, grey, model=shapes_of(rows)),)
 
@@ -299,32 +295,26 @@ def memory_shares(rows: pd.DataFrame) -> pd.DataFrame:
 
     Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (share), paper.
     """
-    parts = []
+    # The paper's cache at a budget relative to its full one, if it prints both.
+    values = paper_values("kvmerger", "tab-2")
+    gigabytes = values[values["metric"] == "KV cache (GB)"].set_index(["model", "budget"])["value"]
+    found = []
     for model, group in rows[rows["figure"].isin(FIGURES_READ)].groupby("model", sort=False):
         latest = group[group["name"] == group.sort_values("timestamp")["name"].iloc[-1]]
-        full = latest[latest["is_full"] & (latest["figure"] == "allocated bytes")]
-        if len(full):
-            parts += _shares_of_model(str(model), latest[latest["method"] == "kvmerger"], float(full["median"].iloc[0]))
-    return pd.DataFrame(parts)
-
-
-def _shares_of_model(model: str, rows: pd.DataFrame, full: float) -> list[dict[str, object]]:
-    found = []
-    for budget, group in rows.groupby("budget", sort=False):
-        values = {name: group.loc[group["figure"] == figure, "median"] for figure, name in FIGURES_READ.items()}
-        read = {name: float(series.iloc[0]) if len(series) else float("nan") for name, series in values.items()}
-        name = PAPER_MODELS.get(model, model)
-        line = {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full, **read}
-        found.append(line | {"ours": read["allocated"] / full, "paper": paper_share(name, budget)})
-    return found
-
-
-def paper_share(model: str, budget: float) -> float:
-    """The paper's cache at a budget relative to its full one; NaN if not printed."""
-    values = paper_values("kvmerger", "tab-2")
-    cache = values[(values["model"] == model) & (values["metric"] == "KV cache (GB)")].set_index("budget")["value"]
-    named = percent(budget)
-    return float(cache[named] / cache["100 %"]) if named in cache.index else float("nan")
+        of_full = latest[latest["is_full"] & (latest["figure"] == "allocated bytes")]
+        if of_full.empty:
+            continue
+        full = float(of_full["median"].iloc[0])
+        name = PAPER_MODELS.get(str(model), str(model))
+        for budget, cells in latest[latest["method"] == "kvmerger"].groupby("budget", sort=False):
+            line: dict[str, Any] = {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full}
+            for figure, column in FIGURES_READ.items():
+                measured = cells.loc[cells["figure"] == figure, "median"]
+                line[column] = float(measured.iloc[0]) if len(measured) else float("nan")
+            printed = gigabytes.get((name, percent(budget)), float("nan"))
+            paper = float(printed / gigabytes.get((name, "100 %"), float("nan")))
+            found.append(line | {"ours": line["allocated"] / full, "paper": paper})
+    return pd.DataFrame(found)
 
 
 FIGURE_3 = "zsmerge-fig3"
@@ -336,24 +326,12 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     rows = newest(sources, FIGURE_3)
     if rows.empty:
         return needs(sources, FIGURE_3)
-    frame = _lengths(rows)
-    figure = speed.over_length(frame, theme)
-    caption = speed.caption_over_length(frame)
-    where = bench_origin(rows)
-    grey = grey_numbers(FIGURE_3)
-    shapes = shapes_of(rows)
-    claim = of_repeats(steady(frame, *paper_measurement(sources, rows, FIGURE_3)), rows)
-    return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
-
-
-def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the best full cache per length and of ZSMerge."""
+    # The rows of the best full cache per length and of ZSMerge.
     chosen = rows[rows["figure"].isin(MEASURES) & (rows["is_full"] | (rows["method"] == "zsmerge"))]
-    full = chosen["is_full"]
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
-            "name": ["full cache" if is_full else "ZSMerge" for is_full in full],
-            "method": ["full" if is_full else "zsmerge" for is_full in full],
+            "name": np.where(chosen["is_full"], "full cache", "ZSMerge"),
+            "method": np.where(chosen["is_full"], "full", "zsmerge"),
             "context": chosen["context"],
             "measure": chosen["figure"].map(MEASURES),
             "value": chosen["median"],
@@ -361,38 +339,35 @@ def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
             "status": chosen["status"],
         }
     ).reset_index(drop=True)
-
-
-def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The rates of the compressed caches with a description of the request size."""
-    rates = numbers[(numbers["figure"] == "request rate") & (numbers["method"] != "full")]
-    setting = [
-        f"{row.model.removeprefix('shape:')}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}"
-        for row in rates.itertuples()
-    ]
-    columns = ["method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
-    return rates.assign(setting=setting)[["setting", *columns]].reset_index(drop=True)
-
-
-def with_ratios(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The compressed caches' rates with both ratios: the paper's to a full cache of batch 2, ours to one of 8."""
-    full = numbers.loc[numbers["method"] == "full", "value"]
-    rates = numbers[numbers["method"] != "full"].copy()
-    rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0] if len(full) else float("nan"))
-    rates["setting"] = [
-        f"batch {row.batch}, {row.context:,} tokens, {budget_text(row.budget)}" for row in rates.itertuples()
-    ]
-    columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
-    return rates[columns].reset_index(drop=True)
+    figure = speed.over_length(frame, theme)
+    caption = speed.caption_over_length(frame)
+    where = bench_origin(rows)
+    grey = grey_numbers(FIGURE_3)
+    shapes = shapes_of(rows)
+    claim = judge_rows(steady, frame, rows, sources, FIGURE_3)
+    return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
 
 
 ZSMERGE: dict[str, Draw] = {
     "fig-3": draw_lengths,
     # Tokens per second of whole requests, relative to the full cache at the same batch.
-    "tab-1": draw_rates("zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, faster),
+    "tab-1": draw_rates(
+        "zsmerge-table1",
+        "throughput",
+        "Throughput against the full cache",
+        "{model}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}",
+        faster,
+    ),
 }
 KVMERGER: dict[str, Draw] = {"tab-2": draw_memory}
 KEEPKV: dict[str, Draw] = {
     # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
-    "tab-1": draw_rates("keepkv-table1", "rate", "Decode rate against the full cache", with_ratios, twice),
+    "tab-1": draw_rates(
+        "keepkv-table1",
+        "rate",
+        "Decode rate against the full cache",
+        "batch {row.batch}, {row.context:,} tokens, {budget}",
+        twice,
+        batches_differ=True,
+    ),
 }

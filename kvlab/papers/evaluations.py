@@ -87,13 +87,20 @@ class Experiment:
 
     def evaluation(self, sources: Sources) -> Evaluation:
         """The evaluation that makes the rows."""
+        # The lengths are made for mini's window: in proportion to the window of a model with a smaller one. A model
+        # whose window is not known on this machine keeps them; its evaluation says which lengths do not fit.
+        window = context_length(sources.measured_model)
+        lengths = self.lengths
+        if window is not None and window < MINI_WINDOW:
+            shorter = (max(STEP, length * window // MINI_WINDOW // STEP * STEP) for length in lengths)
+            lengths = tuple(dict.fromkeys(shorter))
         return Evaluation(
             self.tasks,
             tuple(arm.name for arm in self.arms),
             self.budgets,
             self.samples,
             sources.root / EVAL_FOLDER / self.name,
-            lengths_within(self.lengths, sources.measured_model),
+            lengths,
             self.depths,
             self.question_aware,
             model=sources.measured_model,
@@ -151,42 +158,29 @@ class Experiment:
         return origin_of(self.rows(sources))
 
 
-def lengths_within(lengths: tuple[int, ...], model: str) -> tuple[int, ...]:
-    """The prompt lengths, which are made for mini's window, in proportion to the window of a model with a smaller one.
-
-    A model whose window is not known on this machine keeps them; its evaluation says which lengths do not fit.
-    """
-    window = context_length(model)
-    if window is None or window >= MINI_WINDOW:
-        return lengths
-    return tuple(dict.fromkeys(max(STEP, length * window // MINI_WINDOW // STEP * STEP) for length in lengths))
-
-
 def rows_of_arm(rows: pd.DataFrame, method: str, parameters: Mapping[str, JsonValue]) -> pd.DataFrame:
     """The rows of a method with the given options, including equivalent requests with fewer explicit options.
 
     An option equal to its preset's value is the same measurement; of two exhibits' evaluations in one folder it runs
-    once, under the first request's text.
+    once, under the first request's text. A request with other option text is judged by its recorded settings.
     """
     text = canonical_json(parameters)
     mine = rows[rows["method"] == method]
     exact = mine[mine["hyper_parameters"] == text]
     if "settings" not in mine:
         return exact
-    asked = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
-    same = {pair for pair in set(asked) if pair[0] != text and _is_same(*pair, parameters)}
-    others = mine[pd.Series([pair in same for pair in asked], mine.index, dtype=bool)]
+    requests = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
+    same = set()
+    for request in set(requests) - {pair for pair in requests if pair[0] == text}:
+        asked = json.loads(request[0] or "{}")
+        ran = json.loads(request[1] or "{}")
+        agrees = all(parameters.get(name) == value for name, value in asked.items())
+        left = {name: value for name, value in parameters.items() if name not in asked}
+        if agrees and all(name in ran and ran[name] == value for name, value in left.items()):
+            same.add(request)
+    others = mine[pd.Series([request in same for request in requests], mine.index, dtype=bool)]
     others = others[~others["key"].isin(exact["key"])]
     return pd.concat([exact, others.assign(hyper_parameters=text)])
-
-
-def _is_same(asked: str, settings: str, parameters: Mapping[str, JsonValue]) -> bool:
-    """Whether a request with other option text ran with the options `parameters`, judged by its recorded settings."""
-    given = json.loads(asked or "{}")
-    real = json.loads(settings or "{}")
-    if any(parameters.get(name) != value for name, value in given.items()):
-        return False
-    return all(name in real and real[name] == value for name, value in parameters.items() if name not in given)
 
 
 def origin_of(rows: pd.DataFrame) -> Provenance:
@@ -210,16 +204,6 @@ def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "tas
     """Caption of `figures.score_against_budget` from its rows and table."""
     means = score_tables.means_over_tasks(rows, score_tables.shared_by_all_arms(table), ["arm"])
     return figures.caption_score_against_budget(means, panel)
-
-
-def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> str:
-    """Caption of `figures.score_by_option` from its rows and table."""
-    return figures.caption_score_by_option(score_tables.means_over_tasks(rows, table, ["asked", option]), option)
-
-
-def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> str:
-    """Caption of `figures.benchmark_table` from its rows and table."""
-    return figures.caption_benchmark_table(score_tables.means_over_tasks(rows, table))
 
 
 def gap(
@@ -276,6 +260,10 @@ def contest(
     verdict, decider, _ = decisive([(one, threshold) for one in [*(one for _, one in known), *missing]])
     part = next((name for name, one in known if one is decider), "")
     value = (printed or {}).get(part)
+    # Why a difference is 0 on every prompt.
+    effect: Effect = ""
+    if verdict == OPEN and decider is not None and decider.samples and not any(decider.samples):
+        effect = "ceiling" if decider.level == 1 else "floor" if decider.level == 0 else "equal"
     return Claim(
         says,
         verdict,
@@ -286,15 +274,8 @@ def contest(
         settle if verdict == OPEN else None,
         part=part,
         printed=() if value is None else (value,),
-        effect=effect_of(decider) if verdict == OPEN else "",
+        effect=effect,
     )
-
-
-def effect_of(found: Interval | None) -> Effect:
-    """Why a difference is 0 on every prompt; "" if it is not."""
-    if found is None or not found.samples or any(found.samples):
-        return ""
-    return "ceiling" if found.level == 1 else "floor" if found.level == 0 else "equal"
 
 
 def unable(says: str, finding: str, prompts: int = 0) -> Claim:

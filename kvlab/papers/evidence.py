@@ -23,7 +23,7 @@ from kvlab.results.verdict import Basis
 from kvlab.trace.catalogue import ComparisonEntry
 from kvlab.trace.reader import Run
 from kvlab.views.base.provenance import under_paper_settings
-from kvlab.views.frames.lineage import Lineage, fold, token_texts
+from kvlab.views.frames.lineage import Lineage, fold
 
 # Keep on disk what was computed from recorded runs, by the state of its data and of the code that computed it.
 #
@@ -170,27 +170,22 @@ def evidence_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
 
 
 def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """`evidence_rows`, from memory or disk where they were computed before."""
+    """`evidence_rows`, from memory or disk where they were computed before; those of a run that is still going are not
+    kept on disk."""
     key = (evidence.name, str(run.path), (run.path / "run.json").stat().st_mtime_ns)
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:
             _kept.pop(next(iter(_kept)), None)
-        _kept[key] = _rows_on_disk(run, evidence)
+        store = DiskCache(run.path.parent, "evidence") if run.record.status == "complete" else None
+        place = (run.record.run_id, evidence.name)
+        state = _checksum(run)
+        rows = store.read_table(place, state) if store else None
+        if rows is None:
+            rows = evidence_rows(run, evidence)
+            if store:
+                store.write_table(place, state, rows)
+        _kept[key] = rows
     return _kept[key]
-
-
-def _rows_on_disk(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """The rows from disk, else computed and kept there; those of a run that is still going are not kept."""
-    if run.record.status != "complete":
-        return evidence_rows(run, evidence)
-    store = DiskCache(run.path.parent, "evidence")
-    key = (run.record.run_id, evidence.name)
-    state = _checksum(run)
-    rows = store.read_table(key, state)
-    if rows is None:
-        rows = evidence_rows(run, evidence)
-        store.write_table(key, state, rows)
-    return rows
 
 
 def _checksum(run: Run) -> str:
@@ -281,21 +276,9 @@ def benchmark(sources: Sources, preset: str, scale: int = 0, shorten: int = 0, d
     return Benchmark(preset, sources.root / BENCH_FOLDER, device, scale, shorten)
 
 
-@dataclass(frozen=True)
-class Head:
-    """One layer and KV head of a run with lineage, events and token texts."""
-
-    run: Run
-    lineage: Lineage
-    events: pd.DataFrame
-    texts: list[str]
-
-
-def head_of(run: Run, choice: Choice) -> Head:
-    """The chosen head; raises UserError if the run has no such layer or head."""
-    events = run.select("events", choice.layer, choice.head)
-    lineage = fold(events, run.select("steps", choice.layer, choice.head))
-    return Head(run, lineage, events, token_texts(run.tokens, lineage.tokens))
+def lineage_of(run: Run, choice: Choice) -> Lineage:
+    """Lineage of the chosen head; raises UserError if the run has no such layer or head."""
+    return fold(*(run.select(table, choice.layer, choice.head) for table in ("events", "steps")))
 
 
 def recorded_run(sources: Sources, *methods: str, budgets: tuple[float | int, ...] = (0.2,)) -> Run | Needs:

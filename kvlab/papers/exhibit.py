@@ -123,39 +123,38 @@ class Exhibit:
         """
         drawn = self.drawing(sources, choice, theme)
         if isinstance(drawn, Needs) and self.source in RECORDED:
-            drawn = self._elsewhere(sources, choice, theme) or drawn
+            for entry in sources.elsewhere():
+                runs = tuple((run.run_id, run.status) for run in entry.runs)
+                request = self.key, choice, sources.viewer, str(sources.root), runs
+                if request in _LACKING or (other := sources.with_in_view(entry)) is None:
+                    continue
+                try:
+                    found = self.drawing(other, choice, theme)
+                except UserError:
+                    continue
+                if not isinstance(found, Needs):
+                    drawn = found
+                    break
+                _LACKING[request] = None
+                if len(_LACKING) > MOST_LACKING:
+                    _LACKING.clear()
         if isinstance(drawn, Needs):
             return drawn
         model = "" if self.source == "calculator" else sources.measured_model
-        drawn = tuple(
-            replace(
-                one,
-                claim=_judged_under(one),
-                model=one.model or model,
-            )
-            for one in drawn
-        )
-        if self.source not in RECORDED:
-            return drawn
         settle = ExhibitFill(self.key, sources.root, sources.measured_model)
-        return tuple(replace(one, claim=_of_prompts(one.claim, settle)) for one in drawn)
-
-    def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
-        for entry in sources.elsewhere():
-            runs = tuple((run.run_id, run.status) for run in entry.runs)
-            request = self.key, choice, sources.viewer, str(sources.root), runs
-            if request in _LACKING or (other := sources.with_in_view(entry)) is None:
-                continue
-            try:
-                drawn = self.drawing(other, choice, theme)
-            except UserError:
-                continue
-            if not isinstance(drawn, Needs):
-                return drawn
-            _LACKING[request] = None
-            if len(_LACKING) > MOST_LACKING:
-                _LACKING.clear()
-        return None
+        judged = []
+        for one in drawn:
+            claim = one.claim
+            if claim is not None:
+                claim = replace(claim, setting=claim.setting or one.origin.settings)
+            if claim is not None and self.source in RECORDED:
+                if claim.verdict == OPEN and claim.basis.prompts:
+                    claim = replace(claim, settle=claim.settle or settle)
+                several = claim.basis.prompts > 1 or SEVERAL.search(claim.finding)
+                if not several and not claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
+                    claim = replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)
+            judged.append(replace(one, claim=claim, model=one.model or model))
+        return tuple(judged)
 
     def source_state(self, sources: Sources) -> SourceState:
         """State of its data. For evaluations and benchmarks it is the same for all runs of a model."""
@@ -172,34 +171,15 @@ class Exhibit:
         """Number and short title, such as `Fig 2a · Top tokens`."""
         return f"{self.number} · {self.short or self.title}"
 
-    def number_of(self, name: str, claim: Claim) -> str:
-        """What the number that decides the claim of the figure `name` is, with its unit."""
+    def number_of(self, name: str, claim: Claim) -> tuple[str, tuple[float, ...]]:
+        """The number that decides the claim of the figure `name`: what it is, with its unit, and the paper's own values
+        of it, if it prints any."""
         measured = self.numbers.get(name) or self.numbers.get("any") or DIFFERENCE
-        return f"{measured}, {claim.part}" if claim.part else measured
-
-    def printed_of(self, name: str, claim: Claim) -> tuple[float, ...]:
-        """The paper's own values of that number; empty if it prints none."""
         known = self.printed.get(name, self.printed.get("any"))
-        return claim.printed or (() if known is None else (known,))
+        values = claim.printed or (() if known is None else (known,))
+        return f"{measured}, {claim.part}" if claim.part else measured, values
 
     @property
     def key(self) -> str:
         """Unique name, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
-
-
-def _judged_under(drawn: Drawn) -> Claim | None:
-    if drawn.claim is None or drawn.claim.setting:
-        return drawn.claim
-    return replace(drawn.claim, setting=drawn.origin.settings)
-
-
-def _of_prompts(claim: Claim | None, settle: Measurement) -> Claim | None:
-    if claim is None:
-        return None
-    if claim.verdict == OPEN and claim.basis.prompts:
-        claim = replace(claim, settle=claim.settle or settle)
-    several = claim.basis.prompts > 1 or SEVERAL.search(claim.finding)
-    if several or claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
-        return claim
-    return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)

@@ -39,41 +39,37 @@ def with_shipped(
 ) -> tuple[Drawn, ...] | Needs:
     """The user's data, completed by the shipped results if missing or less decisive.
 
-    Shipped results of another model than that of `sources` are ignored.
+    A shipped claim stands in for the user's where it rests on more prompts, or decides what the user's does not count
+    in prompts; an exception that the user found to a claim about every case stands. Shipped results of another model
+    than that of `sources` are ignored.
     """
     if theirs is None or sources.measured_model != theirs.model or exhibit.source == "calculator":
         return ours
     if isinstance(ours, tuple):
         left = list(theirs.claims(exhibit.key, theme))
-        return tuple(replace(one, claim=_decided(one.claim, left, theirs)) for one in ours)
+        drawn = []
+        for one in ours:
+            claim = one.claim
+            drawn.append(one)
+            # Of several shipped claims with the same text each is used once, in order.
+            other = next((known for known in left if claim and known.paper == claim.paper), None)
+            if claim is None or other is None:
+                continue
+            left.remove(other)
+            more = other.basis.prompts - claim.basis.prompts
+            is_uncounted = not claim.basis.prompts and claim.verdict == OPEN != other.verdict
+            if is_exception(claim) or more < 0 or (more == 0 and not is_uncounted):
+                continue
+            mine = f"{OWN} ({claim.basis.description}){' is' if claim.verdict == OPEN else ':'} {claim.verdict}"
+            if not claim.basis.description:
+                mine = f"{OWN} has no measurement of it"
+            finding = f"{mine}; judged on what is {theirs.description}. {other.finding}"
+            drawn[-1] = replace(one, claim=replace(other, finding=finding, settle=claim.settle))
+        return tuple(drawn)
     found = draw_shipped(theirs, exhibit, sources, theme)
     if isinstance(found, Needs):
         return ours
     return tuple(replace(one, origin=one.origin.at(theirs.description)) for one in found)
-
-
-def _decided(ours: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
-    """The user's claim, or the shipped one beside it where that rests on more prompts, or decides what the user's does
-    not count in prompts.
-
-    An exception that the user found to a claim about every case stands. Of several shipped claims with the same text
-    the first in `left` is used and removed.
-    """
-    other = next((claim for claim in left if ours and claim.paper == ours.paper), None)
-    if other is not None:
-        left.remove(other)
-    if ours is None or other is None or is_exception(ours) or not _rests_on_more(other, ours):
-        return ours
-    mine = f"{OWN} ({ours.basis.description}){' is' if ours.verdict == OPEN else ':'} {ours.verdict}"
-    if not ours.basis.description:
-        mine = f"{OWN} has no measurement of it"
-    return replace(other, finding=f"{mine}; judged on what is {ships.description}. {other.finding}", settle=ours.settle)
-
-
-def _rests_on_more(other: Claim, claim: Claim) -> bool:
-    if other.basis.prompts != claim.basis.prompts:
-        return other.basis.prompts > claim.basis.prompts
-    return not claim.basis.prompts and claim.verdict == OPEN != other.verdict
 
 
 def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:
@@ -96,15 +92,14 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
 
 def _round_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `DIGITS` significant digits, which take less than half the room."""
-    floats = frame.select_dtypes(np.floating)
-    return frame.assign(**{name: _significant(values.to_numpy(np.float64)) for name, values in floats.items()})
-
-
-def _significant(values: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(values) & (values != 0)
-    size = np.floor(np.log10(np.abs(values, where=finite, out=np.ones_like(values))))
-    unit = 10.0 ** (size - DIGITS + 1)
-    return np.where(finite, np.round(values / unit) * unit, values)
+    rounded = {}
+    for name, column in frame.select_dtypes(np.floating).items():
+        values = column.to_numpy(np.float64)
+        finite = np.isfinite(values) & (values != 0)
+        size = np.floor(np.log10(np.abs(values, where=finite, out=np.ones_like(values))))
+        unit = 10.0 ** (size - DIGITS + 1)
+        rounded[str(name)] = np.where(finite, np.round(values / unit) * unit, values)
+    return frame.assign(**rounded)
 
 
 def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[str, str]:

@@ -91,11 +91,6 @@ class PaperFile:
     place: str
     metrics: Mapping[str, str] = field(default_factory=lambda: {OWN: OWN})
 
-    def found_in(self, folder: Path) -> Path | None:
-        """The first matching file in the folder or up to two levels below."""
-        patterns = [below + name for name in self.find for below in DEPTH]
-        return next((path for one in patterns for path in sorted(folder.glob(one)) if path.is_file()), None)
-
 
 @dataclass(frozen=True)
 class PaperTable:
@@ -130,20 +125,28 @@ class PaperTable:
             *((method, budget) for method in self.methods for budget in self.budgets),
             *((method, "") for method in self.without_budget),
         ]
-        return tuple(self._choice(*one) for one in dict.fromkeys(asked) if one[0] != FULL.method)
-
-    def _choice(self, arm: str, budget: str) -> MethodChoice:
-        name, options = parse_spec(arm)
-        if other := self.presets.get(f"{arm} {budget}"):
-            options[PRESET] = other
-        amount = Budget.parse(budget.removesuffix("slots")).amount if budget else FULL.budget
-        return MethodChoice(method=name, budget=amount, hyper_parameters=as_published(name, options))
+        found = []
+        for arm, budget in dict.fromkeys(asked):
+            if arm != FULL.method:
+                name, options = parse_spec(arm)
+                if other := self.presets.get(f"{arm} {budget}"):
+                    options[PRESET] = other
+                amount = Budget.parse(budget.removesuffix("slots")).amount if budget else FULL.budget
+                choice = MethodChoice(method=name, budget=amount, hyper_parameters=as_published(name, options))
+                found.append(choice)
+        return tuple(found)
 
     def found(self, folder: Path) -> list[tuple[PaperFile, Path | None]]:
-        """Every file of the table with its path, or None if missing. Raises UserError if `folder` is no folder."""
+        """Every file of the table with the first path that matches, in the folder or up to two levels below; None if
+        missing. Raises UserError if `folder` is no folder."""
         if not folder.is_dir():
             raise UserError(f"{str(folder)!r} is not a folder: pass the folder of the benchmark's files to --data.")
-        return [(file, file.found_in(folder)) for file in self.files]
+        found = []
+        for file in self.files:
+            patterns = [below + name for name in file.find for below in DEPTH]
+            paths = (path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file())
+            found.append((file, next(paths, None)))
+        return found
 
 
 def table_names() -> tuple[str, ...]:
@@ -181,25 +184,20 @@ def compare_scores(table: PaperTable, rows: pd.DataFrame) -> pd.DataFrame:
     values = table.values
     if values.empty:
         return ours
+    # The paper's name of a metric is kept where a file has several.
+    several = [file.dataset for file in table.files if OWN not in file.metrics]
     theirs = values.assign(
-        metric=[_printed(table, *one) for one in zip(values["dataset"], values["metric"], strict=True)],
-        budget=[_words(one) for one in values["budget"]],
+        metric=values["metric"].where(values["dataset"].isin(several), OWN),
+        # As text; "" for the full cache.
+        budget=[
+            "" if budget.strip() in ("", "100 %") else Budget.parse(budget.strip().removesuffix("slots")).description
+            for budget in values["budget"]
+        ],
         model=values["model"].replace("", "not said"),
     )
     wide = theirs.pivot_table(index=ROW, columns="model", values="value", aggfunc="first", sort=False)
     order = theirs["model"].drop_duplicates().tolist()
     return wide[order].reset_index().rename_axis(columns=None).merge(ours, on=ROW, how="left")
-
-
-def _printed(table: PaperTable, dataset: str, metric: str) -> str:
-    file = next((file for file in table.files if file.dataset == dataset), None)
-    return OWN if file is None or OWN in file.metrics else metric
-
-
-def _words(budget: str) -> str:
-    """A budget as text; "" for the full cache."""
-    text = budget.strip()
-    return "" if text in ("", "100 %") else Budget.parse(text.removesuffix("slots")).description
 
 
 def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -268,15 +266,20 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _tables() -> dict[str, PaperTable]:
-    return {name: _read_table(name, dict(given)) for name, given in _data().items() if name != "places"}
-
-
-def _read_table(name: str, values: dict[str, Any]) -> PaperTable:
-    files = [PaperFile(**{**one, "find": tuple(one["find"])}) for one in values.pop("files", [])]
-    for dataset, task in values.pop("longbench", {}).items():
-        files.append(PaperFile(dataset, (f"{task}.jsonl",), "longbench", f"longbench/{task}", "longbench"))
-    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return PaperTable(name=name, files=tuple(files), **listed)
+    tables = {}
+    for name, described in _data().items():
+        if name == "places":
+            continue
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in described.items()
+            if key not in ("files", "longbench")
+        }
+        files = [PaperFile(**{**one, "find": tuple(one["find"])}) for one in described.get("files", [])]
+        for dataset, task in described.get("longbench", {}).items():
+            files.append(PaperFile(dataset, (f"{task}.jsonl",), "longbench", f"longbench/{task}", "longbench"))
+        tables[name] = PaperTable(name=name, files=tuple(files), **values)
+    return tables
 
 
 BOLD_IS = "bold: level with the best at that budget by paired differences"
@@ -304,44 +307,45 @@ class TextTable:
 
 def score_tables(rows: pd.DataFrame) -> list[TextTable]:
     """One table per model and question-awareness: arms and budgets by tasks."""
-    groups = rows.groupby(ONE, dropna=False, sort=False)
-    return [_score_table(group, str(model), bool(aware)) for (model, _, aware), group in groups]
-
-
-def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
-    table = scores(rows)
-    best = {
-        (line.task, line.arm, asked)
-        for asked in table.loc[table["method"] != FULL.method, "asked"].unique()
-        for line in ranks(rows, str(asked)).itertuples()
-        if line.level
-    }
-    tasks = table[["task", "metric", "higher"]].drop_duplicates("task").itertuples(index=False)
-    across = {task: f"{task} ({metric}{'' if higher else ', lower is better'})" for task, metric, higher in tasks}
-    cells = {(line.arm, line.asked, line.task): line for line in table.itertuples()}
-    lines = []
-    for arm, asked in table[["arm", "asked"]].drop_duplicates().itertuples(index=False):
-        found = [(task, cells.get((arm, asked, task))) for task in across]
-        shown = [
-            Cell(NOT_RUN)
-            if line is None
-            else Cell(_mean(line.score, line.score_low, line.score_high, line.prompts, 3), (task, arm, asked) in best)
-            for task, line in found
+    tables = []
+    for (model, _, aware), group in rows.groupby(ONE, dropna=False, sort=False):
+        table = scores(group)
+        best = {
+            (line.task, line.arm, asked)
+            for asked in table.loc[table["method"] != FULL.method, "asked"].unique()
+            for line in ranks(group, str(asked)).itertuples()
+            if line.level
+        }
+        tasks = table[["task", "metric", "higher"]].drop_duplicates("task").itertuples(index=False)
+        across = {task: f"{task} ({metric}{'' if higher else ', lower is better'})" for task, metric, higher in tasks}
+        cells = {(line.arm, line.asked, line.task): line for line in table.itertuples()}
+        lines = []
+        for arm, asked in table[["arm", "asked"]].drop_duplicates().itertuples(index=False):
+            found = [(task, cells.get((arm, asked, task))) for task in across]
+            shown = [
+                Cell(NOT_RUN)
+                if line is None
+                else Cell(
+                    _mean(line.score, line.score_low, line.score_high, line.prompts, 3), (task, arm, asked) in best
+                )
+                for task, line in found
+            ]
+            named = ("full cache", "") if arm == FULL.method else (str(arm), str(asked))
+            lines.append((*map(Cell, named), *shown))
+        counts = sorted(set(table["prompts"]))
+        n = f"n = {counts[0]:,}" if len(counts) == 1 else f"n = {counts[0]:,} to {counts[-1]:,}"
+        parts = [
+            f"{model}, question {'in' if aware else 'out of'} sight when compressed",
+            f"mean score [95 % interval], {n} prompts a cell",
+            BOLD_IS,
+            packages(table["metric"].unique().tolist()),
+            devices(group),
+            settings_of_rows(group),
         ]
-        named = ("full cache", "") if arm == FULL.method else (str(arm), str(asked))
-        lines.append((*map(Cell, named), *shown))
-    counts = sorted(set(table["prompts"]))
-    n = f"n = {counts[0]:,}" if len(counts) == 1 else f"n = {counts[0]:,} to {counts[-1]:,}"
-    parts = [
-        f"{model}, question {'in' if aware else 'out of'} sight when compressed",
-        f"mean score [95 % interval], {n} prompts a cell",
-        BOLD_IS,
-        packages(table["metric"].unique().tolist()),
-        devices(rows),
-        settings_of_rows(rows),
-    ]
-    title = f"Scores of {model}"
-    return TextTable(title, ("method", "budget", *across.values()), tuple(lines), "; ".join(filter(None, parts)) + ".")
+        header = ("method", "budget", *across.values())
+        caption = "; ".join(filter(None, parts)) + "."
+        tables.append(TextTable(f"Scores of {model}", header, tuple(lines), caption))
+    return tables
 
 
 def board_tables(frame: pd.DataFrame) -> list[TextTable]:
@@ -393,14 +397,7 @@ def comparison_table(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame)
         ours = _mean(line["ours"], line["ours_low"], line["ours_high"], line["prompts"], digits)
         lines.append(tuple(Cell(str(text)) for text in (*named, *printed, ours)))
     headed = (*header, *(f"theirs: {name}" for name in theirs), f"ours: {model}")
-    return TextTable(table.title, headed, tuple(lines), comparison_caption(table, frame, rows))
-
-
-FRAME = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
-
-
-def comparison_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Caption: models, hardware, prompts, metrics with their packages, and differences in set-up."""
+    # Models, hardware, prompts, metrics with their packages, and differences in set-up.
     values = table.values
     source = ", ".join(values["source"].unique()) if len(values) else "a figure without printed numbers"
     models = ", ".join(name for name in values["model"].unique() if name) or ", ".join(table.models) or "model not said"
@@ -410,9 +407,12 @@ def comparison_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFram
         bounds = " to ".join(f"{one:,}" for one in dict.fromkeys((counts[0], counts[-1]))) if counts else "no"
         scored = sorted(set(" and ".join(frame["scored"].dropna()).split(" and ")))
         measured = f"{bounds} prompts a dataset"
-        ours = [", ".join(rows["model"].unique()), devices(rows), measured, settings_of_rows(rows), packages(scored)]
-        parts.append("ours: " + ", ".join(filter(None, ours)) + ", mean [95 % interval]")
-    return "; ".join([*parts, table.differs]) + "."
+        run_on = [", ".join(rows["model"].unique()), devices(rows), measured, settings_of_rows(rows), packages(scored)]
+        parts.append("ours: " + ", ".join(filter(None, run_on)) + ", mean [95 % interval]")
+    return TextTable(table.title, headed, tuple(lines), "; ".join([*parts, table.differs]) + ".")
+
+
+FRAME = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
 
 
 def devices(rows: pd.DataFrame) -> str:

@@ -108,12 +108,6 @@ class Empty(Sources):
         return Path("nowhere")
 
 
-def measurement_of(exhibit: Exhibit, root: Path, model: str = MINI) -> Measurement | None:
-    """The measurement of a model that makes the exhibit's data in the folder of runs `root`; None for a calculator."""
-    drawn = exhibit.drawing(Empty(root, named=model), Choice(), "light")
-    return drawn.measurement if isinstance(drawn, Needs) else None
-
-
 def measurements_of(root: Path, keys: Sequence[str] = (), model: str = MINI) -> list[Measurement]:
     """The measurements of a model for the named exhibits, or for all; each once.
 
@@ -122,5 +116,6 @@ def measurements_of(root: Path, keys: Sequence[str] = (), model: str = MINI) -> 
     if bad := next((key for key in keys if key.count("/") != 1), None):
         raise UserError(f"{bad!r} names no exhibit: write its paper and number, such as keepkv/fig-3.")
     chosen = [find(*key.split("/")) for key in keys] or list(EXHIBITS)
-    needed = (measurement_of(exhibit, root, model) for exhibit in chosen)
-    return list(dict.fromkeys(measurement for measurement in needed if measurement))
+    nothing = Empty(root, named=model)
+    needed = (exhibit.drawing(nothing, Choice(), "light") for exhibit in chosen)  # a calculator needs nothing
+    return list(dict.fromkeys(one.measurement for one in needed if isinstance(one, Needs) and one.measurement))

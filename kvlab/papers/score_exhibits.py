@@ -214,10 +214,11 @@ class ScoreExhibit:
                 frame = score_tables.option_column(score_tables.shared_budgets(table), self.option)
                 frame = frame.replace({self.option: {"default": self.default}}) if self.default else frame
                 figure = figures.score_by_option(frame, self.option, theme, panel.heading)
-                caption = evaluations.caption_by_option(rows, frame, self.option)
+                means = score_tables.means_over_tasks(rows, frame, ["asked", self.option])
+                caption = figures.caption_score_by_option(means, self.option)
             else:
                 figure = figures.benchmark_table(frame, theme, *([panel.heading] if panel.heading else []))
-                caption = evaluations.caption_table(rows, table)
+                caption = figures.caption_benchmark_table(score_tables.means_over_tasks(rows, table))
             for label in sorted(renamed, key=len, reverse=True):
                 caption = caption.replace(label, renamed[label])
             is_first = not drawn

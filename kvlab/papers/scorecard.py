@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -89,15 +88,16 @@ def verdicts_on_each(judged: Iterable[Judged], claim: str) -> str:
             found.setdefault(one.model, one.claim)
     if len(found) < 2:
         return ""
-    return ", ".join(_verdict_on(model, found[model]) for model in sorted(found, key=model_order))
-
-
-def _verdict_on(model: str, claim: Claim) -> str:
-    if claim.verdict != OPEN:
-        return f"{claim.verdict} on {model_title(model)}"
-    count = claim.interval.n if claim.interval is not None else claim.basis.prompts
-    few = f" ({prompts(count)}; a verdict needs {LEAST_PROMPTS})" if 0 < count < LEAST_PROMPTS else ""
-    return f"undecided on {model_title(model)}{few}"
+    texts = []
+    for model in sorted(found, key=model_order):
+        judgement = found[model]
+        text = f"{judgement.verdict} on {model_title(model)}"
+        if judgement.verdict == OPEN:
+            count = judgement.interval.n if judgement.interval is not None else judgement.basis.prompts
+            few = f" ({prompts(count)}; a verdict needs {LEAST_PROMPTS})" if 0 < count < LEAST_PROMPTS else ""
+            text = f"undecided on {model_title(model)}{few}"
+        texts.append(text)
+    return ", ".join(texts)
 
 
 def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:
@@ -167,19 +167,14 @@ def matching(exhibits: Iterable[Exhibit], words: str, claims: Callable[[Exhibit]
     All of them without words.
     """
     wanted = [re.compile(rf"(?<!\w){re.escape(word)}") for word in words.casefold().split()]
-    return [exhibit for exhibit in exhibits if all(word.search(_searched(exhibit, claims)) for word in wanted)]
-
-
-def _searched(exhibit: Exhibit, claims: Callable[[Exhibit], Iterable[Claim]]) -> str:
-    texts = (PAPERS[exhibit.paper], exhibit.number, exhibit.title, exhibit.short, exhibit.shows, exhibit.look_for)
-    return " ".join([*texts, *(claim.paper for claim in claims(exhibit))]).casefold()
-
-
-def claims_of(exhibit: Exhibit, drawn: tuple[Drawn, ...] | Needs) -> tuple[Judged, ...]:
-    """All claims of an exhibit's figures, with the models that they are judged on."""
-    if isinstance(drawn, Needs):
-        return ()
-    return tuple(Judged(subject(exhibit, one.model), one.claim) for one in drawn if one.claim is not None)
+    found = []
+    for one in exhibits:
+        texts = [PAPERS[one.paper], one.number, one.title, one.short, one.shows, one.look_for]
+        if wanted:
+            texts += [claim.paper for claim in claims(one)]
+        if all(word.search(" ".join(texts).casefold()) for word in wanted):
+            found.append(one)
+    return found
 
 
 def subject(exhibit: Exhibit, model: str) -> str:
@@ -232,7 +227,12 @@ def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
     state = exhibit.source_state(sources)
     text = _card_store(sources).read_text((exhibit.key, theme, *state.place), _card_state(state))
     try:
-        return None if text is None else _parse_card(json.loads(text))
+        if text is None:
+            return None
+        values = json.loads(text)
+        judged = tuple(Judged(one["model"], parse_claim(one["claim"])) for one in values["judged"])
+        measurement = values["measurement"] and parse_measurement(values["measurement"])
+        return Card(**{**values, "judged": judged, "measurement": measurement})
     except (KeyError, TypeError, ValueError):  # written by another version
         return None
 
@@ -322,7 +322,7 @@ def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     first = drawn[0]
     badge = badge_of(drawn[0].figure)
     picture = thumbnail(first.figure, theme)
-    claims = claims_of(exhibit, drawn)
+    claims = tuple(Judged(subject(exhibit, one.model), one.claim) for one in drawn if one.claim is not None)
     known = {(one.model, one.claim.paper) for one in claims}
     judged = (
         *claims,
@@ -336,9 +336,3 @@ def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         measurement=first.wanted.measurement if first.wanted else None,
         badge=badge,
     )
-
-
-def _parse_card(values: dict[str, Any]) -> Card:
-    judged = tuple(Judged(one["model"], parse_claim(one["claim"])) for one in values["judged"])
-    measurement = values["measurement"] and parse_measurement(values["measurement"])
-    return Card(**{**values, "judged": judged, "measurement": measurement})

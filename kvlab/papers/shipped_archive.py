@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -85,15 +85,32 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores", model: str = "") 
         _tables(sources, fresh)
         _evidence(every, fresh)
         _write_drawings(fresh, figures, cards)
-        made = json.dumps(_made(sources, machine, len(every)), indent=2) + "\n"
-        (fresh / MADE).write_text(made, encoding="utf-8")
+        # Where the results come from.
+        record = every[0][0].record
+        rows = sources.model_evaluations
+        made = {
+            "versions": record.versions,
+            "model": record.model.name,
+            "digest": str(rows["model_digest"].iloc[0]) if len(rows) else "",
+            "device": record.device,
+            "machine": machine,
+            "created": record.created,
+            "texts": len(every),
+        }
+        (fresh / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
         root = to.parent.parent if to.parent.name == MODELS else to
         others = _size(root) - (_size(to, without=MODELS) if to != root or to.exists() else 0)
         size = _size(fresh) + others
         if size > LARGEST:
             takes = f"{format_bytes(size)} of at most {format_bytes(LARGEST)}"
             raise UserError(f"The shipped results of all models would take {takes}: record fewer texts.")
-        _move(fresh, to)
+        # The packed files replace those of `to`; the folder of other models stays.
+        for old in to.glob("*"):
+            if old.name != MODELS:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        to.mkdir(exist_ok=True)
+        for new in fresh.glob("*"):
+            new.rename(to / new.name)
     known = set(cards["exhibit"])
     models_own = [one for one in EXHIBITS if one.source != "calculator" and (one.source != "bench" or model == MINI)]
     lacking = (one.key for one in models_own if one.key not in known)
@@ -108,36 +125,10 @@ def _only_model(runs: Path) -> str:
     return models[0] if models else MINI
 
 
-def _made(sources: Sources, machine: str, texts: int) -> dict[str, object]:
-    """Origin of the results: versions, the model and its digest, device, machine, date and number of recorded texts."""
-    assert sources.run is not None
-    record = sources.run.record
-    rows = sources.model_evaluations
-    return {
-        "versions": record.versions,
-        "model": record.model.name,
-        "digest": str(rows["model_digest"].iloc[0]) if len(rows) else "",
-        "device": record.device,
-        "machine": machine,
-        "created": record.created,
-        "texts": texts,
-    }
-
-
 def _size(folder: Path, without: str = "") -> int:
     """Bytes of the files in a folder, except those in its subfolder `without`."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return sum(file.stat().st_size for file in files if file.relative_to(folder).parts[0] != without)
-
-
-def _move(fresh: Path, to: Path) -> None:
-    """Put the packed files in place of those of `to`; the folder of other models stays."""
-    for old in to.glob("*"):
-        if old.name != MODELS:
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-    to.mkdir(exist_ok=True)
-    for new in fresh.glob("*"):
-        new.rename(to / new.name)
 
 
 def pack_recorded(runs: Path, to: Path) -> int:
@@ -188,17 +179,14 @@ def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
     return sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
 
 
-def recorded(runs: Path, model: str) -> Iterator[list[Run]]:
-    """The runs of every complete comparison of the model recorded at level full, oldest first."""
+def _all_recorded(runs: Path, model: str) -> list[list[Run]]:
+    """The runs of every complete comparison of the model recorded at level full, oldest first; raises UserError if
+    there are none."""
+    every = []
     for entry in reversed(list_comparisons(runs)):
         whole = entry.status == "complete" and all(run.level == "full" for run in entry.runs)
         if whole and entry.runs[0].model == model:
-            yield [open_run(runs / run.run_id) for run in entry.runs]
-
-
-def _all_recorded(runs: Path, model: str) -> list[list[Run]]:
-    """All recorded comparisons of the model; raises UserError if there are none."""
-    every = list(recorded(runs, model))
+            every.append([open_run(runs / run.run_id) for run in entry.runs])
     if not every:
         option = "" if model == MINI else f" --model {model}"
         raise UserError(
@@ -257,24 +245,16 @@ def _drawings(sources: Sources, exhibits: Sequence[Exhibit]) -> tuple[pd.DataFra
             cards.append(card_row(exhibit, drawn, theme))
             if exhibit.source in RECORDED:
                 figures += rows_of(exhibit, drawn, theme)
-    # Largest first, so that exhibits with the same maps share a row group and compress well.
-    return pd.DataFrame(_frames_once(sorted(figures, key=_room(figures)))), pd.DataFrame(cards)
-
-
-def _frames_once(figures: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The figures without frames that are the same in another theme."""
+    # Exhibits with the largest figure first, so that those with the same maps share a row group and compress well.
+    largest: dict[str, int] = {}
+    for row in figures:
+        largest[row["exhibit"]] = max(largest.get(row["exhibit"], 0), len(row["frame"]))
+    figures.sort(key=lambda row: -largest[row["exhibit"]])
+    # A frame that is the same in another theme is written once.
     first: dict[tuple[str, str], str] = {}
     rows = []
     for row in figures:
         key = row["exhibit"], row["name"]
         rows.append(row | {"frame": ""} if first.get(key) == row["frame"] else row)
         first.setdefault(key, row["frame"])
-    return rows
-
-
-def _room(figures: Sequence[dict[str, str]]) -> Callable[[dict[str, str]], int]:
-    """Sort key: the largest figure of the exhibit, which keeps an exhibit's figures in order."""
-    largest: dict[str, int] = {}
-    for row in figures:
-        largest[row["exhibit"]] = max(largest.get(row["exhibit"], 0), len(row["frame"]))
-    return lambda row: -largest[row["exhibit"]]
+    return pd.DataFrame(rows), pd.DataFrame(cards)

@@ -138,7 +138,12 @@ def caption_card(frame: pd.DataFrame) -> str:
     parts = [f"One dot per measured value ({units}), no interval" if units else ""]
     for mean in frame[frame["part"] == MEAN].to_dict("records"):
         prompts = int(mean["n"])
-        middle, low, high = in_range(mean["value"], mean["low"], mean["high"], _bound)
+        middle, low, high = in_range(
+            mean["value"],
+            mean["low"],
+            mean["high"],
+            lambda bound: short(bound) if np.isfinite(bound) else "no bound",
+        )
         parts += [
             f"One dot per prompt (n = {dots})"
             if dots == prompts
@@ -175,8 +180,18 @@ def _unit(frame: pd.DataFrame) -> str:
 
 
 def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> None:
-    heights, stacks = _stacked(dots)
-    most = max((count for _, count in stacks), default=1)
+    """Add a dot per value; those of nearly the same value are stacked, symmetric about `DOTS_AT`."""
+    heights = np.zeros(len(dots))
+    stacks = []
+    most = 1
+    if len(dots):
+        width = float(np.ptp(dots)) / BINS or 1.0
+        bins = np.round((dots - dots.min()) / width).astype(int)
+        most = int(np.bincount(bins).max())
+        for one in np.unique(bins):
+            places = np.flatnonzero(bins == one)
+            heights[places] = _step(most) * (np.arange(len(places)) - (len(places) - 1) / 2)
+            stacks.append((float(dots[places].mean()), len(places)))
     size = min(LARGEST_DOT, max(SMALLEST_DOT, PIXELS * DOTS_HIGH / most))
     figure.add_scatter(
         x=dots,
@@ -234,26 +249,6 @@ def _range(held: dict[str, float]) -> str:
     if np.isfinite(low) and np.isfinite(high):
         return f"{number(low)} to {number(high)}"
     return f"above {number(low)}" if np.isfinite(low) else f"below {number(high)}"
-
-
-def _bound(value: float) -> str:
-    return short(value) if np.isfinite(value) else "no bound"
-
-
-def _stacked(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Heights that keep dots of nearly the same value apart, symmetric about 0; and each stack's value and size."""
-    if not len(values):
-        return values, []
-    width = float(np.ptp(values)) / BINS or 1.0
-    bins = np.round((values - values.min()) / width).astype(int)
-    step = _step(int(np.bincount(bins).max()))
-    heights = np.zeros(len(values))
-    stacks = []
-    for one in np.unique(bins):
-        places = np.flatnonzero(bins == one)
-        heights[places] = step * (np.arange(len(places)) - (len(places) - 1) / 2)
-        stacks.append((float(values[places].mean()), len(places)))
-    return heights, stacks
 
 
 def _step(most: int) -> float:

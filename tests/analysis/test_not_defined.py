@@ -15,12 +15,14 @@ from kvlab.engine.recording.events import relative_error
 from kvlab.engine.recording.shadow import _stored
 from kvlab.papers.attention_rows import LAST, Rows, concentration, prediction_errors
 from kvlab.papers.keepkv import merge_effects
-from kvlab.papers.keepkv.attention import caption_attention_map, locality, variance_ratios
-from kvlab.papers.keepkv.merge_effects import OneMerge, attended_merge
-from kvlab.papers.keepkv.merging import caption_slot_before_and_after, slot_before_and_after
+from kvlab.papers.keepkv.attention import locality, variance_ratios
+from kvlab.papers.keepkv.merge_effects import LEAST_MASS, find_merge
+from kvlab.papers.keepkv.merging import slot_before_and_after
 from kvlab.papers.kvmerger.compression import weight_ratio
 from kvlab.papers.pyramid_pool import pyramid
+from kvlab.papers.pyramid_pool.recordings import attention_map
 from kvlab.views import lineage as influence
+from kvlab.views.base.provenance import Provenance
 from kvlab.views.bound import persistence_error
 from kvlab.views.merges import caption_mass_balance
 from tests.synthetic.hidden_states import hidden_statistics
@@ -46,11 +48,11 @@ def run_of(*events: dict[str, Any]) -> Any:
 def test_the_change_of_a_merge_does_not_depend_on_how_much_attention_it_has(mass: float):
     run = run_of(merge(0, 5, 9, mass, 0.25))
     assert merge_effects.merge_groups(run)["sag"].tolist() == pytest.approx([0.25])
-    one = attended_merge(run, 0, 0)
+    one = find_merge(run, 0, 0, least=LEAST_MASS)
     assert one is not None
-    frame = merge_effects.before_and_after([("x", "zsmerge", one)])
-    assert "in the only run" in caption_slot_before_and_after(frame, 0)
-    bars = {bar.name: bar.x[0] for bar in slot_before_and_after(frame).data}
+    drawn = slot_before_and_after([("x", "zsmerge", one)], Provenance(), None, "light")
+    assert "in the only run" in drawn.caption
+    bars = {bar.name: bar.x[0] for bar in drawn.figure.data}
     assert bars["the slot before"] + bars["what was merged into it"] == pytest.approx(1)
     assert bars["the merged slot after"] == pytest.approx(0.75)
 
@@ -58,28 +60,24 @@ def test_the_change_of_a_merge_does_not_depend_on_how_much_attention_it_has(mass
 def test_a_merge_of_nothing_has_no_change():
     run = run_of(merge(0, 5, 9, 0.0, 0.0))
     assert merge_effects.merge_groups(run)["sag"].isna().all()
-    one = attended_merge(run, 0, 0)
+    one = find_merge(run, 0, 0, least=LEAST_MASS)
     assert one is not None
-    told = caption_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 0)
-    assert told == "The merged slots had no attention that could be lost."
+    drawn = slot_before_and_after([("x", "zsmerge", one)], Provenance(), None, "light")
+    assert drawn.caption == "The merged slots had no attention that could be lost."
 
 
 def test_a_slot_with_next_to_no_attention_gives_way_to_one_with_some_and_that_is_said():
     events = (merge(2, 5, 9, 2e-14, 0.5), merge(7, 6, 10, 0.1, -0.1), merge(8, 5, 11, 0.05, 0.1))
-    one = attended_merge(run_of(*events), 0, 0, 2)
+    one = find_merge(run_of(*events), 0, 0, 2, least=LEAST_MASS)
     assert one is not None and (one.step, one.target) == (7, 6)
-    found = merge_effects.before_and_after([("x", "zsmerge", one)])
+    found = slot_before_and_after([("x", "zsmerge", one)], Provenance(), None, "light").frame
     assert found["lost"].tolist() == pytest.approx([-0.1]) and found["step"].tolist() == [7]
-    requested = attended_merge(run_of(*events), 0, 0, 2, token=9)
+    requested = find_merge(run_of(*events), 0, 0, 2, token=9, least=LEAST_MASS)
     assert requested is not None and requested.step == 2
-    alone = attended_merge(run_of(events[0]), 0, 0, 2)
+    alone = find_merge(run_of(events[0]), 0, 0, 2, least=LEAST_MASS)
     assert alone is not None
-    assert merge_effects.before_and_after([("x", "zsmerge", alone)])["lost"].tolist() == pytest.approx([0.5])
-
-
-def test_one_merge_counts_its_parts():
-    events = pd.DataFrame([merge(0, 5, 9, 0.1, 0), merge(0, 5, 10, 0.1, 0)])
-    assert OneMerge(0, 0, 0, 5, events).tokens == {5, 9, 10}
+    drawn = slot_before_and_after([("x", "zsmerge", alone)], Provenance(), None, "light")
+    assert drawn.frame["lost"].tolist() == pytest.approx([0.5])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-14])
@@ -110,9 +108,10 @@ def test_what_looks_at_sinks_alone_has_no_distance():
 
 def test_a_row_without_attention_is_concentrated_nowhere():
     assert np.isnan(concentration(Rows(np.zeros((1, 4), np.float32), 0, 4))[0, 1:]).all()
-    assert caption_attention_map(pd.DataFrame(np.zeros((2, 4)))) == "There is no attention here."
-    half = caption_attention_map(pd.DataFrame([[0.0] * 4, [1.0, 0, 0, 0]]))
-    assert half == "All of the attention is on the twentieth of the text that is read most."
+    nothing = attention_map(pd.DataFrame(np.zeros((2, 4))), Provenance(), "light")
+    assert nothing.caption == "There is no attention here."
+    half = attention_map(pd.DataFrame([[0.0] * 4, [1.0, 0, 0, 0]]), Provenance(), "light")
+    assert half.caption == "All of the attention is on the twentieth of the text that is read most."
 
 
 def test_attention_that_never_varies_is_not_local():

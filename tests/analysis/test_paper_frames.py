@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kvlab.papers.pyramid_pool import pyramid, recordings
 from kvlab.papers.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, cache_sizes
 from kvlab.papers.pyramid_pool.pyramid import (
     LOCAL,
     SINKS,
-    age_and_tokens,
     attention_map,
     by_layer,
     layer_budgets,
@@ -24,7 +24,6 @@ from kvlab.papers.pyramid_pool.pyramid import (
     spans,
     spread_by_axis,
     straight,
-    touched_sinks,
 )
 from kvlab.papers.pyramid_pool.tasks import evaluated_tasks
 from kvlab.papers.zsmerge.contents import REGIONS, slots_by_step
@@ -88,9 +87,14 @@ def test_a_slot_of_many_tokens_was_pooled_at_least_so_often(tokens: int, rounds:
     assert table[["tokens", "generation"]].to_numpy().tolist() == [[tokens, rounds]]
 
 
-def test_age_is_only_ranked_where_slots_differ():
-    assert math.isnan(age_and_tokens(pd.DataFrame({"first": [0, 1], "tokens": [1, 1]})))
-    assert age_and_tokens(pd.DataFrame({"first": [0, 8, 12], "tokens": [8, 4, 1]})) == pytest.approx(1)
+def test_age_is_only_ranked_where_slots_differ(merging: Run, monkeypatch: pytest.MonkeyPatch):
+    def trends(first: list[int], tokens: list[int]) -> list[float]:
+        slots = pd.DataFrame({"first": first, "tokens": tokens})
+        monkeypatch.setattr(pyramid, "spans", lambda *_: slots)
+        return recordings.window_rows(merging)["trend"].tolist()
+
+    assert all(map(math.isnan, trends([0, 1], [1, 1])))
+    assert trends([0, 8, 12], [8, 4, 1]) == pytest.approx([1] * 4)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=12))
@@ -113,14 +117,19 @@ def test_budgets_of_layers_are_those_of_the_steps(merging: Run):
 
 
 def test_touched_sinks_are_counted_once(merging: Run):
-    touched, every = touched_sinks(merging, 4)
+    def with_sinks(count: int) -> tuple[int, int]:
+        record = merging.record.model_copy(update={"hyper_parameters": {"sinks": count}})
+        (line,) = recordings.layer_lines(Run(merging.path, record)).to_dict("records")
+        return line["touched"], line["sinks"]
+
+    touched, every = with_sinks(4)
     assert every == 16
     events = merging.events
     pairs = {
         (row.layer, row.head, name) for row in events.itertuples() for name in (row.source, row.target) if 0 <= name < 4
     }
     assert touched == len(pairs)
-    assert touched_sinks(merging, 0) == (0, 0)
+    assert with_sinks(0) == (0, 0)
 
 
 def test_a_query_that_looks_at_one_place_has_its_distance():

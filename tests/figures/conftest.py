@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
 from kvlab.views import compare, memory, merges, sag, similarity, trade_off
 from kvlab.views.frames import compare as compared
@@ -31,6 +32,15 @@ def large_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     root = tmp_path_factory.mktemp("large")
     options: dict[str, Any] = {"layers": 3, "heads": 2, "prompt_tokens": 1500, "steps": 60}
     return [open_run(write_synthetic_run(root, method=method, budget=budget, **options)) for method, budget in METHODS]
+
+
+@pytest.fixture(scope="session")
+def compared_runs(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Runs of every method that an exhibit reads; the one in view merges."""
+    root = tmp_path_factory.mktemp("compared")
+    methods = ("full", "h2o", "zsmerge", "kvmerger", "keepkv", "gvote", "pyramid-pool")
+    runs = [open_run(write_synthetic_run(root, method=method, comparison_id="all")) for method in methods]
+    return Sources(root, runs[2], runs)
 
 
 @pytest.fixture(scope="session")

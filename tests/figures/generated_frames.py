@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from kvlab.papers import evidence
+from kvlab.papers.exhibit import Choice, Drawn
+from kvlab.papers.gvote.probe_figures import ALL
+from kvlab.papers.keepkv.merge_effects import OneMerge
 from kvlab.papers.kvmerger.merging_sets import Walkthrough
+from kvlab.results.score_tables import PROMPT
+from kvlab.results.sources import Sources
+from kvlab.views.base.provenance import Provenance
 from kvlab.views.board import with_reader
 from kvlab.views.frames.repeats import Batch
 
@@ -99,21 +109,34 @@ def _counts(values: Values) -> pd.DataFrame:
 
 
 def _parts(values: Values) -> tuple[Any, ...]:
-    frame = values.frame("mass:s votes:n")
+    frame = values.frame("token:i text:t mass:s votes:n ema_before:s ema_after:s")
     return (pd.concat([frame.assign(role="part"), frame.head(1).assign(role="merged slot")]),)
 
 
+def _merges(values: Values) -> tuple[Any, ...]:
+    """A merge of two parts with equal attention for each run; without attention where values are missing."""
+    frame = values.frame("label:l lost:d")
+    mass = 0.0 if values.variant == "missing" else 1.0
+    after = [2 * mass * (1 - lost) for lost in frame["lost"].fillna(0.0)]
+    names = ("source", "mass_source", "mass_target", "mass_after", "votes_after", "perturbation")
+    events = [pd.DataFrame([(4, mass, mass, one, 2, 0.1)], columns=names) for one in after]
+    merges = [OneMerge(0, 0, 3, 5, table) for table in events]
+    return ([(label, "some", merge) for label, merge in zip(frame["label"], merges, strict=True)],)
+
+
 def _density(values: Values) -> tuple[Any, ...]:
-    return (values.frame("density:s normal:s", channel="all").assign(deviation=np.arange(values.rows)).pipe(_two), 1)
+    pooled = values.frame("density:s normal:s", channel=ALL).assign(deviation=np.arange(values.rows)).pipe(_two)
+    return (pd.concat([pooled, pooled.assign(channel="channel 1")], ignore_index=True), 1)
 
 
 def _two(frame: pd.DataFrame) -> pd.DataFrame:
     return frame if len(frame) > 1 else pd.concat([frame, frame.assign(deviation=1)], ignore_index=True)
 
 
-def _walk(values: Values) -> tuple[Any, ...]:
-    nothing = np.zeros((0, 0))
-    return (Walkthrough(0.7, values.frame("set:p position:i"), nothing, nothing, nothing),)
+def _walk(values: Values) -> Walkthrough:
+    tokens = values.frame("set:p position:i attention:s", weight=1.0)
+    keys = np.ones((values.rows, 4))
+    return Walkthrough(0.7, tokens.assign(pivot=tokens["position"]), np.ones((values.rows, values.rows)), keys, keys)
 
 
 def _sizes(values: Values) -> tuple[Any, ...]:
@@ -145,6 +168,7 @@ def _series(columns: str) -> Callable[[Values], tuple[Any, ...]]:
 
 STEP = "step:i"
 OF_SCORES = "label:l arm:l row:l score:s held:s kept:s certified:b level:b frontier:b live_bytes:v"
+OF_SWEEP = {"kept_low": 0.1, "kept_high": 0.9, "seconds_low": 0.1, "seconds_high": 9.0}
 WITH_BOUNDS = {"score_low": 0.1, "score_high": 0.9, "prompts": 8, "tasks": 1}
 SCORED = {"method": "some", "asked": "20 %", "task": "recall"}
 # By module and function of the captions: how the arguments are made.
@@ -222,57 +246,49 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view similarity.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
     "view heads.heads_plane": _frame("group:p"),
     "view heads.groups_by_head": _frame("layer:p group:n"),
-    "papers gvote scores.caption_usage_by_task": _frame("task:l kept:s"),
-    "papers gvote scores.caption_option_sweep": _frame("alpha:i score:s", "alpha"),
-    "papers pyramid_pool recordings.caption_budgets_by_layer": _frame("layer:i asked:v"),
-    "papers pyramid_pool recordings.caption_three_axes": _heads("live_slots:n"),
-    "papers pyramid_pool recordings.caption_windows": lambda values: ({4: values.frame("tokens:n")}, 3, 4),
-    "papers keepkv merging.caption_where_attention_goes": _frame("label:l sag:s regret:s", method="some"),
-    "papers keepkv merging.caption_slot_before_and_after": _frame("label:l lost:d", 3),
-    "papers keepkv merging.caption_change_by_rule": _frame("label:l total:d"),
-    "papers keepkv merging.caption_candidate_similarity": _frame("similarity:s chosen:b", 3, None),
-    "papers keepkv merging.caption_parts_of_merge": _parts,
-    "papers keepkv merging.caption_influence_over_steps": _frame("mass:s true_mass:s"),
-    "papers benchmarks.caption_cache_share": _frame("row:l ours:v paper:v"),
-    "papers pyramid_pool calculator.caption_kv_sizes": _frame("name:l bytes:v"),
-    "papers pyramid_pool tasks.caption_task_lengths": _frame("task:l shortest:n longest:n"),
-    "papers kvmerger explainers.caption_three_ways": _walk,
-    "papers kvmerger explainers.caption_merging_pipeline": _walk,
+    "papers gvote scores.usage_by_task": lambda values: (
+        values.frame("task:l kept:s"), values.frame("task:l kept:s", kept_low=0.1, kept_high=0.9, prompts=8),
+    ),
+    "papers gvote scores.option_sweep": lambda values: (
+        values.frame("alpha:i task:l score:s kept:s seconds:v", **WITH_BOUNDS, **OF_SWEEP),
+        values.frame("alpha:i score:s"), "alpha",
+    ),
+    "papers pyramid_pool recordings.three_axes": lambda values: (
+        values.frame("head:p live_slots:n").assign(layer=lambda frame: frame.index // 2),
+    ),
+    "papers pyramid_pool recordings.windows": lambda values: (
+        {4: values.frame("position:i first:i last:i tokens:n", generation=1)}, 4,
+    ),
+    "papers pyramid_pool recordings.attention_map": lambda values: (values.frame("1:s 2:s 3:s"),),
+    "papers keepkv merging.where_attention_goes": _frame(
+        "label:l merged:s sag:s regret:s kept:s output_error:v votes:n", "layer 0", method="some",
+    ),
+    "papers keepkv merging.slot_before_and_after": _merges,
+    "papers keepkv merging.change_by_rule": _frame(
+        "label:l total:d q05:d q25:d q50:d q75:d q95:d", method="h2o", rule="convex",
+    ),
+    "papers keepkv merging.candidate_similarity": _frame(
+        "similarity:s chosen:b position:i", 3, [f"word{place}" for place in range(ROWS)], None,
+    ),
+    "papers keepkv merging.influence_over_steps": _frame(f"{STEP} mass:s true_mass:s votes:n"),
     "papers verdict_figure.caption_card": _frame("value:v"),
-    "papers keepkv attention.caption_attention_map": lambda values: (values.frame("1:s 2:s 3:s"),),
-    "papers keepkv attention.caption_distance_by_layer": _frame("layer:i distance:v", 9, 9),
-    "papers keepkv attention.caption_cumulative_mass": _frame("mass:s", 0, 0, 0.2, share=0.2),
-    "papers keepkv attention.caption_returning_over_steps": _frame("ever:s", step=3),
-    "papers keepkv attention.caption_returning_by_head": _heads("ever:s"),
-    "papers keepkv attention.caption_variance_by_token": lambda values: (
-        pd.DataFrame(), float(values.frame("a:s")["a"].iloc[0]), 0.9,
+    "papers gvote probe_figures.histograms": _density,
+    "papers gvote probe_figures.quantile_pairs": lambda values: (values.frame("channel:l quantile:d", normal=0.0), 1),
+    "papers gvote probe_figures.overlap_and_usage": lambda values: (*_heads("overlap:s usage:s")(values), ""),
+    "papers gvote probe_figures.growth_by_samples": _frame(
+        "samples:i covered:s covered_low:s covered_high:s kept:s kept_low:s kept_high:s",
     ),
-    "papers keepkv attention.caption_error_by_step": _frame("predictor:l error:v", "keys", kind="keys"),
-    "papers gvote probe_figures.caption_histograms": _density,
-    "papers gvote probe_figures.caption_quantile_pairs": _frame("channel:l quantile:d", 1, normal=0.0),
-    "papers gvote probe_figures.caption_moments_by_layer": _frame("close:b"),
-    "papers gvote probe_figures.caption_overlap_and_usage": _frame("overlap:s"),
-    "papers gvote probe_figures.caption_growth_by_samples": _frame("samples:i covered:s"),
-    "papers gvote probe_figures.caption_coverage_ahead": _frame("covered:s"),
-    "papers gvote probe_figures.caption_attention_strips": lambda values: (
-        values.frame("true:s synthetic:s position:i").fillna(0.5), [f"word{place}" for place in range(ROWS)],
+    "papers gvote probe_figures.scatter_of_rows": lambda values: (
+        values.frame("true:s synthetic:s position:i"), [f"word{place}" for place in range(ROWS)],
+        float(values.frame("a:s")["a"].iloc[0]),
     ),
-    "papers gvote probe_figures.caption_scatter_of_rows": lambda values: (
-        float(values.frame("a:s")["a"].iloc[0]), 0.5, 9,
+    "papers zsmerge contents.cache_contents": _frame(
+        "position:i votes:n", [f"word{place}" for place in range(ROWS)], step=3, tokens=9, slots=ROWS,
+        region="residual",
     ),
-    "papers kvmerger compression.caption_kernel_in_sigmas": _frame("relative_weight:s kernel:s"),
-    "papers kvmerger compression.caption_kernel_curves": _frame("distance:s"),
-    "papers kvmerger compression.caption_ratio_by_layer": _frame("layer:i ratio:s"),
-    "papers kvmerger compression.caption_ratio_by_threshold": lambda values: (
-        values.frame("ratio:s", threshold=0.75), 0.75,
+    "papers kvmerger similarity.cosine_by_distance": _frame(
+        "kind:l cosine:s any_pair:s low:s high:s", "", offset=1,
     ),
-    "papers zsmerge contents.caption_cache_contents": _frame("votes:n", step=3, region="residual"),
-    "papers zsmerge contents.caption_regions_over_steps": _frame("slots:v", tokens=2.0),
-    "papers zsmerge contents.caption_fates": lambda values: (
-        {}, {name: _counts(values).iloc[[place]] for place, name in enumerate(NAMES[: values.rows])},
-    ),
-    "papers kvmerger similarity.caption_cosine_by_distance": _frame("kind:l cosine:s any_pair:s"),
-    "papers kvmerger similarity.caption_neighbours_of_heads": lambda values: (*_heads("similarity:s")(values), 9),
 }  # fmt: skip
 
 
@@ -280,6 +296,125 @@ def cases(name: str) -> Iterator[tuple[str, Case]]:
     """(variant, arguments) of one function."""
     for variant in VARIANTS:
         args = CASES[name](Values(variant))
-        if name == "papers kvmerger similarity.caption_neighbours_of_heads":
-            args = (args[0].assign(offset=1), *args[1:])
         yield variant, Case(args, variant in ("none", "all", "equal", "single"))
+
+
+def _varying(values: Values) -> dict[str, Any]:
+    """Attention that never varies where values are missing."""
+    varies = 0.0 if values.variant == "missing" else 1.0
+    within = values.frame("token:i window_variance:s").fillna(0.0)
+    return {"variances": within.assign(mean=0.5, variance=varies, shuffled=0.9 * varies)}
+
+
+def _probed_rows(values: Values) -> dict[str, Any]:
+    rows = values.frame("true:s synthetic:s ballots:n").fillna(0.5)
+    heads = pd.DataFrame({"layer": [0], "head": [0], "correlation": [0.5]})
+    arrays = {name: rows[name].to_numpy()[None] for name in rows}
+    return {"figures.by_head": heads, "Run.probe": arrays}
+
+
+def _of_methods(values: Values) -> dict[str, Any]:
+    blocks = pd.DataFrame(np.zeros((2, 1), np.uint8), columns=[3])
+    states = _counts(values)
+    return {"mosaic": blocks, "state_counts": [states.iloc[[place % len(states)]] for place in (0, 1)]}
+
+
+def _neighbours(values: Values) -> dict[str, Any]:
+    frame = values.frame("position:i similarity:s", offset=1)
+    return {"maps.neighbour_profile": [frame.iloc[[place]] for place in range(values.rows)]}
+
+
+def _sizes_of_caches(values: Values) -> dict[str, Any]:
+    """The claim's model is the first."""
+    frame = values.frame("name:l tokens:n bytes:v")
+    return {"cache_sizes": [frame.iloc[:1], frame.iloc[1:]]}
+
+
+def _evaluated(values: Values) -> dict[str, Any]:
+    names = NAMES[: values.rows]
+    rows = pd.DataFrame(dict.fromkeys(PROMPT, 0) | {"task": names, "prompt_tokens": 5, "name": "x"})
+    table = values.frame("task:l shortest:n longest:n", mean=5.0, prompts=1, metric="f1")
+    return {"sources.model_evaluations": rows, "evaluated_tasks": table}
+
+
+def _measured(values: Values) -> dict[str, Any]:
+    rows = pd.DataFrame(
+        {"preset": ["kvmerger-table2"], "status": "ok", "method": "kvmerger", "timestamp": 0, "repeats": 1}
+    )
+    shares = values.frame("row:l ours:v paper:v")
+    return {
+        "sources.benchmarks": rows, "memory_shares": shares, "bench_origin": Provenance("x"), "shapes_of": "the shapes",
+    }  # fmt: skip
+
+
+OF_PROBE = ("future", "union", "covered")
+# By module and function of the exhibits that draw what they read, and if not all, the figure: what stands in for what
+# they read. A list has one value a call.
+DRAWINGS: dict[str, Callable[[Values], dict[str, Any]]] = {
+    "keepkv attention.draw_concentration": lambda values: {
+        "concentration_of_heads": values.frame("layer:i head:p mass:s", share=0.2),
+    },
+    "keepkv attention.draw_return": lambda values: {
+        "returning_of_heads": values.frame("layer:i head:p share:s ever:s", step=3, kind="ranked"),
+    },
+    "keepkv attention.draw_variance": _varying,
+    "keepkv attention.draw_prediction": lambda values: {
+        "prediction_errors_of_heads": values.frame("predictor:l error:v", kind="mass", step=1),
+    },
+    "gvote probe.draw_gaussian#by layer": lambda values: {
+        "figures.channels": values.frame("layer:i close:b skew:d kurtosis:d"),
+    },
+    "gvote probe.draw_overlap": lambda values: {
+        "figures.by_head": values.frame("layer:i head:p overlap:s usage:s inner_overlap:s inner_usage:s"),
+        "Run.probe": {name: values.frame("first:s second:s").to_numpy().T for name in OF_PROBE},
+    },
+    "gvote probe.draw_correlation": _probed_rows,
+    "kvmerger compression.draw_ratios": lambda values: {
+        "ratios": values.frame("layer:i head:p ratio:s", threshold=0.75),
+    },
+    "kvmerger compression.draw_kernel": lambda values: {
+        "merged_pairs": values.frame(
+            "layer:i head:p source:i target:i distance:s relative_weight:s kernel:s others:n", sigma=1.0,
+        ),
+    },
+    "kvmerger explainers.draw_three_ways": lambda values: {"merging_sets.walkthrough": _walk(values)},
+    "kvmerger explainers.draw_pipeline": lambda values: {"merging_sets.walkthrough": _walk(values)},
+    "pyramid_pool recordings.draw_layers": lambda values: {
+        "pyramid.layer_budgets": values.frame("layer:i asked:v live:v line:v"),
+    },
+    "pyramid_pool recordings.draw_attention#layers": lambda values: {
+        "pyramid.layer_means": values.frame("layer:i distance:v share:s sink_mass:s local_mass:s lowest:s highest:s"),
+    },
+    "pyramid_pool tasks.draw_tasks": _evaluated,
+    "zsmerge contents.draw_strategies": _of_methods,
+    "zsmerge contents.draw_contents#regions": lambda values: {
+        "region_counts": values.frame("step:i slots:v residual:n context:n proximity:n", tokens=2.0),
+    },
+    "benchmarks.draw_memory": _measured,
+    "keepkv merging.draw_workflow#votes and scores": lambda values: {"merge_effects.merge_parts": _parts(values)[0]},
+    "kvmerger similarity.draw_neighbours": _neighbours,
+    "pyramid_pool calculator.draw_sizes": _sizes_of_caches,
+}  # fmt: skip
+
+
+def draw_with(patch: pytest.MonkeyPatch, name: str, instead: dict[str, Any], runs: Sources) -> tuple[Drawn, ...]:
+    """What an exhibit's function draws with values in place of what it reads, and without evidence for its claims."""
+    place, _, function = name.rpartition(".")
+    module = import_module(".".join(("kvlab.papers", *place.split())))
+    sources = Sources(runs.root, runs.run, runs.runs)
+    for target, value in {"gather": pd.DataFrame(columns=evidence.NAMES), **instead}.items():
+        owner, _, attribute = target.rpartition(".")
+        if owner == "sources":
+            sources.__dict__[attribute] = value
+        elif owner or hasattr(module, attribute):
+            patch.setattr(getattr(module, owner) if owner else module, attribute, _stand_in(value))
+        else:
+            patch.setattr(evidence, attribute, _stand_in(value))
+    drawn = getattr(module, function)(sources, Choice(), "light")
+    assert isinstance(drawn, tuple), drawn
+    return drawn
+
+
+def _stand_in(value: Any) -> Callable[..., Any]:
+    values = cycle(value if isinstance(value, list) else [value])
+    return lambda *_, **__: next(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -17,11 +18,14 @@ from hypothesis import strategies as st
 
 import kvlab.papers
 import kvlab.views
+from kvlab.papers.exhibit import Drawn
 from kvlab.results.risk import export
+from kvlab.results.sources import Sources
 from kvlab.views import autopsy, regret, restore, serving, trade_off
 from kvlab.views import board as boards
 from kvlab.views.base import words
-from tests.figures.generated_frames import CASES, NAMES, cases
+from kvlab.views.base.provenance import Provenance
+from tests.figures.generated_frames import CASES, DRAWINGS, NAMES, VARIANTS, Values, cases, draw_with
 
 MODULES = {}
 VIEWS = {
@@ -32,7 +36,7 @@ VIEWS = {
 VIEWS["results risk"] = export
 PAPERS = Path(kvlab.papers.__path__[0])
 for _file in PAPERS.rglob("*.py"):
-    if _file.stem != "evaluations" and "\ndef caption_" in _file.read_text(encoding="utf-8"):
+    if _file.stem not in ("__init__", "evaluations"):
         _parts = _file.relative_to(PAPERS).with_suffix("").parts
         MODULES[" ".join(("papers", *_parts))] = import_module(".".join(("kvlab.papers", *_parts)))
 # Sentences that join another caption, or stand below a table.
@@ -45,16 +49,28 @@ PRIVATE = re.compile(
 )
 CONTRAST = re.compile(r"\b(largest|smallest|higher|lower|closest|furthest|better|worse)\b|\b(more|less) than")
 LONGEST = 190
+OF_EXHIBIT = {"origin": Provenance(), "claim": None, "theme": "light"}
+# Exhibits whose captions are those of views, or of a claim's evidence: in `tests/papers`.
+OF_VIEWS = {
+    "beyond recordings.draw_shares", "kvmerger needle.draw_needle", "kvmerger similarity.draw_walls",
+    "benchmarks.draw_lengths", "benchmarks.draw_rates", "gvote scores.draw_models",
+}  # fmt: skip
 
 
 def test_there_are_frames_for_every_caption():
-    made = {
-        f"{name}.{function.__name__}"
+    functions = {
+        f"{name}.{function.__name__}": function
         for name, module in MODULES.items()
         for function in vars(module).values()
         if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_"
-        if name[:6] != "papers" or function.__name__.startswith("caption_")
     }
+    exhibits = {
+        name.removeprefix("papers ")
+        for name, function in functions.items()
+        if "draw_" in name and "caption = " in inspect.getsource(function)
+    }
+    assert exhibits - OF_VIEWS == {name.partition("#")[0] for name in DRAWINGS}
+    made = {name for name, function in functions.items() if "caption_" in name or _is_drawn(function)}
     made |= {
         f"{name}.{caption.removeprefix('caption_')}"
         for name, module in VIEWS.items()
@@ -73,6 +89,37 @@ def test_there_are_frames_for_every_caption():
     assert made == set(CASES)
 
 
+def _is_plain(sentence: object, case: tuple[str, str], alike: bool) -> None:
+    _, variant = case
+    what = (*case, sentence)
+    assert isinstance(sentence, str) and sentence.endswith(".") and "\n" not in sentence, what
+    assert sentence[0].isupper() or sentence[0].isdigit() or sentence.startswith(("“", *NAMES)), what
+    assert len(sentence) <= LONGEST and not PRIVATE.search(sentence), what
+    assert variant != "missing" or not CONTRAST.search(sentence), what
+    mentioned = [one for one in NAMES if one in sentence]
+    assert not alike or len(mentioned) in (0, 1 if variant == "single" else len(NAMES)), what
+
+
+def _is_drawn(function: Callable[..., object]) -> bool:
+    """Whether it draws a figure with its caption from a frame."""
+    return inspect.signature(function).return_annotation in (Drawn, "Drawn")
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_exhibits_have_plain_captions(name: str, compared_runs: Sources, monkeypatch: pytest.MonkeyPatch):
+    """Of what is drawn, the sentence and not the notes that follow it, such as what was sampled."""
+    said = set()
+    function, _, figure = name.partition("#")
+    for variant in VARIANTS:
+        with monkeypatch.context() as patch:
+            drawn = draw_with(patch, function, DRAWINGS[name](Values(variant)), compared_runs)
+        for one in (one for one in drawn if figure in ("", one.name)):
+            said.add(one.caption)
+            sentence = re.split(r"(?<=[.]) (?=[A-Z])", one.caption)[0]
+            _is_plain(sentence, (name, variant), variant in ("none", "all", "equal", "single"))
+    assert len(said) > 1 or name == "kvmerger explainers.draw_three_ways"
+
+
 def test_captions_are_plain_and_single_out_nothing_where_all_are_equal():
     for name in CASES:
         if name == "papers verdict_figure.caption_card":
@@ -81,20 +128,15 @@ def test_captions_are_plain_and_single_out_nothing_where_all_are_equal():
         of_view = module in VIEWS and not figure.startswith("describe_")
         tell = getattr((VIEWS | MODULES)[module], f"caption_{figure}" if of_view else figure)
         said = set()
+        of_exhibit = module in MODULES and _is_drawn(tell)
+        takes = inspect.signature(tell).parameters if of_exhibit else ()
+        further = {one: value for one, value in OF_EXHIBIT.items() if one in takes}
         for variant, case in cases(name):
-            told = tell(*case.args)
-            said.add(told)
-            what = (name, variant, told)
-            assert isinstance(told, str) and told.endswith(".") and "\n" not in told, what
-            assert told[0].isupper() or told[0].isdigit() or told.startswith(("“", *NAMES)), what
-            assert len(told) <= LONGEST and not PRIVATE.search(told), what
-            assert variant != "missing" or not CONTRAST.search(told), what
-            mentioned = [one for one in NAMES if one in told]
-            assert not case.alike or len(mentioned) in (0, 1 if variant == "single" else len(NAMES)), what
-        assert len(said) > 1 or name in (
-            "papers kvmerger explainers.caption_three_ways",
-            "papers kvmerger compression.caption_kernel_curves",
-        ), name
+            found = tell(*case.args, **further)
+            sentence = found.caption if of_exhibit else found
+            said.add(sentence)
+            _is_plain(sentence, (name, variant), case.alike)
+        assert len(said) > 1, name
 
 
 @given(st.floats(0, 1))

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.papers.gvote import probe_figures as probe
-from kvlab.papers.keepkv import attention as attention_rows
-from kvlab.papers.kvmerger import similarity as similarity_panels
-from kvlab.papers.zsmerge import contents as cache_contents
+from kvlab.papers.gvote.probe_figures import scatter_of_rows
+from kvlab.papers.zsmerge.contents import cache_contents
 from kvlab.report import pictures, slide_parts
+from kvlab.results.sources import Sources
 from kvlab.views import lineage, scores, similarity, timeline
+from kvlab.views.base.provenance import Provenance
 from kvlab.views.frames.lineage import State
+from tests.figures.generated_frames import draw_with
 
 
 def tree(count: int, depth: int = 1) -> pd.DataFrame:
@@ -118,34 +119,48 @@ def test_a_wall_says_how_many_heads_it_shows_and_outlines_the_one_in_view():
 def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     """Where one token in five keeps its slot, none of the blocks does."""
     counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
-    blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
     told = timeline.describe_states(counts)
     assert told == "After step 4, most of the text was dropped and about a fifth has slots of its own."
     assert "A cell is a block of about 20 tokens, in their most common state" in timeline.block_note(50, 1000)
     assert not timeline.block_note(1000, 1000)
-    told = cache_contents.caption_fates({"a": blocks}, {"a": counts})
-    assert "A cell is a block of about 20 tokens" in told
 
 
 def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
-    frame = pd.DataFrame({"variance": 1.0, "window_variance": 0.5}, index=range(1600))
-    assert "Showing 1,500 of 1,600 tokens" in attention_rows.caption_variance_by_token(frame, 0.5, 1.0)
-    assert "Showing 1,500 of 1,600 tokens" in probe.caption_scatter_of_rows(0.5, 0.4, 1600)
+    rows = pd.DataFrame({"position": range(1600), "true": 0.5, "synthetic": 0.4})
+    scatter = scatter_of_rows(rows, ["a"] * 1600, 0.5, Provenance(), None, "light")
+    assert "Showing 1,500 of 1,600 tokens" in scatter.caption and len(scatter.figure.data[0].x) == 1500
     means = pd.DataFrame(
         {"arm": ["a", "b"], "tasks": 11, "prompts": 9, "score": [1.0, 0.5], "score_low": 0.4, "score_high": 1.0,
          "difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
     )  # fmt: skip
     assert "Showing 9 of 11 tasks, the first." in scores.caption_score_against_budget(means)
-    slots = pd.DataFrame({"step": 1, "position": range(28), "region": "context", "votes": 1, "slots": 340})
-    assert "Showing 28 of 340 slots, those that move first." in cache_contents.caption_cache_contents(slots)
+    slots = pd.DataFrame({"step": 1, "tokens": 9, "position": range(28), "region": "context", "votes": 1, "slots": 340})
+    drawn = cache_contents(slots, ["a"] * 28, Provenance(), None, "light")
+    assert "Showing 28 of 340 slots, those that move first." in drawn.caption
     tile = pd.DataFrame(np.zeros((2, 2)))
     assert "Outlined: 2,000 of 2,400 merge sets" in similarity.caption_similarity_map(tile, 2000, 2400)
     assert "Outlined" not in similarity.caption_similarity_map(tile, 12, 12)
-    layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
-    assert "Sampled: 64 of 300 queries" in attention_rows.caption_distance_by_layer(layers, 300, 64)
     assert pictures.estimate_gif(200).startswith("64 frames of 200 steps")
-    beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
-    assert "Showing 2 of 90 heads." in similarity_panels.caption_neighbours_of_heads(beside, 90)
+
+
+def test_what_an_exhibit_does_not_show_is_counted(compared_runs: Sources, monkeypatch: pytest.MonkeyPatch):
+    """Of 1,600 tokens, of 300 queries, and of blocks of 20 tokens."""
+    of_tokens = pd.DataFrame({"variance": 1.0, "window_variance": 0.5, "shuffled": 1.0, "mean": 0.1}, index=range(1600))
+    instead = {"variances": of_tokens.assign(token=range(1600))}
+    (drawn,) = draw_with(monkeypatch, "keepkv attention.draw_variance", instead, compared_runs)
+    assert "Showing 1,500 of 1,600 tokens" in drawn.caption
+    layers = pd.DataFrame({"layer": [0], "distance": 1.0, "share": 0.1, "sink_mass": 0.1, "local_mass": 0.1})
+    instead = {"pyramid.layer_means": layers.assign(lowest=0.1, highest=0.1)}
+    instead |= {"pyramid.attention_map": pd.DataFrame(np.ones((300, 2)))}
+    _, drawn = draw_with(monkeypatch, "pyramid_pool recordings.draw_attention", instead, compared_runs)
+    assert "Sampled: 64 of 300 queries" in drawn.caption
+    (drawn,) = draw_with(monkeypatch, "kvmerger similarity.draw_neighbours", {"heads_with_states": 90}, compared_runs)
+    assert f"Showing {len(drawn.frame[['layer', 'head']].drop_duplicates())} of 90 heads." in drawn.caption
+    counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
+    blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
+    instead = {"mosaic": blocks, "state_counts": counts}
+    (drawn,) = draw_with(monkeypatch, "zsmerge contents.draw_strategies", instead, compared_runs)
+    assert "A cell is a block of about 20 tokens" in drawn.caption
 
 
 def test_a_long_report_has_all_its_lines_on_slides():

@@ -132,7 +132,8 @@ def test_more_samples_keep_and_cover_more(recorded: Sources):
     grown = figures.growth(run)
     assert (grown[["kept", "covered"]].diff().dropna() >= -1e-3).all(axis=None)
     assert (grown["kept_low"] <= grown["kept_high"]).all()
-    assert figures.later_coverage(run)["covered"].iloc[0] == pytest.approx(grown["covered"].iloc[-1], abs=2e-3)
+    later = drawn(find("gvote", "fig-3a"), recorded)[-1].frame
+    assert later["covered"].iloc[0] == pytest.approx(grown["covered"].iloc[-1], abs=2e-3)
 
 
 # figures 1 and 4 to 7
@@ -177,14 +178,13 @@ def test_options_are_drawn_in_the_order_of_their_values(tmp_path: Path, slug: st
     assert found.claim is not None and found.claim.verdict == "holds"
 
 
-def test_a_panel_shows_more_than_the_full_cache():
-    rows = pd.DataFrame(
-        [("384 tokens", 384, "full"), ("384 tokens", 384, "gvote"), ("256 tokens", 256, "full"),
-         ("128 tokens", 128, "full"), ("128 tokens", 128, "snapkv")],
-        columns=["task", "length", "method"],
-    )  # fmt: skip
-    found = scores.compressed_panels(rows)
-    assert found["task"].unique().tolist() == ["384 tokens", "128 tokens"]
+def test_a_panel_shows_more_than_the_full_cache(tmp_path: Path):
+    sources = evaluated(tmp_path, scores.BY_LENGTH.arms, lambda arm, budget, index: (0.5, budget))
+    rows = sources.evaluations
+    alone = rows[rows["method"] == "full"].assign(length=9999)
+    sources.__dict__["evaluations"] = pd.concat([rows, alone], ignore_index=True)
+    shown = drawn(find("gvote", "fig-1"), sources)[0].frame
+    assert len(shown) and "9,999 tokens" not in set(shown["task"])
 
 
 def test_panels_by_length_are_in_the_order_of_lengths():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -137,9 +138,17 @@ def test_tokens_return_when_they_are_attended_and_only_then():
     assert table["mass"].tolist() == pytest.approx([mass[step, 2:10].sum() for step in (1, 2, 3)], rel=1e-5)
 
 
-def test_what_the_run_evicted_is_what_its_events_say(synthetic: Sources):
+def test_what_the_run_evicted_is_what_its_events_say(synthetic: Sources, monkeypatch: pytest.MonkeyPatch):
     run = synthetic.runs[1]
-    gone = attention_rows.evicted_by_step(run, 0, 1)
+    found: dict[str, np.ndarray] = {}
+
+    def keep(rows: Rows, evicted: np.ndarray, kind: str) -> pd.DataFrame:
+        found[kind] = evicted
+        return pd.DataFrame()
+
+    monkeypatch.setattr(attention_rows, "returning", keep)
+    attention_rows.returning_of_head(synthetic.runs[0], run, 0, 1)
+    gone = found[attention_rows.OWN]
     events = run.select("events", 0, 1)
     for step in (0, 5, 24):
         sources = events[(events["step"] <= step) & (events["source"] < 120)]["source"]

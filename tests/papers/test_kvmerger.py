@@ -21,7 +21,7 @@ from kvlab.papers.kvmerger.merging_sets import (
     representing_keys,
     walkthrough,
 )
-from kvlab.papers.kvmerger.similarity import cosine_by_offset, cosine_of_any_pair
+from kvlab.papers.kvmerger.similarity import locality_of_states
 from kvlab.papers.registry import find
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
@@ -144,11 +144,12 @@ def test_means_by_distance_are_those_of_all_pairs() -> None:
     unit = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     matrix = unit @ unit.T
-    found = cosine_by_offset(unit, (1, 7, 39, 50))
+    found = locality_of_states({"keys": unit}, (1, 7, 39, 50))
     expected = [np.diagonal(matrix, offset).mean() for offset in (1, 7, 39)]
-    np.testing.assert_allclose(found[:3], expected, atol=1e-6)
-    assert np.isnan(found[3])
-    assert cosine_of_any_pair(unit) == pytest.approx((matrix.sum() - np.trace(matrix)) / (40 * 39), abs=1e-6)
+    assert found["offset"].tolist() == [1, 7, 39], "the text is too short for 50"
+    np.testing.assert_allclose(found["cosine"], expected, atol=1e-6)
+    any_pair = (matrix.sum() - np.trace(matrix)) / (40 * 39)
+    assert found["any_pair"].tolist() == pytest.approx([any_pair] * 3, abs=1e-6)
 
 
 def test_neighbours_are_those_of_the_chosen_token(sources: Sources) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +14,7 @@ from kvlab.bench.rows import Row, to_table
 from kvlab.cli import commands
 from kvlab.core.methods import make_method
 from kvlab.evaluation.results.rows import ROWS, canonical_json
-from kvlab.papers.benchmarks import PRESET, memory_shares, paper_share
+from kvlab.papers.benchmarks import PRESET, memory_shares
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.paper_tables import paper_values
 from kvlab.papers.registry import find, of_paper
@@ -194,6 +193,6 @@ def test_memory_is_read_as_a_share_of_the_full_cache(at_half: float, verdict: st
 def test_memory_of_other_models_has_nothing_beside_it() -> None:
     sources = bench(2.0, 1.0)
     rows = sources.benchmarks.assign(model="shape:tiny")
-    frame = memory_shares(rows)
-    assert frame["paper"].isna().all()
-    assert pd.isna(paper_share("Llama2-7B-chat", 0.2))
+    assert memory_shares(rows)["paper"].isna().all()
+    at_other_budget = memory_shares(sources.benchmarks.replace({"budget": {0.5: 0.2}}))
+    assert len(at_other_budget) and at_other_budget["paper"].isna().all()

@@ -81,11 +81,11 @@ def test_a_rival_that_never_reaches_the_score_needs_the_whole_cache():
 
 
 def test_needed_usage_lies_on_the_line():
-    line = pd.DataFrame({"kept": [0.1, 0.3, 0.5], "score": [0.2, 0.4, 0.9]})
-    assert budgets.needed_usage(line, 0.1) == 0.1
-    assert budgets.needed_usage(line, 0.3) == pytest.approx(0.2)
-    assert budgets.needed_usage(line, 0.9) == pytest.approx(0.5)
-    assert budgets.needed_usage(line, 0.95) == float("inf")
+    line = np.array([0.1, 0.3, 0.5]), np.array([0.2, 0.4, 0.9])
+    assert budgets.needed_usage(*line, 0.1) == 0.1
+    assert budgets.needed_usage(*line, 0.3) == pytest.approx(0.2)
+    assert budgets.needed_usage(*line, 0.9) == pytest.approx(0.5)
+    assert budgets.needed_usage(*line, 0.95) == float("inf")
 
 
 def test_budgets_follow_the_task_only_where_tasks_differ_clearly():

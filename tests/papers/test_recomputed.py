@@ -178,9 +178,10 @@ def test_what_counts_for_no_sag_is_a_size_and_is_called_one(runs: dict[str, Run]
     assert claim.part == run.record.label and run.record.label in verdict_sentence(claim, "mini")
     assert "not the default" in verdict_sentence(claim, "mini")
     (exhibit,) = (one for one in EXHIBITS if one.key == "keepkv/fig-1")
-    name = exhibit.number_of("one slot", claim)
+    name, _ = exhibit.number_of("one slot", claim)
     assert "lost or gained" in name and run.record.label in name
-    assert exhibit.number_of("all merges", claim).startswith("share of the parts' attention that the merged slot lost")
+    name, _ = exhibit.number_of("all merges", claim)
+    assert name.startswith("share of the parts' attention that the merged slot lost")
 
 
 # The scorecard.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -238,10 +239,8 @@ def test_attention_gets_more_local_from_layer_to_layer(shares: tuple[float, ...]
     assert recordings.localises(pd.concat(parts, ignore_index=True)).verdict == verdict
 
 
-def test_the_influence_of_all_slots_and_later_steps_is_added_up():
+def test_the_influence_of_all_slots_and_later_steps_is_added_up(monkeypatch: pytest.MonkeyPatch):
     """Two slots by hand: token 1 goes into 0 at step 0, and 3 into 2 at step 1; only later steps count."""
-    from kvlab.views.frames.lineage import fold
-
     events = pd.DataFrame(
         {
             "step": [0, 1], "layer": 0, "head": 0, "kind": "merge", "source": [1, 3], "target": [0, 2],
@@ -251,7 +250,12 @@ def test_the_influence_of_all_slots_and_later_steps_is_added_up():
     steps = pd.DataFrame({"step": [0, 1, 2], "layer": 0, "head": 0, "tokens_seen": [4, 5, 6], "live_slots": [3, 3, 4]})
     true = np.array([[0.1, 0.2, 0.3, 0.4, 0, 0], [0.1, 0.1, 0.3, 0.2, 0.3, 0], [0.1, 0.3, 0.2, 0.1, 0.2, 0.1]])
     slot = np.array([[0.3, 0, 0.3, 0.4, 0, 0], [0.4, 0, 0.3, 0.0, 0.3, 0], [0.2, 0, 0.5, 0, 0.2, 0.1]])
-    found = merging.slot_sums(fold(events, steps), events, true, slot, 1)
+    tables = {"events": events, "steps": steps}
+    run = SimpleNamespace(
+        attention_every=1, attention=lambda *_, thinned: (true, slot), select=lambda name, *_: tables[name]
+    )
+    monkeypatch.setattr(merging, "heads_with_attention", lambda run: [(0, 0)])
+    (found,) = merging.influence_rows(run).to_dict("records")
     # Step 1: slot 0 gets 0.4 for tokens 0 and 1 (0.2). Step 2: slot 0 gets 0.2 for 0.4, slot 2 gets 0.5 for 0.3.
     assert found["mass"] == pytest.approx(0.4 + 0.2 + 0.5)
     assert found["true_mass"] == pytest.approx(0.2 + 0.4 + 0.3)

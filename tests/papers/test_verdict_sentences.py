@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from kvlab.common.intervals import Interval
 from kvlab.papers.attention_rows import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.papers.beyond import recordings as head_shares
 from kvlab.papers.evaluations import contest
-from kvlab.papers.exhibit import DIFFERENCE, RECORDED, Choice, Exhibit
+from kvlab.papers.exhibit import DIFFERENCE, RECORDED, Choice, Drawn, Exhibit
 from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
 from kvlab.papers.kvmerger import compression, explainers, similarity
@@ -33,6 +35,7 @@ from kvlab.results.verdict import (
     HOLDS,
     LEAST_PROMPTS,
     OPEN,
+    Basis,
     Claim,
     Threshold,
     basis_sentences,
@@ -40,6 +43,7 @@ from kvlab.results.verdict import (
     verdict_sentence,
     what_would_change,
 )
+from kvlab.views.base.provenance import Provenance
 from tests.papers.shipped_drawings import draw_shipped
 
 NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)"
@@ -135,10 +139,10 @@ def test_a_claim_that_a_number_decides_names_the_number_and_the_paper_s_value_of
     for exhibit, figure, claim in walked:
         if claim.judged_at or card_frame(claim).empty:
             continue
-        measured = exhibit.number_of(figure, claim)
+        measured, values = exhibit.number_of(figure, claim)
         assert exhibit.source == "eval" or not measured.startswith(DIFFERENCE), (exhibit.key, figure)
         assert not claim.part or measured.endswith(claim.part)
-        printed, known = printed + bool(exhibit.printed_of(figure, claim)), known + 1
+        printed, known = printed + bool(values), known + 1
     assert known > 50 and printed > 12
 
 
@@ -240,10 +244,13 @@ def test_numbers_of_two_prompts_are_not_of_one():
     claim = merging.exact(sums)
     assert claim.verdict == OPEN and claim.basis.prompts == 2 and "n = 2" in claim.finding
     exhibit = next(one for one in EXHIBITS if one.key == "keepkv/fig-1")
-    from kvlab.papers.exhibit import _of_prompts
-
-    told = _of_prompts(claim, "kvlab")
-    assert told is not None and not told.finding.startswith("One prompt") and exhibit.draw is not None and Choice()
+    one = Drawn("all merges", go.Figure(), sums, "", Provenance(), claim)
+    for prompts, begins in ((2, False), (1, True)):
+        judged = replace(one, claim=replace(claim, basis=Basis(prompts), finding=claim.finding.replace("n = 2", "")))
+        draws = replace(exhibit, drawing=lambda *_, judged=judged: (judged,))
+        shown = draws.draw(Sources(Path("x")), Choice(), "light")
+        assert isinstance(shown, tuple) and shown[0].claim is not None
+        assert shown[0].claim.finding.startswith("One prompt") == begins and shown[0].claim.settle is not None
 
 
 def test_a_steep_line_never_explains_more_than_all():

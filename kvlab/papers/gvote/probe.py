@@ -1,24 +1,24 @@
 """GVote, figures 2 and 3, with the claims: Gaussian hidden states, and sampled queries that attend like true ones."""
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.papers.gvote import probe_figures
 from kvlab.papers.gvote import probe_figures as figures
+from kvlab.papers.gvote.probe_figures import PAPER_CORRELATION, PAPER_OVERLAP, PAPER_USAGE
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
-from kvlab.views.base.palette import Theme
+from kvlab.views.base.lines import add_band, add_line
+from kvlab.views.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import of_run
-from kvlab.views.base.words import number, percent
+from kvlab.views.base.template import QUIET, colour_bar, finish
+from kvlab.views.base.words import number, part, percent, sentence, token_text
+from kvlab.views.frames.float16 import block_edges
 from kvlab.views.frames.lineage import token_texts
 
-# GVote, section 3.3
-PAPER_OVERLAP = 0.929
-PAPER_USAGE = 0.594
-PAPER_TRUE_USAGE = 0.4
-PAPER_CORRELATION = 0.7759
 GAUSSIAN = "Each channel of the hidden states is approximately Gaussian along the text."
 OVERLAP = "Sampled queries are good approximations of future ones: high overlap with moderate token usage."
 CORRELATED = "Attention of sampled and true queries is strongly correlated."
@@ -32,22 +32,17 @@ STRONG = Threshold(0.5, f"from 0.5 on a correlation is called strong; the paper 
 
 def channel_rows(run: Run) -> pd.DataFrame:
     """One row per layer: number of `channels`, the share `close` to a normal distribution, and medians."""
-    if not probe_figures.probed_layers(run, "hidden"):
+    if not figures.probed_layers(run, "hidden"):
         return pd.DataFrame()
-    moments = probe_figures.channels(run)
+    moments = figures.channels(run)
     sizes = moments.assign(skew=moments["skew"].abs())
     medians = sizes.groupby("layer")[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
     groups = moments.groupby("layer")["close"]
     return medians.assign(channels=groups.size(), close=groups.mean()).reset_index()
 
 
-def query_rows(run: Run) -> pd.DataFrame:
-    """One row per head (`probe_figures.by_head`)."""
-    return probe_figures.by_head(run) if probe_figures.probed_layers(run, "sampled") else pd.DataFrame()
-
-
 CHANNELS = Evidence("channels", channel_rows)
-QUERIES = Evidence("queries", query_rows)
+QUERIES = Evidence("queries", figures.by_head)
 
 
 def gaussian(rows: pd.DataFrame) -> Claim:
@@ -58,8 +53,8 @@ def gaussian(rows: pd.DataFrame) -> Claim:
     medians = rows[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
     every = int(rows.groupby("prompt")["channels"].sum().max())
     finding = (
-        f"{mean_text(close, percent)} of {every:,} channels have a skew below {probe_figures.MOST_SKEW:g} and an "
-        f"excess kurtosis below {probe_figures.MOST_KURTOSIS:g}. Medians: skew {number(medians['skew'])}, excess "
+        f"{mean_text(close, percent)} of {every:,} channels have a skew below {figures.MOST_SKEW:g} and an "
+        f"excess kurtosis below {figures.MOST_KURTOSIS:g}. Medians: skew {number(medians['skew'])}, excess "
         f"kurtosis {number(medians['kurtosis'])} ({number(medians['kurtosis_with_sinks'])} with the sinks), largest "
         f"gap to the normal's distribution function {number(medians['distance'])}."
     )
@@ -118,34 +113,47 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     run = probed_run(sources, "hidden")
     if isinstance(run, Needs):
         return run
-    layer = _layer(run, "hidden", choice)
-    density = probe_figures.densities(run, layer)
-    pairs = probe_figures.quantiles(run, layer)
-    moments = probe_figures.channels(run)
+    layers = figures.probed_layers(run, "hidden")
+    layer = choice.layer if choice.layer in layers else layers[0]
     where = of_run(run)
+    claim = gaussian(gather(sources, CHANNELS))
+    # Skew and excess kurtosis of the channels of each layer: quartiles, and 5 % to 95 %.
+    moments = figures.channels(run)
+    figure = go.Figure()
+    for column, name, hue in (("skew", "skew", "blue"), ("kurtosis", "excess kurtosis", "orange")):
+        q = moments.groupby("layer")[column].quantile([0.05, 0.25, 0.5, 0.75, 0.95]).unstack()
+        colour = pick(HUES[hue], theme)
+        figure.add_box(
+            x=q.index,
+            q1=q[0.25],
+            median=q[0.5],
+            q3=q[0.75],
+            lowerfence=q[0.05],
+            upperfence=q[0.95],
+            name=name,
+            boxpoints=False,
+            line={"color": colour, "width": 1.5},
+            fillcolor=mix(colour, SURFACES[theme], 0.7),
+            offsetgroup=column,
+        )
+    figure.add_hline(y=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+    finish(
+        figure,
+        title="Skew and excess kurtosis of the channels by layer",
+        x="layer",
+        y="value (0 if normal)",
+        theme=theme,
+    )
+    figure.update_xaxes(dtick=max(1, moments["layer"].nunique() // 16))
+    figure.update_layout(boxmode="group", showlegend=True)
+    # How many channels are nearly normal.
+    share = part(float(moments["close"].mean()))
+    which = {"none": "no", "all": "all"}.get(share, f"{share} of the")
+    caption = sentence(f"{which} channels are shaped nearly like a bell curve")
     return (
-        Drawn(
-            "histograms",
-            figures.histograms(density, layer, theme),
-            density,
-            figures.caption_histograms(density, layer),
-            where,
-            gaussian(gather(sources, CHANNELS)),
-        ),
-        Drawn(
-            "quantiles",
-            figures.quantile_pairs(pairs, layer, theme),
-            pairs,
-            figures.caption_quantile_pairs(pairs, layer),
-            where,
-        ),
-        Drawn(
-            "by layer",
-            figures.moments_by_layer(moments, theme),
-            moments,
-            figures.caption_moments_by_layer(moments),
-            where,
-        ),
+        figures.histograms(figures.densities(run, layer), layer, where, claim, theme),
+        figures.quantile_pairs(figures.quantiles(run, layer), layer, where, theme),
+        Drawn("by layer", figure, moments, caption, where),
     )
 
 
@@ -154,45 +162,36 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    heads = probe_figures.by_head(run)
-    grown = probe_figures.growth(run)
-    ahead = probe_figures.later_coverage(run)
+    heads = figures.by_head(run)
     where = of_run(run)
     claim = overlap(gather(sources, QUERIES))
-    return (
-        Drawn(
-            "overlap and usage",
-            figures.overlap_and_usage(heads, "", theme),
-            heads,
-            figures.caption_overlap_and_usage(heads),
-            where,
-            claim,
-            paper_values(),
-        ),
-        Drawn(
-            "without sinks",
-            figures.overlap_and_usage(heads, "inner_", theme),
-            heads,
-            figures.caption_overlap_and_usage(heads, "inner_"),
-            where,
-        ),
-        Drawn("union", figures.growth_by_samples(grown, theme), grown, figures.caption_growth_by_samples(grown), where),
-        Drawn(
-            "later queries", figures.coverage_ahead(ahead, theme), ahead, figures.caption_coverage_ahead(ahead), where
-        ),
+    # Attention of each later query on kept tokens, over all heads.
+    layers = figures.probed_layers(run, "sampled")
+    future = np.concatenate([run.probe("sampled", layer)["future"] for layer in layers])
+    low, high = np.quantile(future, [0.1, 0.9], axis=0)
+    queries = np.arange(1, future.shape[1] + 1)
+    ahead = pd.DataFrame({"ahead": queries, "covered": future.mean(0), "low": low, "high": high})
+    figure = go.Figure()
+    colour = pick(HUES["blue"], theme)
+    add_band(figure, ahead["ahead"], ahead["low"], ahead["high"], mix(colour, SURFACES[theme], 0.8))
+    name = "mean over heads (band: 8 in 10)"
+    hover = "query %{x} after the prompt: %{y:.1%} covered"
+    add_line(figure, ahead["ahead"], ahead["covered"], name, colour, "solid", hover, marker="circle", width=2)
+    finish(
+        figure,
+        title="Later queries' prompt attention on the kept set",
+        x="query after the prompt",
+        y="share of its attention to the prompt",
+        theme=theme,
     )
-
-
-def paper_values() -> pd.DataFrame:
-    """Values printed in figure 3."""
-    return pd.DataFrame(
-        [
-            ("overlap, mean over heads", PAPER_OVERLAP, "Figure 3a"),
-            ("tokens used, mean over heads", PAPER_USAGE, "Figure 3a"),
-            ("tokens the true query needs", PAPER_TRUE_USAGE, "section 3.3, about"),
-            ("correlation of one head", PAPER_CORRELATION, "Figure 3b"),
-        ],
-        columns=["quantity", "paper", "source"],
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_layout(showlegend=True)
+    kept = part(float(ahead["covered"].mean()))
+    caption = sentence(f"on average, {kept} of later attention is on what was kept")
+    return (
+        figures.overlap_and_usage(heads, "", where, theme, claim),
+        figures.overlap_and_usage(heads, "inner_", where, theme),
+        figures.growth_by_samples(figures.growth(run), where, theme),
+        Drawn("later queries", figure, ahead, caption, where),
     )
 
 
@@ -201,37 +200,56 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    layer = _layer(run, "sampled", choice)
-    heads = probe_figures.by_head(run)
+    heads = figures.by_head(run)
+    layers = heads["layer"].unique()
+    layer = choice.layer if choice.layer in layers else int(layers[0])
     head = min(choice.head, run.record.model.num_key_value_heads - 1)
-    frame = probe_figures.rows_of_head(run, layer, head)
+    # One row per prompt token; `synthetic` is the mean of the samples.
+    arrays = run.probe("sampled", layer)
+    columns = {name: arrays[name][head] for name in ("true", "synthetic", "ballots")}
+    frame = pd.DataFrame({"position": np.arange(len(columns["true"])), **columns})
     texts = token_texts(run.tokens, len(frame))
-    row = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
+    r = float(heads.loc[(heads["layer"] == layer) & (heads["head"] == head), "correlation"].iloc[0])
     place = f"layer {layer}, head {head}"
-    where = of_run(run)
-    correlations = float(row["correlation"]), float(row["inner_correlation"])
-    return (
-        Drawn(
-            "attention",
-            figures.attention_strips(frame, place, theme),
-            frame,
-            figures.caption_attention_strips(frame, texts),
-            where,
-        ),
-        Drawn(
-            "scatter",
-            figures.scatter_of_rows(frame, texts, correlations[0], theme),
-            frame,
-            figures.caption_scatter_of_rows(*correlations, len(frame)),
-            where.at(place),
-            judge_correlation(gather(sources, QUERIES)),
-        ),
+    # Attention over the prompt in blocks: the true next query above the mean of the samples, log colours.
+    edges = block_edges(0, len(frame), figures.MAX_BLOCKS)
+    rows = [np.add.reduceat(frame[name].to_numpy(float), edges[:-1]) for name in ("true", "synthetic")]
+    values = np.log10(np.maximum(np.array(rows), figures.FLOOR)).astype(np.float32)
+    ticks = {-6: "10⁻⁶", -4: "10⁻⁴", -2: "0.01", 0: "1"}
+    heat = go.Heatmap(
+        z=values,
+        x=edges[:-1],
+        y=["true next query", "mean of the samples"],
+        zmin=-6,
+        zmax=0,
+        ygap=3,
+        colorscale=SEQUENTIAL[theme],
+        customdata=np.array(rows),
+        colorbar=colour_bar("attention", theme, tickvals=[*ticks], ticktext=[*ticks.values()]),
+        hovertemplate="%{y}, tokens from %{x}: %{customdata:.3g}<extra></extra>",
     )
-
-
-def _layer(run: Run, name: str, choice: Choice) -> int:
-    layers = probe_figures.probed_layers(run, name)
-    return choice.layer if choice.layer in layers else layers[0]
+    figure = finish(
+        go.Figure(heat),
+        title=f"Attention over the prompt ({place})",
+        x="position in the prompt",
+        y="query",
+        theme=theme,
+        height=260,
+        legend=False,
+    )
+    figure.update_yaxes(autorange="reversed")
+    # Whether samples and the true query read the same token most.
+    most_read = [int(frame["position"][frame[name].idxmax()]) for name in ("true", "synthetic")]
+    read = token_text(texts[most_read[0]].strip())
+    sampled = token_text(texts[most_read[1]].strip())
+    caption = f"The true query looks most at “{read}”, the guessed ones look most at “{sampled}”."
+    if most_read[0] == most_read[1]:
+        caption = f"The true query and the guessed ones look at the same token most: “{read}”."
+    claim = judge_correlation(gather(sources, QUERIES))
+    return (
+        Drawn("attention", figure, frame, caption, of_run(run)),
+        figures.scatter_of_rows(frame, texts, r, of_run(run).at(place), claim, theme),
+    )
 
 
 DRAWINGS = {"fig-2": draw_gaussian, "fig-3a": draw_overlap, "fig-3b": draw_correlation}

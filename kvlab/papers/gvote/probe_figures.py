@@ -8,9 +8,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.papers.exhibit import Drawn
+from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
-from kvlab.views.base.lines import add_band, add_line, add_points
+from kvlab.views.base.lines import add_line, add_points
 from kvlab.views.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.template import QUIET, colour_bar, finish
 from kvlab.views.base.words import (
     NOT_RECORDED,
@@ -22,10 +25,19 @@ from kvlab.views.base.words import (
     sentence,
     shown_of,
     token_label,
-    token_text,
 )
-from kvlab.views.frames.float16 import block_edges
 
+# GVote, section 3.3
+PAPER_OVERLAP = 0.929
+PAPER_USAGE = 0.594
+PAPER_TRUE_USAGE = 0.4
+PAPER_CORRELATION = 0.7759
+PAPER_VALUES = (
+    ("overlap, mean over heads", PAPER_OVERLAP, "Figure 3a"),
+    ("tokens used, mean over heads", PAPER_USAGE, "Figure 3a"),
+    ("tokens the true query needs", PAPER_TRUE_USAGE, "section 3.3, about"),
+    ("correlation of one head", PAPER_CORRELATION, "Figure 3b"),
+)
 MOST_SKEW = 0.5
 MOST_KURTOSIS = 1.0
 EDGE = 6.0  # range of the histograms in standard deviations
@@ -129,22 +141,6 @@ def growth(run: Run) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def later_coverage(run: Run) -> pd.DataFrame:
-    """Attention of each later query on kept tokens, over all heads: columns ahead, covered, low, high."""
-    layers = [run.probe("sampled", layer)["future"] for layer in probed_layers(run, "sampled")]
-    values = np.concatenate(layers)
-    low, high = np.quantile(values, [0.1, 0.9], axis=0)
-    ahead = np.arange(1, values.shape[1] + 1)
-    return pd.DataFrame({"ahead": ahead, "covered": values.mean(0), "low": low, "high": high})
-
-
-def rows_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """One row per prompt token: columns position, true, synthetic (mean of the samples), ballots."""
-    arrays = run.probe("sampled", layer)
-    columns = {name: arrays[name][head] for name in ("true", "synthetic", "ballots")}
-    return pd.DataFrame({"position": np.arange(len(columns["true"])), **columns})
-
-
 def pearson(first: np.ndarray, second: np.ndarray) -> float:
     """Pearson's correlation; NaN if one side is constant."""
     if len(first) < 3 or first.std() == 0 or second.std() == 0:
@@ -152,38 +148,28 @@ def pearson(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.corrcoef(first.astype(np.float64), second.astype(np.float64))[0, 1])
 
 
-def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:
+def histograms(frame: pd.DataFrame, layer: int, origin: Provenance, claim: Claim | None, theme: Theme) -> Drawn:
     """Density of each shown channel in standard deviations, of all channels pooled, and of the normal distribution."""
-    first = frame[frame["channel"] == ALL]
-    normal = first.rename(columns={"density": "own", "normal": "density"})
+    pooled = frame[frame["channel"] == ALL]
+    normal = pooled.assign(density=pooled["normal"])
     figure = _channels(frame, "deviation", "density", theme)
     _line(figure, normal, "deviation", "density", "normal distribution", "orange", "dash", theme)
-    return finish(
-        figure,
-        title=f"Hidden states of layer {layer} by channel",
-        x="standard deviations from the mean",
-        y="density",
-        theme=theme,
-        height=400,
-    )
-
-
-def caption_histograms(frame: pd.DataFrame, layer: int) -> str:
-    """Whether the channels are nearly normal."""
-    off = frame[frame["channel"] == frame["channel"].iloc[0]]
-    step = float(off["deviation"].iloc[1] - off["deviation"].iloc[0])
-    overlap = 1 - float((off["density"] - off["normal"]).abs().sum()) * step / 2
+    title = f"Hidden states of layer {layer} by channel"
+    finish(figure, title=title, x="standard deviations from the mean", y="density", theme=theme, height=400)
+    # Whether the channels are nearly normal: the area that both densities share.
+    step = float(pooled["deviation"].iloc[1] - pooled["deviation"].iloc[0])
+    shared = 1 - float((pooled["density"] - pooled["normal"]).abs().sum()) * step / 2
     bounds = ((0.8, "hardly"), (0.9, "roughly"), (0.97, "closely"))
-    how = next((word for bound, word in bounds if overlap < bound), "very closely")
-    return f"All channels together {how} follow a bell curve."
+    how = next((word for bound, word in bounds if shared < bound), "very closely")
+    return Drawn("histograms", figure, frame, f"All channels together {how} follow a bell curve.", origin, claim)
 
 
-def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:
+def quantile_pairs(frame: pd.DataFrame, layer: int, origin: Provenance, theme: Theme) -> Drawn:
     """Quantiles of each shown channel against the normal distribution's."""
     figure = _channels(frame, "normal", "quantile", theme)
     ends = pd.DataFrame({"normal": [-2.5, 2.5], "quantile": [-2.5, 2.5]})
     _line(figure, ends, "normal", "quantile", "a normal distribution", "orange", "dash", theme)
-    return finish(
+    finish(
         figure,
         title=f"Quantiles of layer {layer} against the normal's",
         x="quantile of a normal distribution",
@@ -191,54 +177,12 @@ def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> g
         theme=theme,
         height=400,
     )
-
-
-def caption_quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
-    """The channels nearest to and furthest from a bell curve."""
-    off = (frame["quantile"] - frame["normal"]).abs().groupby(frame["channel"], sort=False).max()
-    return contrast(
-        off,
+    caption = contrast(
+        (frame["quantile"] - frame["normal"]).abs().groupby(frame["channel"], sort=False).max(),
         "Nearest to a bell curve: {least}; furthest from it: {most}.",
         "All channels are equally near to a bell curve.",
     )
-
-
-def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Skew and excess kurtosis of the channels of each layer: quartiles, and 5 % to 95 %."""
-    figure = go.Figure()
-    for column, name, hue in (("skew", "skew", "blue"), ("kurtosis", "excess kurtosis", "orange")):
-        q = frame.groupby("layer")[column].quantile([0.05, 0.25, 0.5, 0.75, 0.95]).unstack()
-        colour = pick(HUES[hue], theme)
-        figure.add_box(
-            x=q.index,
-            q1=q[0.25],
-            median=q[0.5],
-            q3=q[0.75],
-            lowerfence=q[0.05],
-            upperfence=q[0.95],
-            name=name,
-            boxpoints=False,
-            line={"color": colour, "width": 1.5},
-            fillcolor=mix(colour, SURFACES[theme], 0.7),
-            offsetgroup=column,
-        )
-    figure.add_hline(y=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(
-        figure,
-        title="Skew and excess kurtosis of the channels by layer",
-        x="layer",
-        y="value (0 if normal)",
-        theme=theme,
-    )
-    figure.update_xaxes(dtick=max(1, frame["layer"].nunique() // 16))
-    return figure.update_layout(boxmode="group", showlegend=True)
-
-
-def caption_moments_by_layer(frame: pd.DataFrame) -> str:
-    """How many channels are nearly normal."""
-    share = part(float(frame["close"].mean()))
-    which = {"none": "no", "all": "all"}.get(share, f"{share} of the")
-    return sentence(f"{which} channels are shaped nearly like a bell curve")
+    return Drawn("quantiles", figure, frame, caption, origin)
 
 
 def _channels(frame: pd.DataFrame, x: str, y: str, theme: Theme) -> go.Figure:
@@ -273,14 +217,19 @@ MAX_POINTS = 1500
 FLOOR = 1e-7
 
 
-def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "light") -> go.Figure:
-    """Two maps by layer and KV head, from `by_head`; `prefix` is "" or "inner_" (without sinks)."""
+def overlap_and_usage(
+    frame: pd.DataFrame, prefix: str, origin: Provenance, theme: Theme, claim: Claim | None = None
+) -> Drawn:
+    """Two maps by layer and KV head, from `by_head`; `prefix` is "" or "inner_" (without sinks).
+
+    What the paper prints stands beside the figure with the claim.
+    """
     overlap = f"{prefix}overlap"
     usage = f"{prefix}usage"
     titles = [f"overlap (mean {frame[overlap].mean():.3f})", f"tokens used (mean {frame[usage].mean():.3f})"]
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.14)
-    for column, (name, what) in enumerate(((overlap, "of the true attention"), (usage, "of the prompt")), 1):
-        table = frame.pivot(index="layer", columns="head", values=name)
+    for column, (measure, what) in enumerate(((overlap, "of the true attention"), (usage, "of the prompt")), 1):
+        table = frame.pivot(index="layer", columns="head", values=measure)
         figure.add_trace(
             go.Heatmap(
                 z=table.to_numpy(np.float32),
@@ -313,16 +262,15 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "lig
     figure.update_layout(margin={"t": 96})
     figure.update_annotations(font={"size": 13})
     layers = sorted(frame["layer"].unique().tolist())
-    return figure.update_yaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], autorange="reversed")
+    figure.update_yaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], autorange="reversed")
+    found = part(float(frame[overlap].mean()))
+    caption = sentence(f"on average, a guessed query finds {found} of the next query's attention")
+    grey = pd.DataFrame(PAPER_VALUES, columns=["quantity", "paper", "source"]) if claim else None
+    name = "without sinks" if prefix else "overlap and usage"
+    return Drawn(name, figure, frame, caption, origin, claim, grey)
 
 
-def caption_overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
-    """How much of the next query's attention a sample finds."""
-    share = part(float(frame[f"{prefix}overlap"].mean()))
-    return sentence(f"on average, a guessed query finds {share} of the next query's attention")
-
-
-def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def growth_by_samples(frame: pd.DataFrame, origin: Provenance, theme: Theme) -> Drawn:
     """Share of the prompt kept, and of the next query's attention covered, by number of samples."""
     figure = go.Figure()
     for column, name, hue, dash, marker in (
@@ -349,86 +297,28 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         y="share, mean over heads",
         theme=theme,
     )
-    return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
+    # Attention covered as samples are added.
+    first = float(frame["covered"].iloc[min(1, len(frame) - 1)])
+    last = float(frame["covered"].iloc[-1])
+    if not are_known(first, last):
+        caption = NOT_RECORDED
+    elif near(first, last):
+        caption = "More guessed queries find no more of the next query's attention."
+    else:
+        how = "more" if last > first else "less"
+        caption = f"With more guessed queries, {how} of the next query's attention is found."
+    return Drawn("union", figure, frame, caption, origin)
 
 
-def caption_growth_by_samples(frame: pd.DataFrame) -> str:
-    """Tokens kept and attention covered as samples are added."""
-    first = frame.iloc[min(1, len(frame) - 1)]
-    last = frame.iloc[-1]
-    if not are_known(float(first["covered"]), float(last["covered"])):
-        return NOT_RECORDED
-    if near(float(first["covered"]), float(last["covered"])):
-        return "More guessed queries find no more of the next query's attention."
-    how = "more" if last["covered"] > first["covered"] else "less"
-    return f"With more guessed queries, {how} of the next query's attention is found."
-
-
-def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each later query on the kept set, mean over heads."""
-    figure = go.Figure()
-    colour = pick(HUES["blue"], theme)
-    add_band(figure, frame["ahead"], frame["low"], frame["high"], mix(colour, SURFACES[theme], 0.8))
-    name = "mean over heads (band: 8 in 10)"
-    hover = "query %{x} after the prompt: %{y:.1%} covered"
-    add_line(figure, frame["ahead"], frame["covered"], name, colour, "solid", hover, marker="circle", width=2)
-    finish(
-        figure,
-        title="Later queries' prompt attention on the kept set",
-        x="query after the prompt",
-        y="share of its attention to the prompt",
-        theme=theme,
-    )
-    return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_layout(showlegend=True)
-
-
-def caption_coverage_ahead(frame: pd.DataFrame) -> str:
-    """How much of later queries' attention is kept."""
-    return sentence(f"on average, {part(float(frame['covered'].mean()))} of later attention is on what was kept")
-
-
-def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """Attention over the prompt in blocks: the true next query above the mean of the samples, log colours."""
-    edges = block_edges(0, len(frame), MAX_BLOCKS)
-    rows = [np.add.reduceat(frame[name].to_numpy(float), edges[:-1]) for name in ("true", "synthetic")]
-    values = np.log10(np.maximum(np.array(rows), FLOOR)).astype(np.float32)
-    ticks = {-6: "10⁻⁶", -4: "10⁻⁴", -2: "0.01", 0: "1"}
-    heat = go.Heatmap(
-        z=values,
-        x=edges[:-1],
-        y=["true next query", "mean of the samples"],
-        zmin=-6,
-        zmax=0,
-        ygap=3,
-        colorscale=SEQUENTIAL[theme],
-        customdata=np.array(rows),
-        colorbar=colour_bar("attention", theme, tickvals=[*ticks], ticktext=[*ticks.values()]),
-        hovertemplate="%{y}, tokens from %{x}: %{customdata:.3g}<extra></extra>",
-    )
-    figure = finish(
-        go.Figure(heat),
-        title=f"Attention over the prompt ({place})",
-        x="position in the prompt",
-        y="query",
-        theme=theme,
-        height=260,
-        legend=False,
-    )
-    return figure.update_yaxes(autorange="reversed")
-
-
-def caption_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
-    """Whether samples and the true query read the same token most."""
-    true, guessed = (texts[int(frame.loc[frame[name].idxmax(), "position"])] for name in ("true", "synthetic"))
-    same = int(frame["true"].idxmax()) == int(frame["synthetic"].idxmax())
-    if same:
-        return f"The true query and the guessed ones look at the same token most: “{token_text(true.strip())}”."
-    read = token_text(true.strip())
-    sampled = token_text(guessed.strip())
-    return f"The true query looks most at “{read}”, the guessed ones look most at “{sampled}”."
-
-
-def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, theme: Theme = "light") -> go.Figure:
+def scatter_of_rows(
+    frame: pd.DataFrame,
+    texts: list[str],
+    correlation: float,
+    origin: Provenance,
+    claim: Claim | None,
+    theme: Theme,
+) -> Drawn:
     """One point per prompt token: attention of the true next query against the samples' mean, log axes."""
     shown = frame.assign(either=frame[["true", "synthetic"]].max(axis=1)).nlargest(MAX_POINTS, "either")
     figure = go.Figure()
@@ -459,14 +349,12 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
         legend=False,
     )
     axis = {"type": "log", "dtick": 1, "exponentformat": "power", "range": [np.log10(FLOOR), 0.05]}
-    return figure.update_xaxes(**axis).update_yaxes(**axis)
-
-
-def caption_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
-    """How well samples agree with the true query."""
-    if not math.isfinite(correlation):
-        return "Guessed and true attention cannot be compared."
-    bounds = ((0.2, "hardly"), (0.5, "loosely"), (0.8, "roughly"))
-    how = next((phrase for bound, phrase in bounds if correlation < bound), "closely")
-    drawn = shown_of(MAX_POINTS, tokens, "token", "the most attended")
-    return f"Guessed attention {how} follows the true attention.{drawn}"
+    figure.update_xaxes(**axis).update_yaxes(**axis)
+    # How well samples agree with the true query.
+    caption = "Guessed and true attention cannot be compared."
+    if math.isfinite(correlation):
+        bounds = ((0.2, "hardly"), (0.5, "loosely"), (0.8, "roughly"))
+        how = next((phrase for bound, phrase in bounds if correlation < bound), "closely")
+        drawn = shown_of(MAX_POINTS, len(frame), "token", "the most attended")
+        caption = f"Guessed attention {how} follows the true attention.{drawn}"
+    return Drawn("scatter", figure, frame, caption, origin, claim)

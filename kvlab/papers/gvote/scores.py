@@ -24,6 +24,7 @@ from kvlab.views import scores as figures
 from kvlab.views.base import words
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.template import finish
 from kvlab.views.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
@@ -31,7 +32,9 @@ MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per pro
 MOST_TASKS = len(TASK_HUES)
 
 
-def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def usage_by_task(
+    frame: pd.DataFrame, means: pd.DataFrame, origin: Provenance, claim: Claim | None, theme: Theme
+) -> Drawn:
     """Share of the tokens kept, one box per task over its prompts; columns task, kept (one row per prompt).
 
     `means` has one row per task: the mean of kept with its interval.
@@ -70,25 +73,29 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
         height=400,
         legend=False,
     )
-    return figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
-
-
-def caption_usage_by_task(means: pd.DataFrame) -> str:
-    """The tasks in which most and least is kept."""
-    kept = means.assign(task=[words.with_spaces(task) for task in means["task"]]).set_index("task")["kept"]
-    share = words.part(float(kept.iloc[0])) if len(kept) else ""
-    return words.contrast(
-        kept,
+    figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
+    # The tasks in which most and least is kept.
+    share = words.part(float(means["kept"].iloc[0])) if len(means) else ""
+    caption = words.contrast(
+        means.set_index(means["task"].map(words.with_spaces))["kept"],
         "The largest part of a prompt is kept in {most}, the smallest in {least}.",
         f"In every task, {share} of a prompt is kept.",
         f"On average, {share} of a prompt is kept.",
     )
+    return Drawn("usage", figure, frame, caption, origin, claim)
 
 
-def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go.Figure:
+def option_sweep(
+    frame: pd.DataFrame,
+    means: pd.DataFrame,
+    option: str,
+    origin: Provenance,
+    claim: Claim | None,
+    theme: Theme,
+) -> Drawn:
     """Score, tokens kept and seconds by the values of one option, one line per task, with 95 % intervals.
 
-    Columns: those of a score table with `MEASURES`, and the option's.
+    `frame` has the columns of a score table with `MEASURES`, and the option's; `means` has one row per value, in order.
     """
     figure = make_subplots(1, len(MEASURES), subplot_titles=list(MEASURES.values()), horizontal_spacing=0.08)
     values = frame[option].drop_duplicates().tolist()
@@ -118,20 +125,17 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
     figure.update_xaxes(type="category", categoryarray=values).update_yaxes(rangemode="tozero")
     figure.update_yaxes(tickformat=".3~p", col=2)
     figure.update_annotations(font={"size": 13})
-    return figure.update_layout(margin={"t": 118}, legend={"y": 1.12})
-
-
-def caption_option_sweep(means: pd.DataFrame, option: str) -> str:
-    """How the score changes from the first to the last value."""
-    if len(means) < 2:
-        return f"Only one {words.with_spaces(option)} was measured."
-    first, last = (float(means["score"].iloc[place]) for place in (0, -1))
-    if not words.are_known(first, last):
-        return words.NOT_RECORDED
-    how = words.comparison_words(last, first, "higher", "lower", "about the same", 0.02)
-    return f"From the first {words.with_spaces(option)} to the last, the score becomes {how}.".replace(
-        "becomes about", "stays about"
-    )
+    figure.update_layout(margin={"t": 118}, legend={"y": 1.12})
+    # How the score changes from the first to the last value.
+    caption = f"Only one {words.with_spaces(option)} was measured."
+    if len(means) > 1:
+        first = float(means["score"].iloc[0])
+        last = float(means["score"].iloc[-1])
+        how = words.comparison_words(last, first, "becomes higher", "becomes lower", "stays about the same", 0.02)
+        caption = f"From the first {words.with_spaces(option)} to the last, the score {how}."
+        if not words.are_known(first, last):
+            caption = words.NOT_RECORDED
+    return Drawn("sweep", figure, frame, caption, origin, claim)
 
 
 SAVES = "GVote needs half the memory of fixed budgets at the same accuracy."
@@ -162,7 +166,8 @@ def memory_claim(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     score = float(ours["score"].iloc[0])
     parts = []
     for arm, group in rivals.groupby("arm", sort=False):
-        enough = needed_usage(group.sort_values("kept"), score)
+        line = group.sort_values("kept")
+        enough = needed_usage(line["kept"].to_numpy(float), line["score"].to_numpy(float), score)
         never = f"not with {words.percent(group['kept'].max())}"
         parts.append(f"{arm} {words.percent(enough) if np.isfinite(enough) else never}")
     text = (
@@ -176,12 +181,8 @@ def memory_claim(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     return judge(SAVES, found, TWICE, Basis(found.n if found else 0), finding)
 
 
-def needed_usage(group: pd.DataFrame, score: float) -> float:
-    """Smallest usage at which the line through (kept, score), sorted by kept, reaches `score`; infinite if never."""
-    return _needed(group["kept"].to_numpy(float), group["score"].to_numpy(float), score)
-
-
-def _needed(kept: np.ndarray, reached: np.ndarray, score: float) -> float:
+def needed_usage(kept: np.ndarray, reached: np.ndarray, score: float) -> float:
+    """Smallest usage at which the line through the points, sorted by `kept`, reaches `score`; infinite if never."""
     for place in range(len(kept)):
         if reached[place] >= score:
             if place == 0:
@@ -217,7 +218,7 @@ def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
         score = weights @ scores
         kept = weights @ shares
         ordered = (sorted(line, key=kept.__getitem__) for line in budgets)
-        needed = (_needed(kept[line], score[line], float(score[mine])) for line in ordered)
+        needed = (needed_usage(kept[line], score[line], float(score[mine])) for line in ordered)
         return float(min(1.0, *needed) / kept[mine])
 
     return bootstrap(best, wide.index.get_level_values("task"))
@@ -307,7 +308,9 @@ def against_usage(
         rows = experiment.rows(sources)
         if rows.empty or not (rows["method"] == OURS).any():
             return experiment.needs(sources)
-        rows = compressed_panels(rename_tasks(rows, name(rows)))
+        rows = rename_tasks(rows, name(rows))
+        # Only panels that show more than the full cache.
+        rows = rows[rows["task"].isin(rows.loc[rows["method"] != FULL.method, "task"])]
         rows = rows.sort_values("length", kind="stable") if panel == "length" else rows
         table = score_table(rows)
         means = mean_rows(rows, table)
@@ -315,14 +318,12 @@ def against_usage(
         figure = figures.score_against_budget(shown, theme, title)
         where = experiment.origin(sources)
         caption = evaluations.caption_by_budget(rows, table, panel)
-        used = usage_rows(rows)
-        usage = own_rows(table)
         saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
         if experiment is not BY_TASK:
             saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
         return (
             Drawn("scores", figure, shown, caption, where, saves),
-            Drawn("usage", usage_by_task(used, usage, theme), used, caption_usage_by_task(usage), where, follows),
+            usage_by_task(usage_rows(rows), own_rows(table), where, follows, theme),
         )
 
     return draw
@@ -355,16 +356,6 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
 def rename_tasks(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
     """The rows with another task name; prompts of different tasks stay distinct."""
     return rows.assign(content=rows["task"] + rows["content"], task=names)
-
-
-def compressed_panels(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of panels that show more than the full cache."""
-    return rows[rows["task"].isin(rows.loc[rows["method"] != FULL.method, "task"])]
-
-
-def by_length(rows: pd.DataFrame) -> pd.Series:
-    """Panel names by prompt length."""
-    return rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts")
 
 
 def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -434,7 +425,8 @@ def _only(sources: Sources, model: str) -> Sources:
 
 
 def over_option(experiment: evaluations.Experiment, option: str, says: str) -> Draw:
-    """Score, usage and seconds by the values of an option."""
+    """Score, usage and seconds by the values of an option, judged by whether score and usage rise from the smallest to
+    the largest value, prompt by prompt, means over tasks."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = experiment.rows(sources)
@@ -444,39 +436,39 @@ def over_option(experiment: evaluations.Experiment, option: str, says: str) -> D
         frame = option_column(table, option).sort_values(option, key=lambda values: values.astype(float), kind="stable")
         means = means_over_tasks(rows, frame, [option, "arm"])
         means = means.sort_values(option, key=lambda values: values.astype(float), kind="stable")
-        figure = option_sweep(frame, option, theme)
-        caption = caption_option_sweep(means, option)
-        claim = rises_claim(rows, means, option, says, experiment.more_prompts(sources))
-        return (Drawn("sweep", figure, frame, caption, experiment.origin(sources), claim),)
+        best = means.loc[means["score"].idxmax()]
+        if len(means) < 2:
+            claim = Claim(says, OPEN, f"Only one value of {option} was evaluated.")
+        elif best["score"] < evaluations.ABLE:
+            shown = figures.line_text(best)
+            claim = evaluations.unable(says, f"No value of {option} scores above {shown} on these tasks.")
+        else:
+            first = means.iloc[0]
+            last = means.iloc[-1]
+            score, kept = (
+                evaluations.gap(with_measures(rows), last["arm"], first["arm"], column=column)
+                for column in ("score", "kept")
+            )
+            finding = (
+                f"From {option} {first[option]} to {last[option]} the mean score changes by "
+                f"{evaluations.gap_text(score)} and the tokens kept by "
+                f"{evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
+            )
+            gaps = {"score": score, "kept": kept}
+            claim = evaluations.contest(says, gaps, finding, experiment.more_prompts(sources))
+        return (option_sweep(frame, means, option, experiment.origin(sources), claim, theme),)
 
     return draw
 
 
-def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str, settle: Measurement | None) -> Claim:
-    """Whether score and usage rise from the smallest to the largest value, prompt by prompt, means over tasks.
-
-    `means` has one row per value of the option, in order, with its arm.
-    """
-    if len(means) < 2:
-        return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
-    best = means.loc[means["score"].idxmax()]
-    if best["score"] < evaluations.ABLE:
-        shown = figures.line_text(best)
-        return evaluations.unable(says, f"No value of {option} scores above {shown} on these tasks.")
-    first = means.iloc[0]
-    last = means.iloc[-1]
-    score, kept = (
-        evaluations.gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept")
-    )
-    finding = (
-        f"From {option} {first[option]} to {last[option]} the mean score changes by {evaluations.gap_text(score)} "
-        f"and the tokens kept by {evaluations.gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
-    )
-    return evaluations.contest(says, {"score": score, "kept": kept}, finding, settle)
-
-
 DRAWINGS = {
-    "fig-1": against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, by length", "length"),
+    "fig-1": against_usage(
+        BY_LENGTH,
+        lambda rows: rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts"),
+        False,
+        "Score by tokens kept, by length",
+        "length",
+    ),
     "fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, by task"),
     "fig-5": draw_models,
     "fig-6": over_option(SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."),

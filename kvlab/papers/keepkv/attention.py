@@ -18,7 +18,6 @@ from kvlab.papers.attention_rows import (
     TOP,
     WINDOW_MEAN,
     WINDOWED,
-    Rows,
     concentration_of_heads,
     heads_with_attention,
     prediction_errors,
@@ -36,248 +35,20 @@ from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, 
 from kvlab.trace.reader import Run
 from kvlab.views.base import words
 from kvlab.views.base.head_map import head_map
-from kvlab.views.base.lines import Line, add_band, add_line, add_lines, add_points
-from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.views.base.lines import add_band, add_line, add_points
+from kvlab.views.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, join_sources, of_run
-from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
+from kvlab.views.base.template import QUIET, finish, log_axis
 from kvlab.views.frames.lineage import token_texts
 
-LINES = (
-    Line("share", "attended distance (share of the text, without sinks)", "blue", "solid", "circle"),
-    Line("sink_mass", "attention on the first 4 tokens", "orange", "dash", "square"),
-    Line("local_mass", "attention on the last 32 tokens", "green", "dot", "diamond"),
-)
-
-
-def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each step's query (rows) on the tokens (columns), from `pyramid.attention_map`.
-
-    On a log scale, because most tokens get next to nothing.
-    """
-    shown = np.log10(np.maximum(frame.to_numpy(np.float32), 1e-5))
-    heat = go.Heatmap(
-        z=shown,
-        x=frame.columns.to_numpy(),
-        y=frame.index.to_numpy(),
-        zmin=-5,
-        zmax=0,
-        colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar(
-            "attention",
-            theme,
-            tickvals=[-5, -4, -3, -2, -1, 0],
-            ticktext=["0.00001 or less", "0.0001", "0.001", "0.01", "0.1", "1"],
-        ),
-        hovertemplate="step %{y}, from token %{x}: 10^%{z:.2f}<extra></extra>",
-    )
-    figure = go.Figure(heat)
-    finish(figure, title="Attention of each query", x="token (position)", y="step", theme=theme, legend=False)
-    return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
-
-
-def caption_attention_map(frame: pd.DataFrame) -> str:
-    """How concentrated the attention is."""
-    values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
-    values = values[values.sum(axis=1) > 0]
-    if not len(values):
-        return "There is no attention here."
-    top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
-    return words.sentence(
-        f"{words.part(float(top.mean()))} of the attention is on the twentieth of the text that is read most"
-    )
-
-
-def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean attended distance, sink mass and local mass of each layer, from `pyramid.layer_means`."""
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[*frame["layer"], *frame["layer"][::-1]],
-        y=[*frame["highest"], *frame["lowest"][::-1]],
-        fill="toself",
-        mode="lines",
-        line={"width": 0},
-        opacity=0.25,
-        fillcolor=pick(HUES["blue"], theme),
-        name="range over the layer's heads",
-        hoverinfo="skip",
-    )
-    add_lines(figure, frame["layer"], frame, LINES, theme, "layer %{x}: {name} %{y:.3f}", size=8)
-    finish(figure, title="Attended distance by layer", x="layer", y="share", theme=theme)
-    return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
-
-
-def caption_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
-    """Whether the last layer looks further back than the first."""
-    first = float(frame["distance"].iloc[0])
-    last = float(frame["distance"].iloc[-1])
-    if len(frame) == 1:
-        return f"Only one layer is shown.{_sampled(queries, most)}"
-    if not words.are_known(first, last):
-        return words.NOT_RECORDED
-    how = words.comparison_words(last, first, "further back than", "less far back than", "about as far back as", 0.05)
-    return f"On average, the last layer looks {how} the first.{_sampled(queries, most)}"
-
-
-def _sampled(queries: int, most: int) -> str:
-    return f" Sampled: {most:,} of {queries:,} queries, evenly chosen." if queries > most else ""
-
-
 MAX_POINTS = 1500
+KINDS = {"mass": "attention", "score": "exp scores as printed"}
 LOOKS = (
     ("blue", "solid", "circle"),
     ("orange", "dash", "diamond"),
     ("green", "dot", "square"),
     ("grey", "dashdot", "x"),
 )
-
-
-def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, theme: Theme = "light") -> go.Figure:
-    """Attention held by the most attended tokens against their share of all, from `concentration_of_heads`."""
-    spread = frame.groupby("share")["mass"].quantile([0.1, 0.5, 0.9]).unstack()
-    head_rows = frame[(frame["layer"] == layer) & (frame["head"] == head)]
-    band = mix(pick(HUES["blue"], theme), SURFACES[theme], 0.75)
-    figure = go.Figure()
-    add_band(figure, spread.index, spread[0.1], spread[0.9], band, "8 in 10 heads")
-    for x, y, name, (hue, dash, _) in (
-        (spread.index, spread[0.5], "median head", LOOKS[0]),
-        (head_rows["share"], head_rows["mass"], f"layer {layer}, head {head}", LOOKS[1]),
-        ([0, 1], [0, 1], "uniform", LOOKS[3]),
-    ):
-        hover = f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}"
-        add_line(figure, x, y, name, pick(HUES[hue], theme), dash, hover)
-    figure.add_vline(x=top, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(
-        figure,
-        title="Attention held by the most attended tokens",
-        x="share of the tokens kept",
-        y="share of attention they hold",
-        theme=theme,
-        height=400,
-    )
-    return figure.update_xaxes(tickformat=".0%", range=[0, 1]).update_yaxes(tickformat=".0%", range=[0, 1.02])
-
-
-def caption_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
-    """How much attention the most attended tokens hold."""
-    at = frame[np.isclose(frame["share"], top)]["mass"]
-    return words.sentence(
-        f"in a typical head, {words.part(float(at.median()))} of the attention is on the few tokens read most"
-    )
-
-
-def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light") -> go.Figure:
-    """Share of evictable prompt tokens among the most attended by step, mean over heads; dashed: ever so far."""
-    figure = go.Figure()
-    for (kind, group), (hue, _, marker) in zip(frame.groupby("kind", sort=False), LOOKS, strict=False):
-        means = group.groupby("step")[["share", "ever"]].mean()
-        colour = pick(HUES[hue], theme)
-        for column, dash, what in (("share", "solid", "at this step"), ("ever", "dash", "at any step so far")):
-            name = f"{kind}, {what}"
-            hover = f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}"
-            add_line(
-                figure, means.index, means[column], name, colour, dash, hover, marker=marker, marker_maxdisplayed=8
-            )
-    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
-    figure.add_hline(y=top, line=line, annotation_text="chance", annotation_position="top left")
-    finish(
-        figure,
-        title=f"Evicted prompt tokens that return to the top {words.percent(top)}",
-        x="decode step",
-        y="share of the evicted tokens",
-        theme=theme,
-        height=440,
-    )
-    figure.update_layout(margin={"t": 128}, legend={"entrywidth": 0.47, "entrywidthmode": "fraction"})
-    return figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
-
-
-def caption_returning_over_steps(frame: pd.DataFrame) -> str:
-    """Whether tokens that would be dropped come back."""
-    last = frame[frame["step"] == frame["step"].max()]["ever"].mean()
-    return words.sentence(f"{words.part(float(last))} of what could be dropped becomes important again later")
-
-
-def caption_returning_by_head(frame: pd.DataFrame) -> str:
-    """How many tokens come back, and whether heads differ."""
-    text = f"{words.part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
-    if not frame["ever"].notna().any():
-        return words.NOT_RECORDED
-    same = words.near(float(frame["ever"].min()), float(frame["ever"].max()))
-    return words.sentence(text if same else f"{text}, in some heads more than in others")
-
-
-def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """Variance of each token's attention over all decode steps, and within windows, from `variances`."""
-    shown = frame.nlargest(MAX_POINTS, "mean").sort_values("token")
-    labels = [words.visible(texts[token]) if token < len(texts) else "" for token in shown["token"]]
-    figure = go.Figure()
-    for column, name, (hue, _, marker) in (
-        ("variance", "over all steps", LOOKS[0]),
-        ("window_variance", "within a sliding window (mean)", LOOKS[1]),
-    ):
-        add_points(
-            figure,
-            shown["token"],
-            shown[column].where(shown[column] > 0),
-            name,
-            pick(HUES[hue], theme),
-            f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}",
-            size=5,
-            marker_symbol=marker,
-            marker_opacity=0.65,
-            customdata=labels,
-        )
-    finish(
-        figure,
-        title="Variance of each token's attention while decoding",
-        x="position of the token",
-        y="variance (log)",
-        theme=theme,
-        height=400,
-    )
-    return figure.update_yaxes(**log_axis(shown[["variance", "window_variance"]].stack()))
-
-
-def caption_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str:
-    """Whether attention changes less within a short time."""
-    if not math.isfinite(ratio):
-        return "How much attention changes was not recorded."
-    how = words.comparison_words(ratio, shuffled, "more", "less", "no less", 0.05)
-    drawn = words.shown_of(MAX_POINTS, len(frame), "token", "the most attended")
-    return f"Within a short time, a token's attention changes {how} than over steps in random order.{drawn}"
-
-
-def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.Figure:
-    """Relative error of each predictor of the next row, median over heads, from `prediction_errors_of_heads`."""
-    medians = frame[frame["kind"] == kind].groupby(["predictor", "step"], sort=False)["error"].median()
-    figure = go.Figure()
-    for name, (hue, dash, marker) in zip(medians.index.get_level_values(0).unique(), LOOKS, strict=False):
-        line = medians[name]
-        colour = pick(HUES[hue], theme)
-        hover = f"{name}<br>step %{{x}}: relative error %{{y:.3g}}"
-        add_line(figure, line.index, line, str(name), colour, dash, hover, marker=marker, marker_maxdisplayed=10)
-    what = "attention" if kind == "mass" else "exp score"
-    finish(
-        figure,
-        title=f"Error of predicting the next step's {what}",
-        x="decode step",
-        y="relative error (median over heads, log)",
-        theme=theme,
-        height=400,
-    )
-    return figure.update_yaxes(**log_axis(medians))
-
-
-def caption_error_by_step(frame: pd.DataFrame, kind: str) -> str:
-    """The best and the worst predictor."""
-    medians = frame[frame["kind"] == kind].groupby("predictor", sort=False)["error"].median()
-    return words.contrast(
-        medians,
-        "The next attention is predicted best by {least}, and worst by {most}.",
-        "All predict equally well.",
-        "Only {only} is shown.",
-        "There was nothing to predict.",
-    )
 
 
 MAJORITY = 0.5
@@ -335,21 +106,16 @@ def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
 
 
 def predicting(run: Run) -> pd.DataFrame:
-    """One row per head and kind of score: each predictor's median relative error over the decode steps."""
+    """One row per head and kind of score that was recorded: each predictor's median relative error over the steps."""
     rows = []
     for layer, head in heads_with_attention(run):
-        rows += predictor_medians(read_rows(run, layer, head), {"layer": layer, "head": head})
+        recorded = read_rows(run, layer, head)
+        for kind in ("mass", "score"):
+            errors = prediction_errors(recorded, kind)
+            if len(errors):
+                medians = errors.groupby("predictor")["error"].median().to_dict()
+                rows.append({"layer": layer, "head": head, "kind": kind, **medians})
     return pd.DataFrame(rows)
-
-
-def predictor_medians(rows: Rows, place: dict[str, int]) -> list[dict[str, object]]:
-    """One dictionary per recorded kind of score."""
-    found: list[dict[str, object]] = []
-    for kind in ("mass", "score"):
-        errors = prediction_errors(rows, kind)
-        if len(errors):
-            found.append({**place, "kind": kind, **errors.groupby("predictor")["error"].median().to_dict()})
-    return found
 
 
 CONCENTRATION = Evidence("concentration", concentration)
@@ -447,17 +213,39 @@ def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
 
 
 def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 2a: cumulative attention against the share of tokens kept."""
+    """Figure 2a: attention held by the most attended tokens against their share of all."""
     run = attention_run(sources)
     if isinstance(run, Needs):
         return run
-    place = chosen_head(run, choice.layer, choice.head)
+    layer, head = place = chosen_head(run, choice.layer, choice.head)
     frame = concentration_of_heads(run, list(dict.fromkeys([*heads_with_attention(run), place])))
-    figure = cumulative_mass(frame, *place, TOP, theme)
-    caption = caption_cumulative_mass(frame, *place, TOP)
-    return (
-        Drawn("cumulative attention", figure, frame, caption, of_run(run), majority(gather(sources, CONCENTRATION))),
+    # The median head with a band of most heads, the chosen one, and the diagonal of equal attention.
+    spread = frame.groupby("share")["mass"].quantile([0.1, 0.5, 0.9]).unstack()
+    head_rows = frame[(frame["layer"] == layer) & (frame["head"] == head)]
+    figure = go.Figure()
+    band = mix(pick(HUES["blue"], theme), SURFACES[theme], 0.75)
+    add_band(figure, spread.index, spread[0.1], spread[0.9], band, "8 in 10 heads")
+    for x, y, name, (hue, dash, _) in (
+        (spread.index, spread[0.5], "median head", LOOKS[0]),
+        (head_rows["share"], head_rows["mass"], f"layer {layer}, head {head}", LOOKS[1]),
+        ([0, 1], [0, 1], "uniform", LOOKS[3]),
+    ):
+        hover = f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}"
+        add_line(figure, x, y, name, pick(HUES[hue], theme), dash, hover)
+    figure.add_vline(x=TOP, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+    finish(
+        figure,
+        title="Attention held by the most attended tokens",
+        x="share of the tokens kept",
+        y="share of attention they hold",
+        theme=theme,
+        height=400,
     )
+    figure.update_xaxes(tickformat=".0%", range=[0, 1]).update_yaxes(tickformat=".0%", range=[0, 1.02])
+    held = words.part(float(frame[np.isclose(frame["share"], TOP)]["mass"].median()))
+    caption = words.sentence(f"in a typical head, {held} of the attention is on the few tokens read most")
+    claim = majority(gather(sources, CONCENTRATION))
+    return (Drawn("cumulative attention", figure, frame, caption, of_run(run), claim),)
 
 
 def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -477,28 +265,47 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     kinds = list(frame["kind"].unique())
     shown = WINDOW_MEAN if WINDOW_MEAN in kinds else kinds[0]
     last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
-    by_head = last[["layer", "head", "ever"]]
-    by_step = returning_over_steps(frame, TOP, theme), caption_returning_over_steps(frame)
-    # Share of the evictable tokens that return at least once, by layer and KV head.
-    table = by_head.pivot(index="layer", columns="head", values="ever")
-    of_heads = (
-        head_map(
-            100 * table,
-            "Evicted tokens that return at least once, by head",
-            theme,
-            bar="returned (%)",
-            hover=": %{z:.1f} % return",
-            high=100,
-            colours=LOSS[theme],
-        ),
-        caption_returning_by_head(by_head),
-    )
     where = of_run(run)
     if method and OWN in kinds:
         where = join_sources(where, Provenance(f"evictions of {method.record.label}"))
+    # Mean over heads of the tokens that are back at a step, and of those that ever were so far.
+    figure = go.Figure()
+    for (kind, group), (hue, _, marker) in zip(frame.groupby("kind", sort=False), LOOKS, strict=False):
+        means = group.groupby("step")[["share", "ever"]].mean()
+        colour = pick(HUES[hue], theme)
+        for column, dash, what in (("share", "solid", "at this step"), ("ever", "dash", "at any step so far")):
+            name = f"{kind}, {what}"
+            hover = f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}"
+            add_line(
+                figure, means.index, means[column], name, colour, dash, hover, marker=marker, marker_maxdisplayed=8
+            )
+    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
+    figure.add_hline(y=TOP, line=line, annotation_text="chance", annotation_position="top left")
+    title = f"Evicted prompt tokens that return to the top {words.percent(TOP)}"
+    finish(figure, title=title, x="decode step", y="share of the evicted tokens", theme=theme, height=440)
+    figure.update_layout(margin={"t": 128}, legend={"entrywidth": 0.47, "entrywidthmode": "fraction"})
+    figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
+    back = words.part(float(frame[frame["step"] == frame["step"].max()]["ever"].mean()))
+    caption = words.sentence(f"{back} of what could be dropped becomes important again later")
+    # Share of the evictable tokens that return at least once, by layer and KV head.
+    by_head = last[["layer", "head", "ever"]]
+    heads_figure = head_map(
+        100 * by_head.pivot(index="layer", columns="head", values="ever"),
+        "Evicted tokens that return at least once, by head",
+        theme,
+        bar="returned (%)",
+        hover=": %{z:.1f} % return",
+        high=100,
+        colours=LOSS[theme],
+    )
+    of_heads = words.NOT_RECORDED
+    if by_head["ever"].notna().any():
+        text = f"{words.part(float(by_head['ever'].mean()))} of what could be dropped becomes important again later"
+        same = words.near(float(by_head["ever"].min()), float(by_head["ever"].max()))
+        of_heads = words.sentence(text if same else f"{text}, in some heads more than in others")
     return (
-        Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
-        Drawn("by head", of_heads[0], by_head, of_heads[1], of_run(run)),
+        Drawn("by step", figure, frame, caption, where, returns(gather(sources, RETURNING))),
+        Drawn("by head", heads_figure, by_head, of_heads, of_run(run)),
     )
 
 
@@ -512,10 +319,37 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     if frame.empty:
         why = f"Variances in windows of {WINDOW} steps need more than {WINDOW} decode steps."
         return Needs(why, comparison(sources, RULES))
+    # A point per token and kind of variance, of the most attended tokens.
     texts = token_texts(run.tokens, run.record.prompt_tokens)
+    shown = frame.nlargest(MAX_POINTS, "mean").sort_values("token")
+    labels = [words.visible(texts[token]) if token < len(texts) else "" for token in shown["token"]]
+    figure = go.Figure()
+    for column, name, (hue, _, marker) in (
+        ("variance", "over all steps", LOOKS[0]),
+        ("window_variance", "within a sliding window (mean)", LOOKS[1]),
+    ):
+        add_points(
+            figure,
+            shown["token"],
+            shown[column].where(shown[column] > 0),
+            name,
+            pick(HUES[hue], theme),
+            f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}",
+            size=5,
+            marker_symbol=marker,
+            marker_opacity=0.65,
+            customdata=labels,
+        )
+    title = "Variance of each token's attention while decoding"
+    finish(figure, title=title, x="position of the token", y="variance (log)", theme=theme, height=400)
+    figure.update_yaxes(**log_axis(shown[["variance", "window_variance"]].stack()))
+    # Whether attention changes less within a short time.
     ratio, shuffled = variance_ratios(frame)
-    figure = variance_by_token(frame, texts, theme)
-    caption = caption_variance_by_token(frame, ratio, shuffled)
+    caption = "How much attention changes was not recorded."
+    if math.isfinite(ratio):
+        how = words.comparison_words(ratio, shuffled, "more", "less", "no less", 0.05)
+        drawn = words.shown_of(MAX_POINTS, len(frame), "token", "the most attended")
+        caption = f"Within a short time, a token's attention changes {how} than over steps in random order.{drawn}"
     where = of_run(run).at(f"layer {layer}, head {head}")
     return (Drawn("variance by token", figure, frame, caption, where, locality(gather(sources, IN_TIME_ROWS))),)
 
@@ -528,18 +362,35 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     frame = prediction_errors_of_heads(run, heads_with_attention(run))
     if frame.empty:
         return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
-    names = {"mass": "attention", "score": "exp scores as printed"}
-    return tuple(
-        Drawn(
-            names[kind],
-            error_by_step(frame, kind, theme),
-            errors,
-            caption_error_by_step(frame, kind),
-            of_run(run),
-            predicts(gather(sources, PREDICTING), str(kind), names[kind]),
+    rows = gather(sources, PREDICTING)
+    drawn = []
+    for kind, errors in frame.groupby("kind", sort=False):
+        what = KINDS[str(kind)]
+        medians = errors.groupby(["predictor", "step"], sort=False)["error"].median()
+        figure = go.Figure()
+        for name, (hue, dash, marker) in zip(medians.index.get_level_values(0).unique(), LOOKS, strict=False):
+            line = medians[name]
+            colour = pick(HUES[hue], theme)
+            hover = f"{name}<br>step %{{x}}: relative error %{{y:.3g}}"
+            add_line(figure, line.index, line, str(name), colour, dash, hover, marker=marker, marker_maxdisplayed=10)
+        finish(
+            figure,
+            title=f"Error of predicting the next step's {'attention' if kind == 'mass' else 'exp score'}",
+            x="decode step",
+            y="relative error (median over heads, log)",
+            theme=theme,
+            height=400,
         )
-        for kind, errors in frame.groupby("kind", sort=False)
-    )
+        figure.update_yaxes(**log_axis(medians))
+        caption = words.contrast(
+            errors.groupby("predictor", sort=False)["error"].median(),
+            "The next attention is predicted best by {least}, and worst by {most}.",
+            "All predict equally well.",
+            "Only {only} is shown.",
+            "There was nothing to predict.",
+        )
+        drawn.append(Drawn(what, figure, errors, caption, of_run(run), predicts(rows, str(kind), what)))
+    return tuple(drawn)
 
 
 DRAWINGS = {"fig-2a": draw_concentration, "fig-2b": draw_return, "fig-2c": draw_variance, "fig-2d": draw_prediction}

@@ -33,11 +33,6 @@ class OneMerge:
         return int(self.events["source"].iloc[0])
 
     @property
-    def tokens(self) -> set[int]:
-        """Target and sources."""
-        return {self.target, *self.events["source"].tolist()}
-
-    @property
     def mass_before(self) -> float:
         """Attention of target and sources before the merge, at this step's last query."""
         return float(self.events["mass_source"].sum() + self.events["mass_target"].iloc[0])
@@ -48,41 +43,33 @@ class OneMerge:
         return float(self.events["mass_after"].iloc[0])
 
 
-def find_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
+def find_merge(
+    run: Run, layer: int, head: int, step: int = 0, token: int | None = None, least: float = 0.0
+) -> OneMerge | None:
     """The merge of one head to show: at `step` or the next step with one, involving `token` if possible, else the
-    one with the most attention; None if the head merged nothing."""
-    merges = _merges(run, layer, head)
+    one with the most attention; None if the head merged nothing.
+
+    If it does not involve `token` and has less than `least` of the attention, the head's merge with the most is shown.
+    """
+    events = run.select("events", layer, head)
+    merges = events[(events["target"] >= 0) & events["mass_after"].notna()]
     if merges.empty:
         return None
     steps = np.sort(merges["step"].unique())
     chosen = int(steps[min(int(np.searchsorted(steps, step)), len(steps) - 1)])
     here = merges[merges["step"] == chosen]
     around = here[(here["source"] == token) | (here["target"] == token)]
-    groups = here.groupby("target")
-    mass = groups["mass_source"].sum() + groups["mass_target"].first()
-    target = int(around["target"].iloc[0]) if len(around) else int(mass.index[mass.argmax()])
-    rows = here[here["target"] == target].sort_values("mass_source", ascending=False, kind="stable")
-    return OneMerge(layer, head, chosen, target, rows.reset_index(drop=True))
-
-
-def _merges(run: Run, layer: int, head: int) -> pd.DataFrame:
-    events = run.select("events", layer, head)
-    return events[(events["target"] >= 0) & events["mass_after"].notna()]
-
-
-def attended_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
-    """`find_merge`, or the head's merge with the most attention if that has less than `LEAST_MASS`.
-
-    A merge that involves `token` is returned regardless of its attention.
-    """
-    found = find_merge(run, layer, head, step, token)
-    if found is None or found.mass_before >= LEAST_MASS or token in found.tokens:
-        return found
-    merges = _merges(run, layer, head)
     groups = merges.groupby(["step", "target"])
     mass = groups["mass_source"].sum() + groups["mass_target"].first()
-    best, _ = mass.index[mass.argmax()]
-    return find_merge(run, layer, head, int(best))
+    if len(around):
+        target = int(around["target"].iloc[0])
+    else:
+        target = int(mass.loc[chosen].idxmax())
+        if mass.loc[chosen, target] < least:
+            chosen, target = mass.idxmax()
+    rows = merges[(merges["step"] == chosen) & (merges["target"] == target)]
+    rows = rows.sort_values("mass_source", ascending=False, kind="stable")
+    return OneMerge(layer, head, int(chosen), int(target), rows.reset_index(drop=True))
 
 
 def candidates(run: Run, merge: OneMerge) -> pd.DataFrame:
@@ -244,30 +231,6 @@ def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) 
                 "regret": at["regret"],
                 "output_error": at["output_error"],
                 "votes": at["max_votes"],
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def before_and_after(merges: Sequence[tuple[str, str, OneMerge]]) -> pd.DataFrame:
-    """One row per (label, method, merge): columns label, method, step, slot, own, sources, after, lost (share of the
-    parts' attention; NaN if they had none), votes, perturbation."""
-    rows = []
-    for label, method, merge in merges:
-        first = merge.events.iloc[0]
-        before = merge.mass_before
-        rows.append(
-            {
-                "label": label,
-                "method": method,
-                "step": merge.step,
-                "slot": merge.target,
-                "own": first["mass_target"],
-                "sources": merge.events["mass_source"].sum(),
-                "after": merge.mass_after,
-                "lost": (before - merge.mass_after) / before if before > 0 else np.nan,
-                "votes": first["votes_after"],
-                "perturbation": first["perturbation"],
             }
         )
     return pd.DataFrame(rows)

@@ -11,30 +11,17 @@ from kvlab.papers.attention_rows import heads_with_attention
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.keepkv import merge_effects
-from kvlab.papers.keepkv.merge_effects import LEAST_MASS, merge_groups, rule_of
+from kvlab.papers.keepkv.merge_effects import LEAST_MASS, OneMerge, merge_groups, rule_of
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base import words
 from kvlab.views.base.lines import Line, add_lines, add_points, hatch
 from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
-from kvlab.views.base.provenance import of_run
+from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.base.template import QUIET, finish
-from kvlab.views.base.words import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    lost_share,
-    near,
-    number,
-    percent,
-    sentence,
-    some_of,
-    token_label,
-    visible,
-)
 from kvlab.views.frames.compare import unique_labels
-from kvlab.views.frames.lineage import Lineage, fold, token_texts
+from kvlab.views.frames.lineage import fold, token_texts
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 
@@ -53,7 +40,7 @@ RULES = {
 }
 
 
-def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
+def where_attention_goes(frame: pd.DataFrame, place: str, origin: Provenance, theme: Theme) -> Drawn:
     """Destination of the attention on tokens without their own slot, from `merge_effects.where_attention_goes`."""
     figure = go.Figure()
     for column, name, key, pattern in (
@@ -77,7 +64,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
             x=1,
             xref="paper",
             y=row.label,
-            text=f" output off by {percent(row.output_error)}",
+            text=f" output off by {words.percent(row.output_error)}",
             showarrow=False,
             xanchor="left",
             font={"size": 11, "color": QUIET[theme]},
@@ -91,25 +78,41 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
         height=140 + 38 * len(frame),
     )
     figure.update_layout(barmode="relative", bargap=0.3, margin={"r": 160})
-    return figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
-
-
-def caption_where_attention_goes(frame: pd.DataFrame) -> str:
-    """The runs that lose least and most attention."""
-    compressed = frame[frame["method"] != "full"]
-    return contrast(
-        compressed.set_index("label")[["sag", "regret"]].sum(axis=1),
+    figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
+    caption = words.contrast(
+        frame[frame["method"] != "full"].set_index("label")[["sag", "regret"]].sum(axis=1),
         "The least attention is lost with {least}, the most with {most}.",
         "All runs lose the same attention.",
         "Only {only} is shown beside the full cache.",
         "There is no compressed run.",
     )
+    return Drawn("where attention goes", figure, frame, caption, origin)
 
 
-def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """One slot per run: its attention after the merge relative to the sum of its parts', at the same query."""
+def slot_before_and_after(
+    merges: Sequence[tuple[str, str, OneMerge]], origin: Provenance, claim: Claim | None, theme: Theme
+) -> Drawn:
+    """One slot per (label, method, merge): its attention after the merge relative to the sum of its parts', at the same
+    query. Without attention the share that is `lost` is NaN."""
+    rows = [
+        {
+            "label": label,
+            "method": method,
+            "step": merge.step,
+            "slot": merge.target,
+            "own": merge.events["mass_target"].iloc[0],
+            "sources": merge.events["mass_source"].sum(),
+            "after": merge.mass_after,
+            "lost": (merge.mass_before - merge.mass_after) / merge.mass_before if merge.mass_before > 0 else np.nan,
+            "votes": merge.events["votes_after"].iloc[0],
+            "perturbation": merge.events["perturbation"].iloc[0],
+        }
+        for label, method, merge in merges
+    ]
+    frame = pd.DataFrame(rows)
     names = [
-        f"{row.label}<br>step {row.step}, slot {row.slot}, {number(row.votes)} votes" for row in frame.itertuples()
+        f"{row.label}<br>step {row.step}, slot {row.slot}, {words.number(row.votes)} votes"
+        for row in frame.itertuples()
     ]
     colours = (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
     kept, absorbed, pivot = (pick(pair, theme) for pair in colours)
@@ -143,19 +146,17 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         height=150 + 44 * len(frame),
     )
     figure.update_yaxes(autorange="reversed", tickfont={"size": 11})
-    return figure.update_layout(barmode="group", bargap=0.35).update_xaxes(tickformat=".0%")
-
-
-def caption_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
-    """Who loses attention with the merge."""
+    figure.update_layout(barmode="group", bargap=0.35).update_xaxes(tickformat=".0%")
+    # Who loses attention with the merge.
     known = frame[np.isfinite(frame["lost"])]
-    if known.empty:
-        return "The merged slots had no attention that could be lost."
     less = int((known["lost"] > WIDE).sum())
-    return sentence(f"the merge costs the slot attention in {some_of(less, len(known), 'run')}")
+    caption = words.sentence(f"the merge costs the slot attention in {words.some_of(less, len(known), 'run')}")
+    if known.empty:
+        caption = "The merged slots had no attention that could be lost."
+    return Drawn("one slot", figure, frame, caption, origin, claim)
 
 
-def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def change_by_rule(frame: pd.DataFrame, origin: Provenance, claim: Claim | None, theme: Theme) -> Drawn:
     """Share of attention lost in merges (left of 0: gained): 5 % to 95 % of each run's merges, from `sag_of_runs`."""
     figure = go.Figure()
     for row in frame.itertuples():
@@ -193,22 +194,19 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         height=150 + 46 * len(frame),
         legend=False,
     )
-    return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
-
-
-def caption_change_by_rule(frame: pd.DataFrame) -> str:
-    """The runs whose merges lose least and most."""
-    return contrast(
+    figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
+    caption = words.contrast(
         frame.set_index("label")["total"],
         "Merging costs the least attention with {least}, the most with {most}.",
         "Merging costs the same attention in every run.",
         "Only the merges of {only} are shown.",
     )
+    return Drawn("all merges", figure, frame, caption, origin, claim)
 
 
 def candidate_similarity(
-    frame: pd.DataFrame, source: int, texts: list[str], threshold: float | None, theme: Theme = "light"
-) -> go.Figure:
+    frame: pd.DataFrame, source: int, texts: list[str], threshold: float | None, origin: Provenance, theme: Theme
+) -> Drawn:
     """Cosine of the evicted token's key with every remaining slot, from `merge_effects.candidates`."""
     figure = go.Figure()
     for chosen, name, hue, marker, size in (
@@ -217,7 +215,7 @@ def candidate_similarity(
     ):
         some = frame[frame["chosen"] == chosen]
         hover = "slot %{x} %{customdata}: cosine %{y:.3f}"
-        labels = [visible(texts[position]) for position in some["position"]]
+        labels = [words.visible(texts[position]) for position in some["position"]]
         add_points(
             figure,
             some["position"],
@@ -235,79 +233,33 @@ def candidate_similarity(
             y=threshold, line=line, annotation_text=f"threshold {threshold:g}", annotation_position="bottom left"
         )
     figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
-    title = f"1. Token {token_label(source, texts[source])} leaves: its most similar slot"
-    return finish(
-        figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys", theme=theme
-    )
+    title = f"1. Token {words.token_label(source, texts[source])} leaves: its most similar slot"
+    across = "position of the slot (dotted: the token itself)"
+    finish(figure, title=title, x=across, y="cosine of keys", theme=theme)
+    # Whether the most similar slot was chosen.
+    chosen_slots = frame[frame["chosen"]]
+    if chosen_slots.empty:
+        caption = "No slot was similar enough, so the token was not merged."
+    else:
+        best = words.near(float(chosen_slots["similarity"].max()), float(frame["similarity"].max()))
+        which = "the slot most similar to it" if best else "a slot that is not the most similar one"
+        caption = f"The token was merged into {which}."
+    return Drawn("candidates", figure, frame, caption, origin)
 
 
-def caption_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
-    """Whether the most similar slot was chosen."""
-    chosen = frame[frame["chosen"]]
-    if chosen.empty:
-        return "No slot was similar enough, so the token was not merged."
-    best = near(float(chosen["similarity"].max()), float(frame["similarity"].max()))
-    which = "the slot most similar to it" if best else "a slot that is not the most similar one"
-    return f"The token was merged into {which}."
-
-
-def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Votes, averages and attention of a merge's parts and of the merged slot, from `merge_effects.merge_parts`."""
-    names = [
-        f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
-        f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
-        for row in frame.itertuples()
-    ]
-    figure = go.Figure()
-    for column, name, hue, pattern in (
-        ("ema_before", "EMA before this query", "grey", "/"),
-        ("ema_after", "EMA with this query", "sky", "."),
-        ("mass", "attention of this query", "blue", ""),
-    ):
-        figure.add_bar(
-            x=names,
-            y=frame[column],
-            name=name,
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
-            hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
-        )
-    finish(
-        figure,
-        title="2. Scores are averaged, votes added, and the merged slot replaces its parts",
-        x="",
-        y="attention",
-        theme=theme,
-        height=420,
-    )
-    figure.update_layout(barmode="group", bargap=0.25)
-    return figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
-
-
-def caption_parts_of_merge(frame: pd.DataFrame) -> str:
-    """Whether the merged slot gets the attention of its parts."""
-    before = frame[frame["role"] != "merged slot"]
-    after = frame[frame["role"] == "merged slot"].iloc[0]
-    if not are_known(float(after["mass"])):
-        return NOT_RECORDED
-    how = comparison_words(float(after["mass"]), float(before["mass"].sum()), "more than", "less than", "about", WIDE)
-    return f"After the merge, the slot gets {how} the attention that its parts had."
-
-
-def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def influence_over_steps(frame: pd.DataFrame, origin: Provenance, claim: Claim | None, theme: Theme) -> Drawn:
     """The slot's attention at each step, and that of its tokens with nothing dropped."""
     hover = "step %{x}, %{customdata} tokens: %{y:.4f} {name}"
     figure = add_lines(go.Figure(), frame["step"], frame, RECEIVED, theme, hover, customdata=frame["votes"])
-    return finish(figure, title="3. Attention of the slot in later steps", x="step", y="attention", theme=theme)
-
-
-def caption_influence_over_steps(frame: pd.DataFrame) -> str:
-    """Whether the slot keeps the attention of its tokens."""
+    finish(figure, title="3. Attention of the slot in later steps", x="step", y="attention", theme=theme)
+    # Whether the slot keeps the attention of its tokens.
     mass = float(frame["mass"].mean())
     true = float(frame["true_mass"].mean())
-    if not are_known(mass, true):
-        return NOT_RECORDED
-    how = comparison_words(mass, true, "more than", "less than", "about", 0.05)
-    return f"Over time, the slot gets {how} the attention that its tokens would have with nothing dropped."
+    caption = words.NOT_RECORDED
+    if words.are_known(mass, true):
+        how = words.comparison_words(mass, true, "more than", "less than", "about", 0.05)
+        caption = f"Over time, the slot gets {how} the attention that its tokens would have with nothing dropped."
+    return Drawn("influence", figure, frame, caption, origin, claim)
 
 
 SAGS = "Convex merging gives the merged slot less attention than its parts had: attention sag."
@@ -343,7 +295,8 @@ def sags(rows: pd.DataFrame) -> Claim:
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {mean_text(one, lost_share)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        f"{label} {mean_text(one, words.lost_share)} in {int(group['merges'].sum()):,} merges, {_share(group)} of "
+        "which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
     verdict, decider, held = decisive([(every, CLEAR), *((one, ANY) for one in found.values())])
@@ -357,7 +310,7 @@ def exact(rows: pd.DataFrame) -> Claim:
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost_share)} in "
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), words.lost_share)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )
@@ -385,7 +338,7 @@ def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:
 
 
 def _share(rows: pd.DataFrame, part: str = "sagging", whole: str = "merges") -> str:
-    return percent(float(rows[part].sum() / rows[whole].sum()))
+    return words.percent(float(rows[part].sum() / rows[whole].sum()))
 
 
 KEEPS = "With its votes the merged slot keeps the influence its tokens had."
@@ -399,38 +352,32 @@ def influence_rows(run: Run) -> pd.DataFrame:
     every = run.attention_every
     rows = []
     for layer, head in heads_with_attention(run):
+        # (rows, tokens), one row per `every` steps
         true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))
         events = run.select("events", layer, head)
         lineage = fold(events, run.select("steps", layer, head))
-        found = slot_sums(lineage, events, true, slot, every)
-        if found["slots"]:
-            rows.append({"layer": layer, "head": head, **found})
+        merges = events[events["target"] >= 0]
+        by_step = {int(step): group["target"].to_numpy(np.int64) for step, group in merges.groupby("step")}
+        last_merge = np.full(lineage.tokens, np.iinfo(np.int64).max)
+        mass = true_mass = off = 0.0
+        slots: set[int] = set()
+        for step in lineage.steps.tolist():
+            row = step // every
+            last_merge[by_step.get(step, np.empty(0, np.int64))] = step  # the step of the merge itself does not count
+            if step % every == 0 and row < len(true):
+                owner = lineage.owners(step)[: true.shape[1]]
+                inside = owner >= 0
+                sums = np.bincount(owner[inside], true[row, : len(owner)][inside], minlength=lineage.tokens)
+                merged = np.flatnonzero((last_merge < step) & lineage.alive(step))
+                gets = slot[row, merged]
+                mass += float(gets.sum())
+                true_mass += float(sums[merged].sum())
+                off += float(np.abs(gets - sums[merged]).sum())
+                slots.update(merged.tolist())
+        if slots:
+            sums_of_head = {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(slots)}
+            rows.append({"layer": layer, "head": head, **sums_of_head})
     return pd.DataFrame(rows)
-
-
-def slot_sums(
-    lineage: Lineage, events: pd.DataFrame, true: np.ndarray, slot: np.ndarray, every: int
-) -> dict[str, float]:
-    """The sums of one head; `true` and `slot` are (rows, tokens), one row per `every` steps."""
-    merges = events[events["target"] >= 0]
-    last = np.full(lineage.tokens, np.iinfo(np.int64).max)
-    mass = true_mass = off = 0.0
-    slots: set[int] = set()
-    by_step = {int(step): group["target"].to_numpy(np.int64) for step, group in merges.groupby("step")}
-    for step in lineage.steps.tolist():
-        row = step // every
-        last[by_step.get(step, np.empty(0, np.int64))] = step  # the step of the merge itself does not count
-        if step % every == 0 and row < len(true):
-            owner = lineage.owners(step)[: true.shape[1]]
-            inside = owner >= 0
-            sums = np.bincount(owner[inside], true[row, : len(owner)][inside], minlength=lineage.tokens)
-            merged = np.flatnonzero((last < step) & lineage.alive(step))
-            gets = slot[row, merged]
-            mass = mass + float(gets.sum())
-            true_mass = true_mass + float(sums[merged].sum())
-            off += float(np.abs(gets - sums[merged]).sum())
-            slots.update(merged.tolist())
-    return {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(slots)}
 
 
 INFLUENCE = Evidence("slot-influence", influence_rows, ("keepkv",))
@@ -445,8 +392,8 @@ def keeps(rows: pd.DataFrame) -> Claim:
     off = interval_of((sums["off"] / sums["true_mass"]).tolist())
     slots = int(rows["slots"].sum())
     finding = (
-        f"After their merge {slots:,} slots get {mean_text(ratio, number)} times the attention their tokens would have "
-        f"had; slot by slot and step by step they are off by {mean_text(off, percent)} of it."
+        f"After their merge {slots:,} slots get {mean_text(ratio, words.number)} times the attention their tokens "
+        f"would have had; slot by slot and step by step they are off by {mean_text(off, words.percent)} of it."
     )
     return judge(KEEPS, ratio, NEAR_ONE, basis_of(rows, slots), finding)
 
@@ -460,43 +407,28 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     runs = merging_runs(sources)
     if not runs:
         return Needs("This comparison has no run that merged and was recorded in full.", comparison(sources, COMPARED))
-    every = [run for run in sources.runs or runs if run.record.level == "full"]
-    table = merge_effects.sag_of_runs(runs)
     rows = gather(sources, SAG, runs)
+    origin = of_run(runs[0])
     drawn = []
-    if len(table):
-        figure = change_by_rule(table, theme)
-        caption = caption_change_by_rule(table)
-        drawn = [Drawn("all merges", figure, table, caption, of_run(runs[0]), sags(rows))]
-    return (
-        *_shares(every, runs[0], choice, theme),
-        *_slots(runs, exact(rows), choice, theme),
-        *drawn,
-    )
-
-
-def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
-    frame = merge_effects.where_attention_goes(every, choice.layer, choice.head, choice.step)
-    if not len(frame) or (frame["method"] == "full").all():
-        return ()
-    place = f"layer {choice.layer}, head {choice.head}, step {int(frame['step'].iloc[0])}"
-    figure = where_attention_goes(frame, place, theme)
-    return (Drawn("where attention goes", figure, frame, caption_where_attention_goes(frame), of_run(first)),)
-
-
-def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
-    found = [merge_effects.attended_merge(run, choice.layer, choice.head, choice.step, choice.token) for run in runs]
+    # Destination of the attention of one head, unless the full cache is alone.
+    every = [run for run in sources.runs or runs if run.record.level == "full"]
+    goes = merge_effects.where_attention_goes(every, choice.layer, choice.head, choice.step)
+    if len(goes) and (goes["method"] != "full").any():
+        place = f"layer {choice.layer}, head {choice.head}, step {int(goes['step'].iloc[0])}"
+        drawn.append(where_attention_goes(goes, place, origin, theme))
+    # One merge of each run that merged in this head.
+    place_of_slot = (choice.layer, choice.head, choice.step, choice.token)
     labelled = [
         (label, run.record.method, merge)
-        for label, run, merge in zip(unique_labels(runs), runs, found, strict=True)
-        if merge is not None
+        for label, run in zip(unique_labels(runs), runs, strict=True)
+        if (merge := merge_effects.find_merge(run, *place_of_slot, least=LEAST_MASS)) is not None
     ]
-    if not labelled:
-        return ()
-    frame = merge_effects.before_and_after(labelled)
-    figure = slot_before_and_after(frame, theme)
-    caption = caption_slot_before_and_after(frame, choice.step)
-    return (Drawn("one slot", figure, frame, caption, of_run(runs[0]), claim),)
+    if labelled:
+        drawn.append(slot_before_and_after(labelled, origin, exact(rows), theme))
+    table = merge_effects.sag_of_runs(runs)
+    if len(table):
+        drawn.append(change_by_rule(table, origin, sags(rows), theme))
+    return tuple(drawn)
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -510,23 +442,53 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     if merge is None:
         why = f"KeepKV merged nothing in layer {choice.layer}, head {choice.head}: choose another head."
         return Needs(why, comparison(sources, COMPARED))
-    model = sources.run_of("full") or run
     texts = token_texts(run.tokens, run.record.prompt_tokens + run.record.max_new_tokens)
     value = run.record.hyper_parameters.get("threshold")
     threshold = float(value) if isinstance(value, int | float) else None
-    near = merge_effects.candidates(run, merge)
-    parts = merge_effects.merge_parts(run, model, merge)
-    later = merge_effects.influence_over_steps(run, merge)
+    parts = merge_effects.merge_parts(run, sources.run_of("full") or run, merge)
+    # Votes, averages and attention of the merge's parts and of the merged slot.
+    names = []
+    for row in parts.itertuples():
+        token = words.visible(row.text, 10) if row.token < 0 else words.token_label(row.token, row.text, 10)
+        votes = f"{words.number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
+        names.append(f"{row.role}<br>{token}<br>{votes}")
+    figure = go.Figure()
+    for column, name, hue, pattern in (
+        ("ema_before", "EMA before this query", "grey", "/"),
+        ("ema_after", "EMA with this query", "sky", "."),
+        ("mass", "attention of this query", "blue", ""),
+    ):
+        figure.add_bar(
+            x=names,
+            y=parts[column],
+            name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
+            hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
+        )
+    finish(
+        figure,
+        title="2. Scores are averaged, votes added, and the merged slot replaces its parts",
+        x="",
+        y="attention",
+        theme=theme,
+        height=420,
+    )
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
+    # Whether the merged slot gets the attention of its parts.
+    is_slot = parts["role"] == "merged slot"
+    before = float(parts.loc[~is_slot, "mass"].sum())
+    after = float(parts.loc[is_slot, "mass"].iloc[0])
+    caption = words.NOT_RECORDED
+    if words.are_known(after):
+        how = words.comparison_words(after, before, "more than", "less than", "about", WIDE)
+        caption = f"After the merge, the slot gets {how} the attention that its parts had."
     where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
-    first = candidate_similarity(near, merge.source, texts, threshold, theme)
-    second = parts_of_merge(parts, theme)
-    third = influence_over_steps(later, theme)
     claim = keeps(gather(sources, INFLUENCE, [run]))
-    caption = caption_influence_over_steps(later)
     return (
-        Drawn("candidates", first, near, caption_candidate_similarity(near, merge.source, threshold), where),
-        Drawn("votes and scores", second, parts, caption_parts_of_merge(parts), where),
-        Drawn("influence", third, later, caption, where, claim),
+        candidate_similarity(merge_effects.candidates(run, merge), merge.source, texts, threshold, where, theme),
+        Drawn("votes and scores", figure, parts, caption, where),
+        influence_over_steps(merge_effects.influence_over_steps(run, merge), where, claim, theme),
     )
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import mean_words, model_title, prompts
-from kvlab.common.intervals import Interval, mean_interval, pairs_interval
+from kvlab.common.intervals import Interval, pairs_interval
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger.merging_sets import (
@@ -18,8 +18,6 @@ from kvlab.papers.kvmerger.merging_sets import (
     eviction_sentence,
     kernel,
     merged_pairs,
-    merging_run,
-    models_of,
     persistence,
     prompt_name,
     prompts_of,
@@ -44,42 +42,12 @@ HUES_OF_CURVES = ("blue", "green", "orange", "purple", "grey")
 MOST_POINTS = 2000
 
 
-def kernel_figure(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Weight by distance to the pivot: merged tokens, and a curve per sigma (columns sigma, name, distance, kernel).
-
-    `points` come from `merging_sets.merged_pairs`; at most `MOST_POINTS` are drawn.
-    """
-    figure = go.Figure()
-    _points(figure, _some(points), "distance", theme)
-    for rank, (name, curve) in enumerate(curves.groupby("name", sort=False)):
-        colour = pick(HUES[HUES_OF_CURVES[rank % 5]], theme)
-        hover = f"{name}<br>distance %{{x:.2f}}: %{{y:.3f}}"
-        add_line(figure, curve["distance"], curve["kernel"], str(name), colour, DASHES[rank % 6], hover, width=2)
-    title = "Weight of a token relative to its pivot, by distance"
-    finish(figure, title=title, x="distance of its key to the pivot's (L2)", y="weight / pivot's weight", theme=theme)
-    return figure.update_layout(height=420)
-
-
-def caption_kernel_in_sigmas(points: pd.DataFrame) -> str:
-    """Whether weights follow the rule."""
-    off = float((points["relative_weight"] - points["kernel"]).abs().max())
-    if not words.are_known(off):
-        return words.NOT_RECORDED
-    how = "follow" if off < 0.05 else "do not all follow"
-    return f"The weights of merged tokens {how} the paper's curve.{_drawn(points)}"
-
-
-def caption_kernel_curves(points: pd.DataFrame) -> str:
-    """Weight of a merged key against its distance from the pivot."""
-    return f"The further a merged key is from the key it joins, the less it counts, by this curve.{_drawn(points)}"
-
-
-def _drawn(points: pd.DataFrame) -> str:
-    return words.shown_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
-
-
-def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> None:
-    places = points["distance"] / points["sigma"] if x == "in_sigmas" else points["distance"]
+def _add_points(figure: go.Figure, points: pd.DataFrame, distances: pd.Series, theme: Theme) -> None:
+    """Add the weight of at most `MOST_POINTS` merged tokens by the distance of their keys to the pivot's."""
+    if len(points) > MOST_POINTS:
+        some = np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int)
+        points = points.iloc[some]
+        distances = distances.iloc[some]
     hover = (
         "layer %{customdata[0]}, head %{customdata[1]}: token %{customdata[2]} into %{customdata[3]}"
         "<br>sigma %{customdata[4]:.2f}, weight %{y:.3f}"
@@ -92,7 +60,7 @@ def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> No
             details = points.loc[shown, ["layer", "head", "source", "target", "sigma"]].to_numpy()
             add_points(
                 figure,
-                places[shown],
+                distances[shown],
                 points.loc[shown, "relative_weight"],
                 f"this run: {name}",
                 pick(colours, theme),
@@ -103,86 +71,8 @@ def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> No
             )
 
 
-def _some(points: pd.DataFrame) -> pd.DataFrame:
-    if len(points) <= MOST_POINTS:
-        return points
-    return points.iloc[np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int)]
-
-
 PROMPT_HUES = ("blue", "orange", "green", "purple", "ink", "red", "sky", "grey")
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", *FALLBACK_MARKERS)
-
-
-def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots per token in each layer, one line per prompt; columns prompt, layer, ratio (mean over heads)."""
-    figure = go.Figure()
-    for rank, (prompt, group) in enumerate(frame.groupby("prompt", sort=False)):
-        colour = pick(HUES[PROMPT_HUES[rank % 8]], theme)
-        hover = f"{prompt}<br>layer %{{x}}: %{{y:.3f}}"
-        marker = MARKERS[rank % len(MARKERS)]
-        dash = DASHES[rank % 6]
-        add_line(figure, group["layer"], group["ratio"], str(prompt), colour, dash, hover, marker=marker, size=8)
-    below = 22 * frame["prompt"].nunique()
-    title = "Compression ratio of merge sets by layer"
-    finish(figure, title=title, x="layer", y="sets / tokens", theme=theme, height=380 + below)
-    figure.update_layout(margin={"t": 56 + below}, legend={"orientation": "v"}, showlegend=True)
-    layers = sorted(frame["layer"].unique())
-    figure.update_xaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], showgrid=False)
-    return figure.update_yaxes(range=[0, 1.03])
-
-
-def caption_ratio_by_layer(means: pd.DataFrame) -> str:
-    """The layers that shrink most and least."""
-    ratios = means.assign(layer=means["layer"].astype(int)).set_index("layer")["ratio"]
-    return words.contrast(
-        ratios,
-        "Layer {least} can be shrunk most by merging, layer {most} least.",
-        "All layers shrink equally by merging.",
-        "Only layer {only} is shown.",
-    )
-
-
-def ratio_by_threshold(frame: pd.DataFrame, chosen: float, theme: Theme = "light") -> go.Figure:
-    """Slots per token at each threshold, one faint line per layer and their mean; columns as `ratios`."""
-    figure = go.Figure()
-    quiet = pick(HUES["grey"], theme)
-    layers = frame.groupby(["layer", "threshold"])["ratio"].mean().reset_index()
-    for layer, group in layers.groupby("layer"):
-        figure.add_scatter(
-            x=group["threshold"],
-            y=group["ratio"],
-            mode="lines",
-            line={"color": quiet, "width": 1},
-            opacity=0.55,
-            name="each layer",
-            legendgroup="layers",
-            showlegend=bool(layer == layers["layer"].iloc[0]),
-            hovertemplate=f"layer {layer}, threshold %{{x}}: %{{y:.3f}}<extra></extra>",
-        )
-    mean = frame.groupby("threshold")["ratio"].mean()
-    figure.add_scatter(
-        x=mean.index,
-        y=mean,
-        mode="lines+markers",
-        name="all heads",
-        marker={"size": 7},
-        line={"color": pick(HUES["blue"], theme), "width": 2.4},
-        hovertemplate="threshold %{x}: %{y:.3f}<extra></extra>",
-    )
-    figure.add_vline(
-        x=chosen,
-        line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"},
-        annotation={"text": "the paper's threshold", "font": {"size": 11}, "xanchor": "left", "y": 0.04},
-    )
-    title = "Compression ratio by threshold"
-    finish(figure, title=title, x="threshold (cosine with the anchor)", y="sets / tokens", theme=theme)
-    return figure.update_yaxes(range=[0, 1.03])
-
-
-def caption_ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:
-    """Share of tokens left after merging at the paper's threshold."""
-    mean = frame.groupby("threshold")["ratio"].mean()
-    return words.sentence(f"at the paper's threshold, merging leaves {words.part(float(mean[chosen]))} of the tokens")
 
 
 SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
@@ -244,10 +134,43 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     drawn = _of_model(sources, prompts_of(sources, run.record.model.name), theme)
     heads = readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS))
     table = ratios(run, heads, SWEEP)
-    figure = ratio_by_threshold(table, PAPER_THRESHOLD, theme)
+    # Slots per token at each threshold: a faint line per layer, and the mean.
+    figure = go.Figure()
+    layers = table.groupby(["layer", "threshold"])["ratio"].mean().reset_index()
+    for layer, group in layers.groupby("layer"):
+        figure.add_scatter(
+            x=group["threshold"],
+            y=group["ratio"],
+            mode="lines",
+            line={"color": pick(HUES["grey"], theme), "width": 1},
+            opacity=0.55,
+            name="each layer",
+            legendgroup="layers",
+            showlegend=bool(layer == layers["layer"].iloc[0]),
+            hovertemplate=f"layer {layer}, threshold %{{x}}: %{{y:.3f}}<extra></extra>",
+        )
+    mean = table.groupby("threshold")["ratio"].mean()
+    figure.add_scatter(
+        x=mean.index,
+        y=mean,
+        mode="lines+markers",
+        name="all heads",
+        marker={"size": 7},
+        line={"color": pick(HUES["blue"], theme), "width": 2.4},
+        hovertemplate="threshold %{x}: %{y:.3f}<extra></extra>",
+    )
+    figure.add_vline(
+        x=PAPER_THRESHOLD,
+        line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"},
+        annotation={"text": "the paper's threshold", "font": {"size": 11}, "xanchor": "left", "y": 0.04},
+    )
+    title = "Compression ratio by threshold"
+    finish(figure, title=title, x="threshold (cosine with the anchor)", y="sets / tokens", theme=theme)
+    figure.update_yaxes(range=[0, 1.03])
+    left = words.part(float(mean[PAPER_THRESHOLD]))
+    caption = words.sentence(f"at the paper's threshold, merging leaves {left} of the tokens")
     sampled = sample_sentence(run, heads, MOST_TOKENS)
-    caption = f"{caption_ratio_by_threshold(table, PAPER_THRESHOLD)}{sampled}"
-    return drawn, Drawn("by threshold", figure, table, caption, of_run(run))
+    return drawn, Drawn("by threshold", figure, table, f"{caption}{sampled}", of_run(run))
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -255,37 +178,47 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
-    runs = prompts_of(sources)
-    here = run.record.model.name
-    names = list(dict.fromkeys([here, *models_of(runs)]))
+    names = dict.fromkeys([run.record.model.name, *(one.record.model.name for one in prompts_of(sources))])
     drawn = [_of_model(sources, prompts_of(sources, name), theme) for name in names]
     return tuple(replace(one, claim=one.claim and replace(one.claim, judged_at="kvmerger/fig-3b")) for one in drawn)
 
 
 def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
+    """Slots per token in each layer (mean over heads), one line per prompt of a model."""
     most = VECTORS // max(2, len(runs))
     heads = {prompt_name(run): readable_heads(run, spread_heads(run, vectors=most, tokens=MOST_TOKENS)) for run in runs}
-    named = {prompt_name(run): run for run in runs}
-    parts = [ratios(run, heads[name]).assign(prompt=name) for name, run in named.items()]
+    by_name = {prompt_name(run): run for run in runs}
+    parts = [ratios(run, heads[name]).assign(prompt=name) for name, run in by_name.items()]
     by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
-    figure = ratio_by_layer(by_layer, theme)
     model = runs[0].record.model.name
-    figure.update_layout(title_text=f"{figure.layout.title.text} ({model_title(model)})")
-    means = layer_means(by_layer)
+    figure = go.Figure()
+    for rank, (prompt, group) in enumerate(by_layer.groupby("prompt", sort=False)):
+        colour = pick(HUES[PROMPT_HUES[rank % 8]], theme)
+        hover = f"{prompt}<br>layer %{{x}}: %{{y:.3f}}"
+        marker = MARKERS[rank % len(MARKERS)]
+        dash = DASHES[rank % 6]
+        add_line(figure, group["layer"], group["ratio"], str(prompt), colour, dash, hover, marker=marker, size=8)
+    below = 22 * by_layer["prompt"].nunique()
+    title = "Compression ratio of merge sets by layer"
+    finish(figure, title=title, x="layer", y="sets / tokens", theme=theme, height=380 + below)
+    named = f"{title} ({model_title(model)})"  # the zoom stays from model to model
+    figure.update_layout(title_text=named, margin={"t": 56 + below}, legend={"orientation": "v"}, showlegend=True)
+    layers = sorted(by_layer["layer"].unique())
+    figure.update_xaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], showgrid=False)
+    figure.update_yaxes(range=[0, 1.03])
+    # The layers that shrink most and least, mean over the prompts.
+    caption = words.contrast(
+        by_layer.assign(layer=by_layer["layer"].astype(int)).groupby("layer")["ratio"].mean(),
+        "Layer {least} can be shrunk most by merging, layer {most} least.",
+        "All layers shrink equally by merging.",
+        "Only layer {only} is shown.",
+    )
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
     sampled = sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
-    caption = f"{caption_ratio_by_layer(means)}{sampled}"
     more = f"and {words.plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     where = replace(of_run(runs[0]), note=more)
     claim = same(gather(Sources(sources.root, None, runs), RATIOS))
-    return Drawn(model_title(model), figure, by_layer, caption, where, claim, model=model)
-
-
-def layer_means(by_layer: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer: mean ratio over the prompts with its 95 % interval, and number of prompts."""
-    found = [(layer, mean_interval(group["ratio"].tolist())) for layer, group in by_layer.groupby("layer")]
-    rows = [(layer, one.mean, one.low, one.high, one.n) for layer, one in found]
-    return pd.DataFrame(rows, columns=["layer", "ratio", "ratio_low", "ratio_high", "prompts"])
+    return Drawn(model_title(model), figure, by_layer, f"{caption}{sampled}", where, claim, model=model)
 
 
 NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
@@ -330,32 +263,38 @@ PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 
 def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """The kernel for the paper's sigmas and this run's, with every merged token on its set's curve."""
-    run = merging_run(sources)
-    if isinstance(run, Needs):
-        return run
+    run = sources.run_of("kvmerger")
+    if run is None or run.record.level != "full" or not run.has_arrays:
+        why = "This comparison has no KVMerger run with events and keys."
+        return Needs(why, comparison(sources, METHODS, BUDGETS))
     heads = readable_heads(run, spread_heads(run))
     points = merged_pairs(run, heads)
-    some = sample_sentence(run, heads)
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
+    drawn = words.shown_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
+    note = f"{drawn}{sample_sentence(run, heads)}"
     # The kernel over the observed distances, for the paper's sigmas and the run's median.
+    figure = go.Figure()
+    _add_points(figure, points, points["distance"], theme)
     distance = np.linspace(0, 1.05 * float(points["distance"].max()), 160)
     median = float(points["sigma"].median())
     sigmas = {f"sigma {sigma:g}": sigma for sigma in PAPER_SIGMAS}
     sigmas[f"sigma {words.number(median, 2)}, this run's median"] = median
-    parts = [
-        pd.DataFrame({"name": name, "sigma": sigma, "distance": distance, "kernel": kernel(distance, sigma)})
-        for name, sigma in sigmas.items()
-    ]
-    curves = pd.concat(parts, ignore_index=True)
-    caption = f"{caption_kernel_curves(points)}{some} {eviction_sentence(run)}".strip()
-    shown = kernel_figure(points, curves, theme), caption
+    for rank, (name, sigma) in enumerate(sigmas.items()):
+        colour = pick(HUES[HUES_OF_CURVES[rank % 5]], theme)
+        hover = f"{name}<br>distance %{{x:.2f}}: %{{y:.3f}}"
+        add_line(figure, distance, kernel(distance, sigma), name, colour, DASHES[rank % 6], hover, width=2)
+    title = "Weight of a token relative to its pivot, by distance"
+    across = "distance of its key to the pivot's (L2)"
+    finish(figure, title=title, x=across, y="weight / pivot's weight", theme=theme, height=420)
+    by_curve = f"The further a merged key is from the key it joins, the less it counts, by this curve.{note}"
+    caption = f"{by_curve} {eviction_sentence(run)}".rstrip()
     # The same with distances in units of the set's sigma: all tokens are on one curve if the rule was followed.
-    figure = go.Figure()
-    _points(figure, _some(points), "in_sigmas", theme)
-    reach = max(3.0, float((points["distance"] / points["sigma"]).max()))
-    x = np.linspace(0, reach, 200)
-    figure.add_scatter(
+    second = go.Figure()
+    in_sigmas = points["distance"] / points["sigma"]
+    _add_points(second, points, in_sigmas, theme)
+    x = np.linspace(0, max(3.0, float(in_sigmas.max())), 200)
+    second.add_scatter(
         x=x,
         y=np.exp(-(x**2) / 2),
         mode="lines",
@@ -364,11 +303,15 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         hovertemplate="%{x:.2f} sigma: %{y:.3f}<extra></extra>",
     )
     title = "The same with distances in units of sigma"
-    finish(figure, title=title, x="distance / sigma of the set", y="weight / pivot's weight", theme=theme)
-    on_one = figure.update_layout(height=380), f"{caption_kernel_in_sigmas(points)}{some}"
+    across = "distance / sigma of the set"
+    finish(second, title=title, x=across, y="weight / pivot's weight", theme=theme, height=380)
+    off = float((points["relative_weight"] - points["kernel"]).abs().max())
+    how = "follow" if off < 0.05 else "do not all follow"
+    follows = f"The weights of merged tokens {how} the paper's curve." if words.are_known(off) else words.NOT_RECORDED
+    claim = nearer(gather(sources, WEIGHTS, [run]))
     return (
-        Drawn("by distance", shown[0], points, shown[1], of_run(run)),
-        Drawn("in sigmas", on_one[0], points, on_one[1], of_run(run), nearer(gather(sources, WEIGHTS, [run]))),
+        Drawn("by distance", figure, points, caption, of_run(run)),
+        Drawn("in sigmas", second, points, f"{follows}{note}", of_run(run), claim),
     )
 
 

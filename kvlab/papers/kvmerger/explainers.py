@@ -22,6 +22,7 @@ WIDE = 0.01  # smaller relative changes of attention count as none
 
 
 KEPT = 3  # the paper's schematic keeps three states
+BITS = 2
 STAGES = ("1 similarity", "2 sets", "3 pivots", "4 weights", "5 merged")
 SAYS = (
     "cosine of every two keys",
@@ -32,92 +33,10 @@ SAYS = (
 )
 
 
-def three_ways(walk: merging_sets.Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """The keys of a window (token x coordinate) as cached, quantised to 2 bits, evicted down to three, and merged."""
-    panels = {
-        "as cached": walk.keys,
-        "quantised to 2 bits": merging_sets.quantize_channels(walk.keys),
-        f"evicted: {KEPT} kept": evict_least_attended(walk),
-        f"merged: {_slots(walk)} slots": walk.merged,
-    }
-    labels = token_labels(walk.tokens["position"], texts)
-    figure = make_subplots(1, 4, shared_yaxes=True, column_titles=list(panels), horizontal_spacing=0.02)
-    for column, (name, keys) in enumerate(panels.items(), start=1):
-        figure.add_heatmap(
-            z=keys.astype(np.float32),
-            y=labels,
-            coloraxis="coloraxis",
-            row=1,
-            col=column,
-            hovertemplate=f"{name}<br>%{{y}}<br>coordinate %{{x}}: %{{z:.2f}}<extra></extra>",
-        )
-    limit = float(np.quantile(np.abs(walk.keys), 0.98))
-    title = "Three ways to compress the keys of a few tokens"
-    finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_xaxes(showgrid=False)
-    figure.update_coloraxes(
-        cmin=-limit, cmax=limit, colorscale=DIVERGING[theme], colorbar=colour_bar("key value", theme)
-    )
-    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
-    return figure.update_layout(plot_bgcolor=mix(SURFACES[theme], GRID[theme], 0.5), margin={"t": 76})
-
-
 def evict_least_attended(walk: merging_sets.Walkthrough, kept: int = KEPT) -> np.ndarray:
     """(tokens, head_dim) keys of the `kept` most attended tokens, NaN elsewhere."""
     gone = walk.tokens["attention"].rank(method="first", ascending=False).to_numpy() > kept
     return np.where(gone[:, None], np.nan, walk.keys)
-
-
-def caption_three_ways(walk: merging_sets.Walkthrough) -> str:
-    """The three ways of saving memory, which are the same for every run."""
-    return "Memory can be saved by rounding all keys, by dropping some, or by merging those that are alike."
-
-
-def merging_pipeline(walk: merging_sets.Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """The five stages of merging as frames under a slider; it starts at the last stage."""
-    labels = token_labels(walk.tokens["position"], texts)
-    figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.52, 0.48], horizontal_spacing=0.03)
-    stages = [_stage(walk, labels, stage, theme) for stage in range(len(STAGES))]
-    for column, trace in zip((1, 1, 2), stages[-1], strict=True):
-        figure.add_trace(trace, 1, column)
-    finish(figure, title="Merging by stage", x="", y="", theme=theme, height=600, legend=False)
-    ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
-    figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
-    figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
-    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5])
-    figure.update_yaxes(scaleanchor="x", constrain="domain", col=1)
-    figure.add_annotation(_says(len(STAGES) - 1, theme))
-    figure.frames = [
-        go.Frame(data=traces, traces=[0, 1, 2], name=name, layout={"annotations": [_says(stage, theme)]})
-        for stage, (name, traces) in enumerate(zip(STAGES, stages, strict=True))
-    ]
-    return figure.update_layout(sliders=[_slider(theme)], margin={"t": 84, "r": 24})
-
-
-def caption_merging_pipeline(walk: merging_sets.Walkthrough) -> str:
-    """How many groups the window's tokens form."""
-    sets = walk.tokens["set"].nunique()
-    if sets == len(walk.tokens):
-        return "No neighbouring tokens are alike enough to be merged here."
-    return f"Neighbouring tokens that are alike are merged: here, {len(walk.tokens)} become {sets}."
-
-
-def _slots(walk: merging_sets.Walkthrough) -> int:
-    return int(walk.tokens["set"].nunique())
-
-
-def _stage(walk: merging_sets.Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
-    heat = {
-        "type": "heatmap",
-        "z": walk.similarity.astype(np.float32),
-        "zmin": -1,
-        "zmax": 1,
-        "showscale": False,
-        "colorscale": DIVERGING[theme],
-        "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
-        "customdata": [[f"{row}<br>{column}" for column in labels] for row in labels],
-    }
-    return [heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)]
 
 
 def _outlines(walk: merging_sets.Walkthrough, stage: int, theme: Theme) -> dict:
@@ -142,36 +61,35 @@ def _bars(walk: merging_sets.Walkthrough, stage: int, theme: Theme) -> dict:
     tokens = walk.tokens
     is_pivot = tokens["pivot"] == tokens["position"]
     size = tokens.groupby("set")["position"].transform("size")
-    attention = tokens["attention"] / tokens["attention"].max()
     share = tokens["attention"] / tokens["attention"].sum()
-    slots = (size / size.max()).where(is_pivot, 0)
-    lengths = (0 * attention, 0 * attention, attention, tokens["weight"], slots)[stage]
-    words = [_bar_words(stage, *line) for line in zip(size, share, tokens["weight"], is_pivot, strict=True)]
+    if stage == 1:
+        texts = [f"in a set of {count}" if count > 1 else "alone" for count in size]
+    elif stage == 2:
+        pivots = [", pivot" if pivot else "" for pivot in is_pivot]
+        texts = [f"{percent(one)} of attention{pivot}" for one, pivot in zip(share, pivots, strict=True)]
+    elif stage == 3:
+        texts = [f"weight {number(weight, 2)}" for weight in tokens["weight"]]
+    else:
+        slots = [f"slot of {count}" if count > 1 else "its own slot" for count in size]
+        texts = [slot if stage == 4 and pivot else "" for slot, pivot in zip(slots, is_pivot, strict=True)]
+    lengths = {
+        2: tokens["attention"] / tokens["attention"].max(),
+        3: tokens["weight"],
+        4: (size / size.max()).where(is_pivot, 0),
+    }.get(stage, 0 * share)
     pivot_colour = pick(STATE_COLOURS["pivot"], theme)
     other = pick(STATE_COLOURS["absorbed"], theme)
-    colours = [pivot_colour if pivot and stage > 1 else other for pivot in is_pivot]
     return {
         "type": "bar",
         "orientation": "h",
         "y": list(range(len(tokens))),
         "x": lengths.round(4).tolist(),
-        "text": words,
+        "text": texts,
         "textposition": "outside",
         "cliponaxis": False,
-        "marker": {"color": colours},
+        "marker": {"color": [pivot_colour if pivot and stage > 1 else other for pivot in is_pivot]},
         "hovertemplate": "%{text}<extra></extra>",
     }
-
-
-def _bar_words(stage: int, size: int, share: float, weight: float, is_pivot: bool) -> str:
-    if stage == 1:
-        return f"in a set of {size}" if size > 1 else "alone"
-    if stage == 2:
-        return f"{percent(share)} of attention{', pivot' if is_pivot else ''}"
-    if stage == 3:
-        return f"weight {number(weight, 2)}"
-    held = f"slot of {size}" if size > 1 else "its own slot"
-    return held if stage == 4 and is_pivot else ""
 
 
 def _says(stage: int, theme: Theme) -> dict:
@@ -185,22 +103,6 @@ def _says(stage: int, theme: Theme) -> dict:
         "xanchor": "left",
         "showarrow": False,
         "font": {"size": 13, "color": QUIET[theme]},
-    }
-
-
-def _slider(theme: Theme) -> dict:
-    quick = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
-    return {
-        "active": len(STAGES) - 1,
-        "steps": [{"label": name, "method": "animate", "args": [[name], quick]} for name in STAGES],
-        "x": 0,
-        "len": 0.97,
-        "y": 0,
-        "yanchor": "top",
-        "pad": {"t": 96, "b": 8},
-        "currentvalue": {"visible": False},
-        "font": {"size": 12, "color": INK[theme]},
-        "bordercolor": GRID[theme],
     }
 
 
@@ -224,8 +126,10 @@ def window_errors(walk: merging_sets.Walkthrough) -> dict[str, float]:
     """`merging` and `evicting` (mean relative error of the keys at the same number of slots), number of `sets`, and
     how many of them have the most `attended` and the `heaviest` token as pivot."""
     slots = int(walk.tokens["set"].nunique())
+    # Mean over tokens of the distance to the key that is left, relative to the key's norm: 1 where none is.
+    norms = np.linalg.norm(walk.keys, axis=1)
     merging, evicting = (
-        merging_sets.key_error(walk.keys, left)
+        float((np.linalg.norm(np.nan_to_num(left) - walk.keys, axis=1) / norms).mean())
         for left in (merging_sets.representing_keys(walk), evict_least_attended(walk, slots))
     )
     sets = [group for _, group in walk.tokens.groupby("set") if len(group) > 1]
@@ -271,27 +175,100 @@ def pivot_leads(rows: pd.DataFrame) -> Claim:
 
 
 def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 1: quantisation, eviction and merging of the same keys."""
+    """Figure 1: the keys of a window (token x coordinate) as cached, quantised, evicted down to three, and merged."""
     found = _window(sources, choice)
     if isinstance(found, Needs):
         return found
     run, walk = found
-    figure = three_ways(walk, _texts(run), theme)
+    # Each channel rounded to evenly spaced levels of its range.
+    low = walk.keys.min(axis=0)
+    high = walk.keys.max(axis=0)
+    step = np.where(high > low, (high - low) / (2**BITS - 1), 1)
+    panels = {
+        "as cached": walk.keys,
+        f"quantised to {BITS} bits": low + np.rint((walk.keys - low) / step) * step,
+        f"evicted: {KEPT} kept": evict_least_attended(walk),
+        f"merged: {walk.tokens['set'].nunique()} slots": walk.merged,
+    }
+    labels = token_labels(walk.tokens["position"], _texts(run))
+    figure = make_subplots(1, 4, shared_yaxes=True, column_titles=list(panels), horizontal_spacing=0.02)
+    for column, (name, keys) in enumerate(panels.items(), start=1):
+        figure.add_heatmap(
+            z=keys.astype(np.float32),
+            y=labels,
+            coloraxis="coloraxis",
+            row=1,
+            col=column,
+            hovertemplate=f"{name}<br>%{{y}}<br>coordinate %{{x}}: %{{z:.2f}}<extra></extra>",
+        )
+    limit = float(np.quantile(np.abs(walk.keys), 0.98))
+    title = "Three ways to compress the keys of a few tokens"
+    finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_xaxes(showgrid=False)
+    figure.update_coloraxes(
+        cmin=-limit, cmax=limit, colorscale=DIVERGING[theme], colorbar=colour_bar("key value", theme)
+    )
+    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
+    figure.update_layout(plot_bgcolor=mix(SURFACES[theme], GRID[theme], 0.5), margin={"t": 76})
+    # The same for every run.
+    caption = "Memory can be saved by rounding all keys, by dropping some, or by merging those that are alike."
     kept = ~np.isnan(evict_least_attended(walk)).all(axis=1)
     off = np.linalg.norm(merging_sets.representing_keys(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
     frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
-    claim = keeps_more(gather(sources, WINDOWS))
-    return (Drawn("three ways", figure, frame, caption_three_ways(walk), of_run(run), claim),)
+    return (Drawn("three ways", figure, frame, caption, of_run(run), keeps_more(gather(sources, WINDOWS))),)
 
 
 def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 4: similarity, sets, pivots, weights and merged slots, as frames."""
+    """Figure 4: similarity, sets, pivots, weights and merged slots, as frames under a slider; the last comes first."""
     found = _window(sources, choice)
     if isinstance(found, Needs):
         return found
     run, walk = found
-    figure = merging_pipeline(walk, _texts(run), theme)
-    caption = f"{caption_merging_pipeline(walk)} {merging_sets.eviction_sentence(run)}".strip()
+    labels = token_labels(walk.tokens["position"], _texts(run))
+    figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.52, 0.48], horizontal_spacing=0.03)
+    heat = {
+        "type": "heatmap",
+        "z": walk.similarity.astype(np.float32),
+        "zmin": -1,
+        "zmax": 1,
+        "showscale": False,
+        "colorscale": DIVERGING[theme],
+        "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
+        "customdata": [[f"{row}<br>{column}" for column in labels] for row in labels],
+    }
+    stages = [[heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)] for stage in range(len(STAGES))]
+    for column, trace in zip((1, 1, 2), stages[-1], strict=True):
+        figure.add_trace(trace, 1, column)
+    finish(figure, title="Merging by stage", x="", y="", theme=theme, height=600, legend=False)
+    ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
+    figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
+    figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
+    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5])
+    figure.update_yaxes(scaleanchor="x", constrain="domain", col=1)
+    figure.add_annotation(_says(len(STAGES) - 1, theme))
+    figure.frames = [
+        go.Frame(data=traces, traces=[0, 1, 2], name=name, layout={"annotations": [_says(stage, theme)]})
+        for stage, (name, traces) in enumerate(zip(STAGES, stages, strict=True))
+    ]
+    quick = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    slider = {
+        "active": len(STAGES) - 1,
+        "steps": [{"label": name, "method": "animate", "args": [[name], quick]} for name in STAGES],
+        "x": 0,
+        "len": 0.97,
+        "y": 0,
+        "yanchor": "top",
+        "pad": {"t": 96, "b": 8},
+        "currentvalue": {"visible": False},
+        "font": {"size": 12, "color": INK[theme]},
+        "bordercolor": GRID[theme],
+    }
+    figure.update_layout(sliders=[slider], margin={"t": 84, "r": 24})
+    sets = walk.tokens["set"].nunique()
+    caption = f"Neighbouring tokens that are alike are merged: here, {len(walk.tokens)} become {sets}."
+    if sets == len(walk.tokens):
+        caption = "No neighbouring tokens are alike enough to be merged here."
+    caption = f"{caption} {merging_sets.eviction_sentence(run)}".strip()
     return (Drawn("pipeline", figure, _named(run, walk), caption, of_run(run), pivot_leads(gather(sources, WINDOWS))),)
 
 

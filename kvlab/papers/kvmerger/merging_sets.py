@@ -53,48 +53,40 @@ def merged_pairs(run: Run, heads: list[tuple[int, int]]) -> pd.DataFrame:
     (2 sigma^2)), `weight` its key's share of the new key, `relative_weight` that share over the pivot's own (predicted
     by the kernel), `others` the tokens of the set besides the pivot.
     """
-    parts = [_of_head(run, layer, head) for layer, head in heads]
-    found = [part for part in parts if len(part)]
+    rule = run.record.hyper_parameters.get("sigma_mode", "mean_l2")
+    found = []
+    for layer, head in heads:
+        events = run.select("events", layer, head, ["step", "kind", "source", "target", "key_weight"])
+        table = events[(events["step"] == 0) & (events["kind"] == "merge")]
+        if table.empty:
+            continue
+        unit, norm = run.keys(layer, head)
+        keys = unit.astype(np.float32) * norm.astype(np.float32)[:, None]
+        distance = np.linalg.norm(keys[table["source"].to_numpy()] - keys[table["target"].to_numpy()], axis=1)
+        table = table.assign(layer=layer, head=head, distance=distance, square=distance**2)
+        sets = table.groupby("target")
+        others = sets["source"].transform("size")
+        # Each set's sigma, as in `kvlab.core.methods.settlers.gaussian_sets`.
+        if rule in ("mean", "mean_l2"):
+            sigma = sets["distance"].transform("sum") / others / (math.sqrt(2) if rule == "mean_l2" else 1)
+        elif rule == "paper":
+            sigma = sets["square"].transform("sum") / (others + 1) / math.sqrt(2)
+        else:
+            sigma = pd.Series(float(str(rule)), index=table.index)
+        table = table.assign(
+            sigma=sigma,
+            kernel=kernel(distance, sigma.to_numpy()),
+            weight=table["key_weight"],
+            relative_weight=table["key_weight"] / (1 - sets["key_weight"].transform("sum")),
+            others=others,
+        )
+        found.append(table[MEMBERS])
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=MEMBERS)
 
 
 def kernel(distance: np.ndarray, sigma: float | np.ndarray) -> np.ndarray:
     """The Gaussian kernel (KVMerger, equation 7)."""
     return np.exp(-np.square(distance) / (2 * np.square(sigma)))
-
-
-def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
-    events = run.select("events", layer, head, ["step", "kind", "source", "target", "key_weight"])
-    table = events[(events["step"] == 0) & (events["kind"] == "merge")]
-    if table.empty:
-        return pd.DataFrame(columns=MEMBERS)
-    unit, norm = run.keys(layer, head)
-    keys = unit.astype(np.float32) * norm.astype(np.float32)[:, None]
-    source = table["source"].to_numpy()
-    target = table["target"].to_numpy()
-    table = table.assign(layer=layer, head=head, distance=np.linalg.norm(keys[source] - keys[target], axis=1))
-    sets = table.groupby("target")
-    others = sets["source"].transform("size")
-    pivot_weight = 1 - sets["key_weight"].transform("sum")
-    sigma = _sigma(table, others, run.record.hyper_parameters.get("sigma_mode", "mean_l2"))
-    return table.assign(
-        sigma=sigma,
-        kernel=kernel(table["distance"].to_numpy(), sigma.to_numpy()),
-        weight=table["key_weight"],
-        relative_weight=table["key_weight"] / pivot_weight,
-        others=others,
-    )[MEMBERS]
-
-
-def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
-    """Each set's sigma, as in `kvlab.core.methods.settlers.gaussian_sets`."""
-    if rule in ("mean", "mean_l2"):
-        mean = table.groupby("target")["distance"].transform("sum") / others
-        return mean / math.sqrt(2) if rule == "mean_l2" else mean
-    if rule == "paper":
-        squares = table.assign(square=table["distance"] ** 2).groupby("target")["square"].transform("sum")
-        return squares / (others + 1) / math.sqrt(2)
-    return pd.Series(float(str(rule)), index=table.index)
 
 
 LENGTH = 12
@@ -123,53 +115,27 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
         UserError: keys were not recorded, or no two neighbours are similar enough.
     """
     unit, norm = (array.astype(np.float32) for array in run.keys(layer, head))
-    prompt = run.record.prompt_tokens
     for threshold in THRESHOLDS:
         # Skip the first token, a sink that never merges.
-        anchor = consecutive_sets(unit[1:prompt], threshold)
+        anchor = consecutive_sets(unit[1 : run.record.prompt_tokens], threshold)
         bounds = 1 + np.append(np.flatnonzero(np.diff(anchor, prepend=-1)), len(anchor))
         # The run of whole sets, at most `length` tokens, with most sets of several tokens.
         best = (1, length)
-        found = None
+        window: tuple[int, int] | None = None
         for first, start in enumerate(bounds[:-1]):
             last = int(np.searchsorted(bounds, start + length, side="right")) - 1
             sizes = np.diff(bounds[first : last + 1])
             score = (int((sizes > 1).sum()), int((sizes - 1).sum()))
             if score > best:
                 best = score
-                found = (int(start), int(bounds[last]))
-        window = found
+                window = (int(start), int(bounds[last]))
         if window is not None:
-            attention = run.attention(layer, head, thinned=True)[0].astype(np.float32).sum(axis=0)
-            return _of_window(unit, norm, attention, bounds[(window[0] <= bounds) & (bounds <= window[1])], threshold)
-    raise UserError(f"No two neighbouring keys of layer {layer}, head {head} are similar: choose another head.")
-
-
-def quantize_channels(keys: np.ndarray, bits: int = 2) -> np.ndarray:
-    """Each channel (column) rounded to 2^bits evenly spaced levels."""
-    low = keys.min(axis=0)
-    high = keys.max(axis=0)
-    step = np.where(high > low, (high - low) / (2**bits - 1), 1)
-    return low + np.rint((keys - low) / step) * step
-
-
-def key_error(keys: np.ndarray, instead: np.ndarray) -> float:
-    """Mean over tokens of |instead - key| / |key|; a NaN row (no key) counts as zeros, i.e. as 1."""
-    difference = np.linalg.norm(np.nan_to_num(instead) - keys, axis=1)
-    return float((difference / np.linalg.norm(keys, axis=1)).mean())
-
-
-def representing_keys(walk: Walkthrough) -> np.ndarray:
-    """(tokens, head_dim) the merged key that represents each token."""
-    place = walk.tokens["pivot"].to_numpy() - int(walk.tokens["position"].iloc[0])
-    return walk.merged[place]
-
-
-def _of_window(
-    unit: np.ndarray, norm: np.ndarray, attention: np.ndarray, bounds: np.ndarray, threshold: float
-) -> Walkthrough:
-    start = int(bounds[0])
-    stop = int(bounds[-1])
+            break
+    if window is None:
+        raise UserError(f"No two neighbouring keys of layer {layer}, head {head} are similar: choose another head.")
+    # Each set of the window merges into its most attended token.
+    start, stop = window
+    attention = run.attention(layer, head, thinned=True)[0].astype(np.float32).sum(axis=0)[start:stop]
     keys = unit[start:stop] * norm[start:stop, None]
     position = np.arange(start, stop)
     anchor = bounds[np.searchsorted(bounds, position, side="right")] - 1
@@ -178,22 +144,22 @@ def _of_window(
     merged = np.full_like(keys, np.nan)
     for last in np.unique(anchor):
         members = np.flatnonzero(anchor == last)
-        leader = members[np.argmax(attention[start:stop][members])]
-        weight[members] = set_weights(keys[members], int(np.flatnonzero(members == leader)[0]))
+        leader = members[np.argmax(attention[members])]
+        # The Gaussian kernel around the pivot, sigma = mean distance / sqrt(2).
+        distance = np.linalg.norm(keys[members] - keys[leader], axis=1)
+        sigma = distance.sum() / max(1, len(members) - 1) / math.sqrt(2)
+        shares = kernel(distance, sigma) if sigma > 0 else np.ones(len(members))
+        weight[members] = shares / shares.sum()
         pivot[members] = start + leader
         merged[leader] = weight[members] @ keys[members]
-    table = pd.DataFrame(
-        {"position": position, "set": anchor, "attention": attention[start:stop], "pivot": pivot, "weight": weight}
-    )
-    return Walkthrough(threshold, table, unit[start:stop] @ unit[start:stop].T, keys, merged)
+    columns = {"position": position, "set": anchor, "attention": attention, "pivot": pivot, "weight": weight}
+    return Walkthrough(threshold, pd.DataFrame(columns), unit[start:stop] @ unit[start:stop].T, keys, merged)
 
 
-def set_weights(keys: np.ndarray, pivot: int) -> np.ndarray:
-    """(members,) weights of one set by the Gaussian kernel around `pivot`, sigma = mean distance / sqrt(2)."""
-    distance = np.linalg.norm(keys - keys[pivot], axis=1)
-    sigma = distance.sum() / max(1, len(keys) - 1) / math.sqrt(2)
-    weight = kernel(distance, sigma) if sigma > 0 else np.ones(len(keys))
-    return weight / weight.sum()
+def representing_keys(walk: Walkthrough) -> np.ndarray:
+    """(tokens, head_dim) the merged key that represents each token."""
+    place = walk.tokens["pivot"].to_numpy() - int(walk.tokens["position"].iloc[0])
+    return walk.merged[place]
 
 
 METHODS = ("kvmerger:preset=paper-35",)
@@ -209,14 +175,6 @@ def run_with_keys(sources: Sources) -> Run | Needs:
         return keyed[0]
     why = "No run of this comparison recorded its keys." if candidates else "There are no recorded runs yet."
     return Needs(why, comparison(sources, METHODS, BUDGETS))
-
-
-def merging_run(sources: Sources) -> Run | Needs:
-    """The comparison's KVMerger run with events."""
-    run = sources.run_of("kvmerger")
-    if run is not None and run.record.level == "full" and run.has_arrays:
-        return run
-    return Needs("This comparison has no KVMerger run with events and keys.", comparison(sources, METHODS, BUDGETS))
 
 
 def eviction_sentence(run: Run) -> str:
@@ -237,28 +195,7 @@ def prompts_of(sources: Sources, model: str | None = None) -> list[Run]:
 
     Prompt keys do not depend on the method, because the prefill attends to everything.
     """
-    found: dict[tuple[str, str], Run] = {}
-    for run in (*filter(None, (sources.run, *sources.runs)), *_in_folder(sources)):
-        name = run.record.model.name
-        if run.record.level == "full" and run.has_arrays and model in (None, name):
-            found.setdefault((name, run.record.prompt), run)
-    return list(found.values())[:MOST_PROMPTS]
-
-
-def models_of(runs: list[Run]) -> list[str]:
-    """The runs' model names, each once."""
-    return list(dict.fromkeys(run.record.model.name for run in runs))
-
-
-def prompt_name(run: Run) -> str:
-    """A prompt's title or first words, with its length."""
-    words = " ".join((run.record.title or run.record.prompt[:200]).split())
-    short = words if len(words) <= 40 else f"{words[:39]}…"
-    return f"{short} ({run.record.prompt_tokens:,} tokens)"
-
-
-def _in_folder(sources: Sources) -> list[Run]:
-    """One run per comparison, newest first, up to a limit."""
+    # One run per comparison, newest first, up to a limit.
     opened: dict[str, Run] = {}
     for entry in list_runs(sources.root, status="complete"):
         if entry.level == "full" and entry.comparison_id not in opened and len(opened) < 2 * MOST_PROMPTS:
@@ -266,7 +203,19 @@ def _in_folder(sources: Sources) -> list[Run]:
                 opened[entry.comparison_id] = open_run(sources.root / entry.run_id)
             except UserError:
                 continue
-    return list(opened.values())
+    found: dict[tuple[str, str], Run] = {}
+    for run in (*filter(None, (sources.run, *sources.runs)), *opened.values()):
+        name = run.record.model.name
+        if run.record.level == "full" and run.has_arrays and model in (None, name):
+            found.setdefault((name, run.record.prompt), run)
+    return list(found.values())[:MOST_PROMPTS]
+
+
+def prompt_name(run: Run) -> str:
+    """A prompt's title or first words, with its length."""
+    words = " ".join((run.record.title or run.record.prompt[:200]).split())
+    short = words if len(words) <= 40 else f"{words[:39]}…"
+    return f"{short} ({run.record.prompt_tokens:,} tokens)"
 
 
 def sample_sentence(run: Run, heads: Sequence[tuple[int, int]], tokens: int = 0) -> str:

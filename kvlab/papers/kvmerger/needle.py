@@ -14,7 +14,6 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 from kvlab.views import needle_map as figures
 from kvlab.views.base.palette import Theme
-from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import number, percent, plural
 
 EXPERIMENT = Experiment(
@@ -47,37 +46,25 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         for method, budget in zip(rows["method"], rows["budget"], strict=True)
     ]
     rows = rows.assign(row=names)
-    cells = _scores(rows, "row", "length", "depth")
-    means = _scores(rows, "row")
+    cells = over_tasks(rows, ["row", "length", "depth"], ("score",)).drop(columns="tasks")
+    means = over_tasks(rows, ["row"], ("score",)).drop(columns="tasks")
     panel = Panel(EXPERIMENT, BETTER, {})
     claim = panel.judge(rows, EXPERIMENT.more_prompts(sources), paper_values("kvmerger", "fig-5"))
     figure = figures.needle_map(cells, theme)
     place = origin_of(rows)
     drawn = Drawn("map", figure, cells, figures.caption_needle_map(cells, means), place, claim)
     followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]
-    return (drawn, _fates(followed, place, theme)) if len(followed) else (drawn,)
-
-
-def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
-    """One row per group: mean score with its 95 % interval, and prompts."""
-    found = over_tasks(rows, by, ("score",))
-    return found.drop(columns="tasks")
-
-
-def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
-    held = rows[HIDDEN].sum(axis=1)
-    rows = rows.assign(held=held, gone=(1 - held).clip(lower=0))
-    frame = over_tasks(rows, ["row"], (*HIDDEN, "held", "gone", "score"))
-    figure = figures.needle_fates(frame, theme)
-    caption = figures.caption_needle_fates(frame)
-    return Drawn("fates", figure, frame, caption, place, fate(answers(rows)))
-
-
-def answers(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per prompt, method and budget: prompt, score, and the share of the needle's tokens still held."""
-    compressed = rows[rows["method"] != FULL.method]
+    if followed.empty:
+        return (drawn,)
+    held = followed[HIDDEN].sum(axis=1)
+    followed = followed.assign(held=held, gone=(1 - held).clip(lower=0))
+    frame = over_tasks(followed, ["row"], (*HIDDEN, "held", "gone", "score"))
+    # One row per prompt, method and budget, with the share of the needle's tokens still held.
+    compressed = followed[followed["method"] != FULL.method]
     prompts = compressed.groupby(PROMPT, dropna=False, sort=False).ngroup()
-    return compressed.assign(prompt=prompts, held=compressed[HIDDEN].sum(axis=1))[["prompt", "score", "held"]]
+    claim = fate(compressed.assign(prompt=prompts)[["prompt", "score", "held"]])
+    caption = figures.caption_needle_fates(frame)
+    return drawn, Drawn("fates", figures.needle_fates(frame, theme), frame, caption, place, claim)
 
 
 FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."

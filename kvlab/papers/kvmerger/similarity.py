@@ -21,7 +21,7 @@ from kvlab.trace.reader import Run
 from kvlab.views import similarity as maps
 from kvlab.views.base.lines import add_band, add_line
 from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
-from kvlab.views.base.provenance import of_run
+from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.views.base.words import alike, near, sentence, two_digits
 from kvlab.views.frames.head_states import (
@@ -39,37 +39,10 @@ LINES = (("blue", "solid", "circle"), ("orange", "dash", "square"), ("grey", "do
 HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple", "dashdot"), ("ink", "solid"))
 
 
-def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", title: str = "") -> go.Figure:
-    """One similarity map (`Tile.frame()`) per kind of vector, on one colour scale; axes are token positions."""
-    figure = make_subplots(1, len(maps), column_titles=list(maps), horizontal_spacing=0.05)
-    for column, (kind, frame) in enumerate(maps.items(), start=1):
-        cells = np.clip(np.rint(100 * frame.to_numpy()), -100, 100).astype(np.int8)
-        figure.add_heatmap(
-            z=cells,
-            x=frame.columns.to_numpy(),
-            y=frame.index.to_numpy(),
-            coloraxis="coloraxis",
-            row=1,
-            col=column,
-            hovertemplate=f"{kind}<br>token %{{y}} with %{{x}}<br>cosine %{{z}} / 100<extra></extra>",
-        )
-    finish(figure, title=title, x="token position", y="", theme=theme, height=400, legend=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False, nticks=5)
-    for column in range(1, len(maps) + 1):
-        anchor = "x" if column == 1 else f"x{column}"
-        figure.update_yaxes(scaleanchor=anchor, constraintoward="top", showticklabels=column == 1, col=column)
-    figure.update_xaxes(constrain="domain").update_yaxes(constrain="domain")
-    figure.update_yaxes(title_text="token position", col=1)
-    bar = colour_bar("mean cosine of a block", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
-    figure.update_coloraxes(cmin=-100, cmax=100, colorscale=DIVERGING[theme], colorbar=bar)
-    figure.update_annotations(font={"size": 13, "color": QUIET[theme]})
-    return figure.update_layout(margin={"t": 76, "r": 96})
-
-
-def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def cosine_by_distance(frame: pd.DataFrame, note: str, origin: Provenance, claim: Claim | None, theme: Theme) -> Drawn:
     """Mean cosine by distance and kind, mean over heads with the middle 80 %; dotted: any two tokens.
 
-    `frame` has columns kind, offset, cosine, low, high, any_pair.
+    `frame` has columns kind, offset, cosine, low, high, any_pair; `note` ends the caption.
     """
     figure = go.Figure()
     ends = frame.groupby("kind", sort=False)["any_pair"].first()
@@ -86,14 +59,11 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
             | {"yanchor": "top" if ends[kind] == ends.min() else "bottom"},
         )
     finish(figure, title="Similarity by distance", x="distance (tokens, log)", y="mean cosine", theme=theme)
-    return figure.update_xaxes(**log_axis(frame["offset"]))
-
-
-def caption_cosine_by_distance(frame: pd.DataFrame) -> str:
-    """Whether adjacent tokens are more alike than others, by kind."""
+    figure.update_xaxes(**log_axis(frame["offset"]))
+    # The kinds of which adjacent tokens are more alike than others.
     first = frame.groupby("kind", sort=False)[["cosine", "any_pair"]].first()
     kinds = [str(kind) for kind, one in first.iterrows() if one["cosine"] > one["any_pair"] + FAR]
-    return closer_sentence(kinds, len(first))
+    return Drawn("by distance", figure, frame, f"{closer_sentence(kinds, len(first))}{note}", origin, claim)
 
 
 def closer_sentence(kinds: list[str], every: int) -> str:
@@ -105,73 +75,10 @@ def closer_sentence(kinds: list[str], every: int) -> str:
     return f"Neighbouring tokens are more alike than any two only in their {join_words(kinds)}."
 
 
-def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Cosine of chosen tokens with their neighbours, one panel per token and one line per head.
-
-    `frame` has columns token, layer, head, offset, similarity.
-    """
-    tokens = frame["token"].unique()
-    figure = make_subplots(1, len(tokens), shared_yaxes=True, column_titles=[f"token {token}" for token in tokens])
-    heads = frame[["layer", "head"]].drop_duplicates().itertuples(index=False)
-    for rank, (layer, head) in enumerate(heads):
-        hue, dash = HEAD_LINES[rank % len(HEAD_LINES)]
-        group = frame[(frame["layer"] == layer) & (frame["head"] == head)]
-        for column, token in enumerate(tokens, start=1):
-            line = group[group["token"] == token]
-            name = f"layer {layer}, head {head}"
-            add_line(
-                figure,
-                line["offset"],
-                line["similarity"],
-                name,
-                pick(HUES[hue], theme),
-                dash,
-                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}",
-                width=1.7,
-                legendgroup=f"{layer}-{head}",
-                showlegend=column == 1,
-                row=1,
-                col=column,
-            )
-    title = "Similarity of a token's key to its neighbours'"
-    finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
-    figure.update_yaxes(title_text="cosine", col=1)
-    # A token's cosine with itself is 1: the panel title goes above that peak.
-    figure.update_annotations(font={"size": 13, "color": QUIET[theme]}, yshift=-16)
-    return figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
-
-
-def caption_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
-    """How much alike adjacent tokens are, and whether heads differ."""
-    beside_it = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
-    if not beside_it.notna().any():
-        return "The text has no other token."
-    text = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
-    same = near(float(beside_it.min()), float(beside_it.max()))
-    drawn = f" Showing {len(beside_it)} of {every} heads." if len(beside_it) < every else ""
-    return sentence(text if same or len(beside_it) == 1 else f"{text}, in some heads more than in others") + drawn
-
-
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 NEAR = 8
 MOST_TOKENS = 4096  # longer texts are truncated
 COLUMNS = ("kind", "offset", "cosine", "any_pair")
-
-
-def cosine_by_offset(unit: np.ndarray, offsets: Sequence[int] = OFFSETS) -> np.ndarray:
-    """(offsets,) mean cosine of all pairs of tokens at this distance; NaN if the text is too short."""
-    units = unit.astype(np.float32)
-    pairs = (np.einsum("td,td->t", units[offset:], units[:-offset]) for offset in offsets)
-    return np.array([found.mean() if len(found) else np.nan for found in pairs], np.float32)
-
-
-def cosine_of_any_pair(unit: np.ndarray) -> float:
-    """Mean cosine over all pairs of different tokens."""
-    tokens = len(unit)
-    units = unit.astype(np.float32)
-    total = units.sum(axis=0, dtype=np.float64)
-    diagonal = float(np.einsum("td,td->", units, units))
-    return float((total @ total - diagonal) / (tokens * (tokens - 1))) if tokens > 1 else float("nan")
 
 
 def locality_of_heads(run: Run, heads: Iterable[tuple[int, int]]) -> pd.DataFrame:
@@ -184,11 +91,22 @@ def locality_of_heads(run: Run, heads: Iterable[tuple[int, int]]) -> pd.DataFram
 
 
 def locality_of_states(states: Mapping[str, np.ndarray], offsets: Sequence[int] = OFFSETS) -> pd.DataFrame:
-    """Columns kind, offset, cosine (mean of all pairs at this distance), any_pair (mean of any two tokens)."""
+    """Columns kind, offset, cosine (mean of all pairs at this distance), any_pair (mean of any two tokens).
+
+    Distances that the text is too short for are left out.
+    """
     parts = []
     for kind, unit in states.items():
-        found = pd.DataFrame({"kind": kind, "offset": offsets, "cosine": cosine_by_offset(unit, offsets)})
-        parts.append(found.assign(any_pair=cosine_of_any_pair(unit)).dropna(subset="cosine"))
+        units = unit.astype(np.float32)
+        tokens = len(units)
+        pairs = (np.einsum("td,td->t", units[offset:], units[:-offset]) for offset in offsets)
+        cosines = np.array([found.mean() if len(found) else np.nan for found in pairs], np.float32)
+        # All pairs of different tokens: those of the sum with itself, less each token's with itself.
+        total = units.sum(axis=0, dtype=np.float64)
+        diagonal = float(np.einsum("td,td->", units, units))
+        any_pair = float((total @ total - diagonal) / (tokens * (tokens - 1))) if tokens > 1 else float("nan")
+        columns = {"kind": kind, "offset": offsets, "cosine": cosines, "any_pair": any_pair}
+        parts.append(pd.DataFrame(columns).dropna(subset="cosine"))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -281,32 +199,56 @@ def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     if isinstance(run, Needs):
         return run
     rows = gather(sources, LOCALITY)
-    heads = readable_heads(run, spread_heads(run, tokens=MOST_TOKENS))
-    table = locality_of_heads(run, heads)
-    groups = table.groupby(["kind", "offset"], sort=False)
-    frame = groups[["cosine", "any_pair"]].mean()
-    frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
-    figure = cosine_by_distance(frame, theme)
-    caption = f"{caption_cosine_by_distance(frame)}{sample_sentence(run, heads, MOST_TOKENS)}"
-    return _maps(run, choice, local(rows), theme), Drawn(
-        "by distance", figure, frame, caption, of_run(run), rotation(rows)
-    )
-
-
-def _maps(run: Run, choice: Choice, claim: Claim, theme: Theme) -> Drawn:
+    # One map per kind of vector of the head, on one colour scale.
     states = head_states(run, choice.layer, choice.head)
-    whole = {kind: (0, len(unit)) for kind, unit in states.items()}
-    tiles = {kind: maps.tile(unit, whole[kind], whole[kind], MAP_CELLS).frame() for kind, unit in states.items()}
+    tiles = {kind: maps.tile(unit, (0, len(unit)), (0, len(unit)), MAP_CELLS).frame() for kind, unit in states.items()}
+    figure = make_subplots(1, len(tiles), column_titles=list(tiles), horizontal_spacing=0.05)
+    for column, (kind, frame) in enumerate(tiles.items(), start=1):
+        cells = np.clip(np.rint(100 * frame.to_numpy()), -100, 100).astype(np.int8)
+        figure.add_heatmap(
+            z=cells,
+            x=frame.columns.to_numpy(),
+            y=frame.index.to_numpy(),
+            coloraxis="coloraxis",
+            row=1,
+            col=column,
+            hovertemplate=f"{kind}<br>token %{{y}} with %{{x}}<br>cosine %{{z}} / 100<extra></extra>",
+        )
     title = f"Token against token: layer {choice.layer}, head {choice.head}"
-    figure = maps_side_by_side(tiles, theme, title)
+    finish(figure, title=title, x="token position", y="", theme=theme, height=400, legend=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False, nticks=5)
+    for column in range(1, len(tiles) + 1):
+        anchor = "x" if column == 1 else f"x{column}"
+        figure.update_yaxes(scaleanchor=anchor, constraintoward="top", showticklabels=column == 1, col=column)
+    figure.update_xaxes(constrain="domain").update_yaxes(constrain="domain")
+    figure.update_yaxes(title_text="token position", col=1)
+    bar = colour_bar("mean cosine of a block", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
+    figure.update_coloraxes(cmin=-100, cmax=100, colorscale=DIVERGING[theme], colorbar=bar)
+    figure.update_annotations(font={"size": 13, "color": QUIET[theme]})
+    figure.update_layout(margin={"t": 76, "r": 96})
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
     closer = [str(kind) for kind, row in found.iterrows() if row["near"] > row["any_pair"] + FAR]
-    caption = closer_sentence(closer, len(found))
     parts = [
         frame.stack().rename("cosine").reset_index().assign(kind=kind)[["kind", "token", "other token", "cosine"]]
         for kind, frame in tiles.items()
     ]
-    return Drawn("maps", figure, pd.concat(parts, ignore_index=True), caption, of_run(run), claim)
+    drawn = Drawn(
+        "maps",
+        figure,
+        pd.concat(parts, ignore_index=True),
+        closer_sentence(closer, len(found)),
+        of_run(run),
+        local(rows),
+    )
+    # Mean over all heads, with the middle 80 %.
+    heads = readable_heads(run, spread_heads(run, tokens=MOST_TOKENS))
+    groups = locality_of_heads(run, heads).groupby(["kind", "offset"], sort=False)
+    by_distance = groups[["cosine", "any_pair"]].mean()
+    by_distance = by_distance.assign(
+        low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)
+    ).reset_index()
+    note = sample_sentence(run, heads, MOST_TOKENS)
+    return drawn, cosine_by_distance(by_distance, note, of_run(run), rotation(rows), theme)
 
 
 PAPERS_WALLS = "Figures 6, 7 and 8 show Llama2-7B-chat, Llama2-13B-chat and Mistral-7B-Instruct"
@@ -317,14 +259,7 @@ def draw_walls(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
-    here = f"{model_title(run.record.model.name)}, {run.record.prompt_tokens:,} tokens"
-    claim = replace(local(gather(sources, LOCALITY)), judged_at="kvmerger/fig-2")
-    return _walls(run, choice.layer, f"{PAPERS_WALLS}; this is {here}. ", claim, theme)
-
-
-def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
     heads = readable_heads(run, spread_heads(run, vectors=WALL_VECTORS))
-    every = heads_with_states(run)
     thumbnails: dict[str, dict[tuple[int, int], np.ndarray]] = {}
     parts = []
     for place in heads:
@@ -332,23 +267,22 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         parts.append(locality_of_states(states, NEAR_OFFSETS).assign(layer=place[0], head=place[1]))
         for kind, unit in states.items():
             thumbnails.setdefault(kind, {})[place] = maps.thumbnail(unit)
-    near = pd.concat(parts, ignore_index=True)
+    locality = pd.concat(parts, ignore_index=True)
+    claim = replace(local(gather(sources, LOCALITY)), judged_at="kvmerger/fig-2")
+    here = f"{model_title(run.record.model.name)}, {run.record.prompt_tokens:,} tokens"
     drawn = []
     for kind, small in thumbnails.items():
-        frame = _wall_frame(near[near["kind"] == kind], small)
-        layers = maps.drawn_layers(frame, (layer, 0))
+        # One row per map: columns layer, head, near, far, mean.
+        groups = locality[locality["kind"] == kind].groupby(["layer", "head"])
+        frame = groups.agg(near=("cosine", "mean"), far=("any_pair", "first")).reset_index()
+        places = frame[["layer", "head"]].itertuples(index=False)
+        frame = frame.assign(mean=[float(small[layer, head].mean()) for layer, head in places])
+        layers = maps.drawn_layers(frame, (choice.layer, 0))
         figure = maps.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
-        caption = maps.caption_similarity_wall(frame, layers, every)
-        words = f"{paper}{caption}"
+        caption = maps.caption_similarity_wall(frame, layers, heads_with_states(run))
+        words = f"{PAPERS_WALLS}; this is {here}. {caption}"
         drawn.append(Drawn(kind, figure, frame, words, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
-
-
-def _wall_frame(near: pd.DataFrame, small: dict[tuple[int, int], np.ndarray]) -> pd.DataFrame:
-    """One row per map: columns layer, head, near, far, mean."""
-    frame = near.groupby(["layer", "head"]).agg(near=("cosine", "mean"), far=("any_pair", "first")).reset_index()
-    means = [float(small[layer, head].mean()) for layer, head in frame[["layer", "head"]].itertuples(index=False)]
-    return frame.assign(mean=means)
 
 
 def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -359,10 +293,52 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     others = readable_heads(run, spread_heads(run, 3, 9 * run.record.prompt_tokens))
     heads = list(dict.fromkeys([(choice.layer, choice.head), *others[:: max(1, len(others) // 4)]]))[:5]
     tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
-    frame = pd.concat([_profiles(run, place, tokens) for place in heads], ignore_index=True)
-    figure = neighbours_of_heads(frame, theme)
-    caption = caption_neighbours_of_heads(frame, heads_with_states(run))
-    return (Drawn("neighbours", figure, frame, caption, of_run(run), differs(gather(sources, LOCALITY))),)
+    parts = []
+    for layer, head in heads:
+        unit = run.keys(layer, head)[0]
+        for token in tokens:
+            parts.append(maps.neighbour_profile(unit, token, REACH).assign(token=token, layer=layer, head=head))
+    names = ["token", "layer", "head", "offset", "position", "similarity"]
+    frame = pd.concat(parts, ignore_index=True)[names]
+    # One panel per token and one line per head.
+    figure = make_subplots(1, len(tokens), shared_yaxes=True, column_titles=[f"token {token}" for token in tokens])
+    for rank, (layer, head) in enumerate(heads):
+        hue, dash = HEAD_LINES[rank % len(HEAD_LINES)]
+        group = frame[(frame["layer"] == layer) & (frame["head"] == head)]
+        for column, token in enumerate(tokens, start=1):
+            line = group[group["token"] == token]
+            name = f"layer {layer}, head {head}"
+            add_line(
+                figure,
+                line["offset"],
+                line["similarity"],
+                name,
+                pick(HUES[hue], theme),
+                dash,
+                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}",
+                width=1.7,
+                legendgroup=f"{layer}-{head}",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+    title = "Similarity of a token's key to its neighbours'"
+    finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
+    figure.update_yaxes(title_text="cosine", col=1)
+    # A token's cosine with itself is 1: the panel title goes above that peak.
+    figure.update_annotations(font={"size": 13, "color": QUIET[theme]}, yshift=-16)
+    figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
+    # How much alike adjacent tokens are, and whether heads differ.
+    beside_it = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
+    caption = "The text has no other token."
+    if beside_it.notna().any():
+        text = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
+        same = len(beside_it) == 1 or near(float(beside_it.min()), float(beside_it.max()))
+        every = heads_with_states(run)
+        drawn = f" Showing {len(beside_it)} of {every} heads." if len(beside_it) < every else ""
+        caption = sentence(text if same else f"{text}, in some heads more than in others") + drawn
+    claim = differs(gather(sources, LOCALITY))
+    return (Drawn("neighbours", figure, frame, caption, of_run(run), claim),)
 
 
 def chosen_tokens(length: int, token: int | None) -> list[int]:
@@ -372,13 +348,6 @@ def chosen_tokens(length: int, token: int | None) -> list[int]:
     if length > PAPER_TOKENS[-1]:
         return list(PAPER_TOKENS)
     return sorted({round(share * (length - 1)) for share in (0.25, 0.5, 0.75)})
-
-
-def _profiles(run: Run, place: tuple[int, int], tokens: Sequence[int]) -> pd.DataFrame:
-    unit = run.keys(*place)[0]
-    parts = [maps.neighbour_profile(unit, token, REACH).assign(token=token) for token in tokens]
-    names = ["token", "layer", "head", "offset", "position", "similarity"]
-    return pd.concat(parts, ignore_index=True).assign(layer=place[0], head=place[1])[names]
 
 
 DRAWINGS = {

@@ -4,12 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.papers.exhibit import Choice, Drawn, Entry
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim, Threshold
+from kvlab.results.verdict import FAILS, HOLDS, Claim, Threshold
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.template import INK, finish
@@ -58,54 +57,27 @@ HEAD_DIM = Entry("kv_head_dim", "Own head size", 128, 1, 1024)
 ENTRIES = (TOKENS, BATCH, NUMBER, LAYERS, HEADS, HEAD_DIM)
 PAPERS_GIGABYTES = 1208
 CLOSE = 0.05
-
-
-def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
-    """Figure 1 for models with published shapes, and for a user-defined one."""
-    tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
-    claimed = cache_sizes((replace(GPT_3, name=f"{GPT_3.name}, the claim: batch 64"),), 4096, 64, 2)
-    frame = pd.concat([claimed, cache_sizes(PUBLISHED + _own(choice), tokens, batch, size)], ignore_index=True)
-    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
-    figure = kv_sizes(frame, theme)
-    caption = caption_kv_sizes(frame)
-    ours = float(claimed["bytes"].iloc[0]) / 1e9
-    off = ours / PAPERS_GIGABYTES - 1
-    return (
-        Drawn(
-            "sizes",
-            figure,
-            frame,
-            caption,
-            origin,
-            Claim(
-                "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
-                "holds" if abs(off) <= CLOSE else "does not hold",
-                f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {ours:,.0f} GB, {percent(off)} "
-                "more.",
-                threshold=Threshold(
-                    (1 - CLOSE) * PAPERS_GIGABYTES, "within a twentieth", up_to=(1 + CLOSE) * PAPERS_GIGABYTES
-                ),
-                units=(ours,),
-                printed=(PAPERS_GIGABYTES,),
-            ),
-        ),
-    )
-
-
-def _own(choice: Choice) -> tuple[Shape, ...]:
-    layers, heads, head_dim = (int(choice.number(entry)) for entry in (LAYERS, HEADS, HEAD_DIM))
-    window = int(choice.number(TOKENS)) or 4096
-    return (Shape("your model", layers, heads, head_dim, window),) if layers else ()
-
-
-DRAWINGS = {"fig-1": draw_sizes}
-
-
 GPU_BYTES = 80e9
 
 
-def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Bars of tokens and bytes (log axes), one row per model, from `calculator.kv_sizes`; a line marks 80 GB."""
+def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+    """Figure 1: cache sizes of models with published shapes, of the claim, and of a user-defined model."""
+    tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
+    layers, heads, head_dim = (int(choice.number(entry)) for entry in (LAYERS, HEADS, HEAD_DIM))
+    shapes = PUBLISHED + ((Shape("your model", layers, heads, head_dim, tokens or 4096),) if layers else ())
+    claimed = cache_sizes((replace(GPT_3, name=f"{GPT_3.name}, the claim: batch 64"),), 4096, 64, 2)
+    frame = pd.concat([claimed, cache_sizes(shapes, tokens, batch, size)], ignore_index=True)
+    gigabytes = float(claimed["bytes"].iloc[0]) / 1e9
+    off = gigabytes / PAPERS_GIGABYTES - 1
+    claim = Claim(
+        "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
+        HOLDS if abs(off) <= CLOSE else FAILS,
+        f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {gigabytes:,.0f} GB, {percent(off)} more.",
+        threshold=Threshold((1 - CLOSE) * PAPERS_GIGABYTES, "within a twentieth", up_to=(1 + CLOSE) * PAPERS_GIGABYTES),
+        units=(gigabytes,),
+        printed=(PAPERS_GIGABYTES,),
+    )
+    # Bars of tokens and bytes, one row per model; a line marks the memory of a GPU.
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
     beyond = frame["bytes"] > GPU_BYTES
     patterns = ["/" if over else "" for over in beyond]
@@ -138,14 +110,15 @@ def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure.update_xaxes(type="log", exponentformat="SI", dtick=1)
     figure.update_xaxes(title_text="tokens", col=1).update_xaxes(title_text="bytes (hatched: above 80 GB)", col=2)
     figure.add_vline(GPU_BYTES, line={"color": INK[theme], "dash": "dot", "width": 1.2}, row=1, col=2)
-    return figure.update_yaxes(autorange="reversed").update_yaxes(title_text="model", col=1)
-
-
-def caption_kv_sizes(frame: pd.DataFrame) -> str:
-    """The largest cache."""
-    return contrast(
+    figure.update_yaxes(autorange="reversed").update_yaxes(title_text="model", col=1)
+    caption = contrast(
         frame.set_index("name")["bytes"],
         "The most memory is needed by {most}, the least by {least}.",
         "All caches need the same memory.",
         "Only {only} is shown.",
     )
+    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
+    return (Drawn("sizes", figure, frame, caption, origin, claim),)
+
+
+DRAWINGS = {"fig-1": draw_sizes}

@@ -52,18 +52,6 @@ def ratio(slots: float, others: float) -> float:
     return float("inf") if slots else 1.0
 
 
-def touched_sinks(run: Run, sinks: int) -> tuple[int, int]:
-    """Number of (head, sink) pairs involved in any event, and number of pairs."""
-    if sinks <= 0:
-        return 0, 0
-    events = run.select("events", columns=["layer", "head", "source", "target"])
-    sources = events[events["source"] < sinks].rename(columns={"source": "sink"})[["layer", "head", "sink"]]
-    targets = events[(events["target"] >= 0) & (events["target"] < sinks)]
-    targets = targets.rename(columns={"target": "sink"})[["layer", "head", "sink"]]
-    heads = run.steps[["layer", "head"]].drop_duplicates().shape[0]
-    return len(pd.concat([sources, targets]).drop_duplicates()), heads * sinks
-
-
 MOST_SLOTS = 400
 
 
@@ -84,13 +72,6 @@ def spans(lineage: Lineage, step: int, window: int) -> pd.DataFrame:
     table = table[table["position"].isin(alive)].reset_index(drop=True)
     rounds = np.round(np.log(table["tokens"]) / math.log(window), 6)
     return table.assign(generation=np.ceil(rounds).astype(int))
-
-
-def age_and_tokens(spans: pd.DataFrame) -> float:
-    """Spearman's rank correlation of a slot's age (how far back it begins) with its number of tokens."""
-    if spans["tokens"].nunique() < 2:
-        return math.nan
-    return float((-spans["first"]).rank().corr(spans["tokens"].rank()))
 
 
 SINKS = 4

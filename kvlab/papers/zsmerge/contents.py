@@ -1,12 +1,19 @@
 """ZSMerge, figures 1 and 2, with the claims: merging drifts less than eviction, and slots never exceed their budget."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, head_of, interval_of, mean_text, recorded_run
+from kvlab.papers.evidence import (
+    Evidence,
+    basis_of,
+    comparison,
+    gather,
+    interval_of,
+    lineage_of,
+    mean_text,
+    recorded_run,
+)
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
@@ -14,11 +21,11 @@ from kvlab.trace.reader import Run
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
-from kvlab.views.base.provenance import join_sources, of_run
+from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import CLEAR, finish
 from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, shown_of, token_label
 from kvlab.views.frames.compare import headline, unique_labels
-from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at
+from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at, token_texts
 from kvlab.views.timeline import block_note, state_legend
 
 REGIONS = ("residual", "context", "proximity")
@@ -50,7 +57,9 @@ def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28)
 
     At most `most` slots: first those that arrive, leave or change region, then residual ones, then an even sample.
     """
-    steps = _window(lineage, step, columns)
+    last_first = max(0, len(lineage.steps) - columns)
+    first_step = min(int(np.searchsorted(lineage.steps, step)), last_first)
+    steps = lineage.steps[first_step : first_step + columns]
     codes = np.stack([region_codes(lineage, one) for one in steps])
     # Sorted positions of the slots to show.
     alive = np.flatnonzero((codes >= 0).any(axis=0))
@@ -76,12 +85,6 @@ def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28)
     return table.assign(region=[REGIONS[code] for code in table.pop("code")]).reset_index(drop=True)
 
 
-def _window(lineage: Lineage, step: int, columns: int) -> np.ndarray:
-    first = int(np.searchsorted(lineage.steps, step))
-    first = max(0, min(first, len(lineage.steps) - columns))
-    return lineage.steps[first : first + columns]
-
-
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],
     "context": STATE_COLOURS["kept"],
@@ -94,8 +97,10 @@ MEANINGS = {
 }
 
 
-def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """Slots (rows) by steps (columns), from `regions.slots_by_step`; letters name the region as a second cue."""
+def cache_contents(
+    frame: pd.DataFrame, texts: list[str], origin: Provenance, claim: Claim | None, theme: Theme
+) -> Drawn:
+    """Slots (rows) by steps (columns), from `slots_by_step`; letters name the region as a second cue."""
     steps = frame["step"].unique()
     positions = np.sort(frame["position"].unique())
     codes, words = (np.full((len(positions), len(steps)), blank, object) for blank in (np.nan, ""))
@@ -146,120 +151,18 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
         height=170 + 20 * len(positions),
     )
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, dtick=1)
-    return figure.update_xaxes(side="bottom", type="category", showgrid=False)
-
-
-def caption_cache_contents(frame: pd.DataFrame) -> str:
-    """Number of tokens that residual slots stand for at the end."""
+    figure.update_xaxes(side="bottom", type="category", showgrid=False)
+    # Number of tokens that residual slots stand for at the end.
     last = frame[frame["step"] == frame["step"].max()]
     held = last.loc[last["region"] == "residual", "votes"].sum()
-    every = int(frame["slots"].iloc[0]) if "slots" in frame else 0
-    drawn = shown_of(frame["position"].nunique(), every, "slot", "those that move first") if every else ""
-    if not held:
-        return f"No slot collects dropped tokens here.{drawn}"
-    return f"At the end, the slots that collect dropped tokens stand for {plural(float(held), 'token')}.{drawn}"
-
-
-def regions_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots in each region over all steps, stacked, and tokens read, from `regions.regions_over_steps`."""
-    figure = go.Figure()
-    patterns = {"residual": "x", "context": "", "proximity": "/"}
-    for region in REGIONS:
-        colour = pick(COLOURS[region], theme)
-        fill = {"shape": patterns[region], "size": 6, "fgcolor": CLEAR, "bgcolor": colour}
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[region],
-            name=region,
-            stackgroup="slots",
-            mode="lines",
-            line={"width": 0.5, "color": colour},
-            fillcolor=colour,
-            fillpattern=fill if patterns[region] else None,
-            hovertemplate=f"step %{{x}}: %{{y:,}} {region} slots<extra></extra>",
-        )
-    figure.add_scatter(
-        x=frame["step"],
-        y=frame["tokens"],
-        name="tokens read",
-        mode="lines",
-        line={"color": pick(HUES["ink"], theme), "dash": "dot", "width": 1.6},
-        hovertemplate="step %{x}: %{y:,} tokens<extra></extra>",
-    )
-    return finish(figure, title="Regions of the cache", x="step", y="slots, tokens", theme=theme)
-
-
-def caption_regions_over_steps(frame: pd.DataFrame) -> str:
-    """How much of the text has slots at the end."""
-    last = frame.iloc[-1]
-    return sentence(
-        f"at the end, the cache has slots for {part(float(last['slots'] / last['tokens']))} of the tokens read"
-    )
+    drawn = shown_of(len(positions), int(frame["slots"].iloc[0]), "slot", "those that move first")
+    caption = f"No slot collects dropped tokens here.{drawn}"
+    if held:
+        caption = f"At the end, the slots that collect dropped tokens stand for {plural(float(held), 'token')}.{drawn}"
+    return Drawn("contents", figure, frame, caption, origin, claim)
 
 
 MOST_FRAMES = 30
-
-
-def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Figure:
-    """A strip of tokens per method (name: its `mosaic`, over the same tokens and steps); frames are steps."""
-    names = list(mosaics)
-    first = next(iter(mosaics.values()))
-    steps = first.columns[np.unique(np.linspace(0, len(first.columns) - 1, MOST_FRAMES).round().astype(int))]
-    strips = [np.stack([mosaics[name][step].to_numpy(np.uint8) for name in names]) for step in steps]
-    codes = np.unique(np.concatenate([strip.ravel() for strip in strips]))
-    heats = [_strip(strip, names, first.index.to_numpy(), theme) for strip in strips]
-    figure = go.Figure([heats[-1], *state_legend(codes, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
-    finish(
-        figure,
-        title="The same tokens under each method",
-        x="position in the text",
-        y="method",
-        theme=theme,
-        height=160 + 62 * len(names),
-    )
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    figure.update_xaxes(showgrid=False)
-    return with_slider(figure, "step ", len(steps) - 1, theme)
-
-
-def caption_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
-    """Who drops most and least."""
-    last = {name: states.iloc[-1] for name, states in counts.items()}
-    dropped = pd.Series(
-        {
-            name: float(one["evicted"]) / float(one[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
-            for name, one in last.items()
-        }
-    )
-    sentence = contrast(
-        dropped,
-        "The most text is dropped by {most}, the least by {least}.",
-        "All drop equally much of the text.",
-        "Only {only} is shown.",
-    )
-    if not mosaics:
-        return sentence
-    first = next(iter(mosaics.values()))
-    tokens = int(next(iter(last.values()))[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
-    steps = len(next(iter(counts.values())))
-    drawn = shown_of(min(MOST_FRAMES, first.shape[1]), steps, "step", "evenly chosen")
-    return f"{sentence}{block_note(len(first), tokens)}{drawn}"
-
-
-def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Theme) -> go.Heatmap:
-    labels = np.array([STATE_NAMES[state] for state in STATES])
-    return go.Heatmap(
-        z=codes,
-        x=positions,
-        y=names,
-        ygap=10,
-        zmin=-0.5,
-        zmax=len(STATES) - 0.5,
-        colorscale=state_scale(theme),
-        showscale=False,
-        text=labels[codes],
-        hovertemplate="%{y}, token %{x}: %{text}<extra></extra>",
-    )
 
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
@@ -295,7 +198,9 @@ FILLED = Evidence("filled", fill_by_head, ("zsmerge",))
 
 def closer(rows: pd.DataFrame, evicting: str, merging: str) -> Claim:
     """KL under eviction minus KL under merging, prompt by prompt; `evicting` and `merging` are run labels."""
-    known = rows.dropna(subset="kl") if "kl" in rows else rows.iloc[:0]
+    if "kl" not in rows:
+        return Claim(CLOSER, OPEN, "These runs recorded no KL from the full cache.")
+    known = rows.dropna(subset="kl")
     pairs = known.pivot_table(index="prompt", columns="label", values="kl", aggfunc="first", sort=False)
     if not {evicting, merging} <= set(pairs.columns) or pairs[[evicting, merging]].dropna().empty:
         return Claim(CLOSER, OPEN, "These runs recorded no KL from the full cache.")
@@ -339,16 +244,54 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         why = "A comparison of an evicting method with ZSMerge is needed."
         return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
-    lineages = {name: head_of(run, choice).lineage for name, run in zip(unique_labels(runs), runs, strict=True)}
-    mosaics = {name: mosaic(lineage) for name, lineage in lineages.items()}
-    counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
-    frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
+    names = unique_labels(runs)
+    lineages = [lineage_of(run, choice) for run in runs]
+    mosaics = [mosaic(lineage) for lineage in lineages]
+    # A strip of tokens per method; frames are steps.
+    columns = mosaics[0].columns
+    steps = columns[np.unique(np.linspace(0, len(columns) - 1, MOST_FRAMES).round().astype(int))]
+    strips = [np.stack([table[step].to_numpy(np.uint8) for table in mosaics]) for step in steps]
+    labels = np.array([STATE_NAMES[state] for state in STATES])
+    heats = [
+        go.Heatmap(
+            z=codes,
+            x=mosaics[0].index.to_numpy(),
+            y=names,
+            ygap=10,
+            zmin=-0.5,
+            zmax=len(STATES) - 0.5,
+            colorscale=state_scale(theme),
+            showscale=False,
+            text=labels[codes],
+            hovertemplate="%{y}, token %{x}: %{text}<extra></extra>",
+        )
+        for codes in strips
+    ]
+    shown = np.unique(np.concatenate([codes.ravel() for codes in strips]))
+    figure = go.Figure([heats[-1], *state_legend(shown, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
+    title = "The same tokens under each method"
+    finish(figure, title=title, x="position in the text", y="method", theme=theme, height=160 + 62 * len(names))
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_xaxes(showgrid=False)
+    figure = with_slider(figure, "step ", len(steps) - 1, theme)
+    # Who drops most and least.
+    counts = [state_counts(lineage) for lineage in lineages]
+    at_the_end = pd.DataFrame([table.iloc[-1] for table in counts], index=names)
+    tokens = at_the_end[["unseen", "own", "pivot", "absorbed", "evicted"]].sum(axis=1)
+    dropped = contrast(
+        at_the_end["evicted"] / tokens,
+        "The most text is dropped by {most}, the least by {least}.",
+        "All drop equally much of the text.",
+        "Only {only} is shown.",
+    )
+    blocks = block_note(len(mosaics[0]), int(tokens.iloc[0]))
+    drawn = shown_of(min(MOST_FRAMES, len(columns)), len(counts[0]), "step", "evenly chosen")
+    caption = f"{dropped}{blocks}{drawn} {PANELS if len(runs) == 3 else WITHOUT_B}"
+    frames = [table.assign(run=name).reset_index() for name, table in zip(names, mosaics, strict=True)]
+    frame = pd.concat(frames, ignore_index=True)
     frame.columns = frame.columns.map(str)
-    caption = f"{caption_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
-    where = join_sources(*map(of_run, runs))
     pair = [evicting, merging]
     claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))
-    return (Drawn("strategies", fates(mosaics, theme), frame, caption, where, claim),)
+    return (Drawn("strategies", figure, frame, caption, join_sources(*map(of_run, runs)), claim),)
 
 
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -356,16 +299,43 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     run = recorded_run(sources, "zsmerge")
     if isinstance(run, Needs):
         return run
-    head = head_of(run, choice)
-    slots = slots_by_step(head.lineage, choice.step)
-    counts = region_counts(head.lineage)
-    where = of_run(run)
-    first = cache_contents(slots, head.texts, theme)
-    second = regions_over_steps(counts, theme)
+    lineage = lineage_of(run, choice)
+    texts = token_texts(run.tokens, lineage.tokens)
+    slots = slots_by_step(lineage, choice.step)
     claim = judge_budget(gather(sources, FILLED, [run]))
+    # Slots in each region over all steps, stacked, and tokens read.
+    counts = region_counts(lineage)
+    figure = go.Figure()
+    patterns = {"residual": "x", "context": "", "proximity": "/"}
+    for region in REGIONS:
+        colour = pick(COLOURS[region], theme)
+        fill = {"shape": patterns[region], "size": 6, "fgcolor": CLEAR, "bgcolor": colour}
+        figure.add_scatter(
+            x=counts["step"],
+            y=counts[region],
+            name=region,
+            stackgroup="slots",
+            mode="lines",
+            line={"width": 0.5, "color": colour},
+            fillcolor=colour,
+            fillpattern=fill if patterns[region] else None,
+            hovertemplate=f"step %{{x}}: %{{y:,}} {region} slots<extra></extra>",
+        )
+    figure.add_scatter(
+        x=counts["step"],
+        y=counts["tokens"],
+        name="tokens read",
+        mode="lines",
+        line={"color": pick(HUES["ink"], theme), "dash": "dot", "width": 1.6},
+        hovertemplate="step %{x}: %{y:,} tokens<extra></extra>",
+    )
+    finish(figure, title="Regions of the cache", x="step", y="slots, tokens", theme=theme)
+    last = counts.iloc[-1]
+    share = part(float(last["slots"] / last["tokens"]))
+    caption = sentence(f"at the end, the cache has slots for {share} of the tokens read")
     return (
-        Drawn("contents", first, slots, caption_cache_contents(slots), where, claim),
-        Drawn("regions", second, counts, caption_regions_over_steps(counts), where),
+        cache_contents(slots, texts, of_run(run), claim, theme),
+        Drawn("regions", figure, counts, caption, of_run(run)),
     )
 
 
