@@ -156,7 +156,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
             "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with the most votes)",
             list(merged),
             key="lineage-slot",
-            on_change=remember_lineage_slot,
+            on_change=lambda: set_page_param("slot", st.session_state["lineage-slot"]),
             format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged[position]}",
         )
     with right:
@@ -168,10 +168,6 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     with fading:
         show_view("members", run, "lineage-members", **place)
     page.head_text(run, layer, head, step, "lineage-text", shown=slot)
-
-
-def remember_lineage_slot() -> None:
-    set_page_param("slot", st.session_state["lineage-slot"])
 
 
 def half_life(run: Run, layer: int, head: int) -> None:
@@ -206,24 +202,20 @@ def parts_of_prompt(runs: Sequence[Run], spans: tuple[Span, ...], expected: Expe
         expected_answer=expected,
         obeyed=_obeyed(runs, spans),
     )
-    open_elsewhere(runs, spans)
-    st.caption(plain(SPANS_NOTE))
-
-
-def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
-    """Links to the other pages for the run and part that were clicked."""
+    # Links to the other pages for the run and part that were clicked.
     run = next((run for run in runs if run.record.run_id == get_param("run")), None)
     span = next((span for span in spans if span.first == url_number("token")), None)
     if run is None or span is None:
         st.caption("Click a cell or a point to look into this part of this run on other pages.")
-        return
-    name = run.record.run_id
-    place = str(span.first)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
-        st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
-        link("wall", "All heads", run=name, token=place)
-        link("timeline", "One head", run=name, token=place)
-        link("autopsy", "Fate of a word", run=name, span="-".join(map(str, span.ranges[0])))
+    else:
+        linked = run.record.run_id
+        place = str(span.first)
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
+            st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
+            link("wall", "All heads", run=linked, token=place)
+            link("timeline", "One head", run=linked, token=place)
+            link("autopsy", "Fate of a word", run=linked, span="-".join(map(str, span.ranges[0])))
+    st.caption(plain(SPANS_NOTE))
 
 
 def choose_clicked() -> None:

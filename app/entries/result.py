@@ -44,18 +44,6 @@ from kvlab.views.frames.trade_off import run_points
 LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
 
 
-def report_menu(runs: Sequence[Run]) -> None:
-    """Buttons for the formats; a file is created on download."""
-    if not any(run.record.method != "full" for run in runs):
-        return
-    with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
-        st.caption("Question, answers, table, key figures, texts, and caveats.")
-        for kind, media in FORMATS.items():
-            name = f"{runs[0].record.comparison_id}.{kind}"
-            file_button(LABELS[kind], kind, partial(_report, runs, kind), name, media, "report", width="stretch")
-        explain_formats()
-
-
 def _report(runs: Sequence[Run], kind: str) -> bytes:
     labels = load_labels(runs_root(), runs[0].record.comparison_id)
     return render_report(report(runs, labels), kind, image_writer())
@@ -160,7 +148,16 @@ def compare_page() -> None:
     if board is not None:
         drawn |= board_section(runs, board)
     answer_form(runs, board)
-    what_differs(runs)
+    # The settings that differ between the runs, besides method and budget.
+    table = differing_settings([run.record for run in runs])
+    further = table.drop(index=["method", "budget"], errors="ignore")
+    if len(further):
+        with st.expander(
+            f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
+        ):
+            build = partial(table_of, table.rename_axis("setting").reset_index())
+            show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
+            st.dataframe(table, alt="One row per setting, one column per run")
     headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     along = compare.along_text(runs)
@@ -185,7 +182,15 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{of_comparison(runs)}: {labels}; {versions}.")
-    report_menu(runs)
+    # A report in each format; a file is created on download.
+    if not any(run.record.method != "full" for run in runs):
+        return
+    with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
+        st.caption("Question, answers, table, key figures, texts, and caveats.")
+        for kind, media in FORMATS.items():
+            name = f"{runs[0].record.comparison_id}.{kind}"
+            file_button(LABELS[kind], kind, partial(_report, runs, kind), name, media, "report", width="stretch")
+        explain_formats()
 
 
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
@@ -227,19 +232,6 @@ def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
     return [f"- **{kind}**, {'; '.join(lines)}"] if kind else [f"- {line}" for line in lines]
 
 
-def what_differs(runs: Sequence[Run]) -> None:
-    """The settings that differ between the runs, besides method and budget."""
-    table = differing_settings([run.record for run in runs])
-    further = table.drop(index=["method", "budget"], errors="ignore")
-    if len(further):
-        with st.expander(
-            f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
-        ):
-            build = partial(table_of, table.rename_axis("setting").reset_index())
-            show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
-            st.dataframe(table, alt="One row per setting, one column per run")
-
-
 def notes(runs: Sequence[Run]) -> None:
     """Each note once, preceded by its runs if it does not apply to all."""
     runs_of: dict[str, list[str]] = {}
@@ -264,7 +256,9 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "of full": 100 * table["live_ratio"].astype(float),
         "read KiB": (table["bytes_read"].astype(float) / 1024).round() if table["reading"].ne("").any() else None,
         "not read": 100 * unread if (unread := table["unread_mass"].astype(float)).notna().any() else None,
-        "over budget": over_budget_words(table),
+        "over budget": ["–" if pd.isna(share) else excess_text(share) for share in beyond]
+        if (beyond := table["over_budget"].astype(float)).notna().any()
+        else None,
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         LIMIT: [limit_text(limit) for limit in table["speed_limit"].astype(float).where(table["method"] != "full")],
@@ -277,14 +271,6 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: values for name, values in columns.items() if values is not None}, index=table.index)
-
-
-def over_budget_words(table: pd.DataFrame) -> list[str] | None:
-    """How far each run's bytes are above its budget, a dash without a budget; None if no run has one."""
-    shares = table["over_budget"].astype(float)
-    if not shares.notna().any():
-        return None
-    return ["–" if pd.isna(share) else excess_text(share) for share in shares]
 
 
 def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
@@ -350,7 +336,9 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
                 if row.method != "full" and run.record.level == "full":
                     link("autopsy", "Fate of a word", run=run.record.run_id)
             if run.record.free_text.strip():
-                st.html(f'<div class="kv-text">{mark_differences(run.record.free_text, full)}</div>')
+                segments = diff(run.record.free_text, full)
+                marked = "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in segments)
+                st.html(f'<div class="kv-text">{marked}</div>')
             else:
                 length = len(run.record.free_text)
                 st.caption(f"Only white space ({length} characters)." if length else "No text was generated.")
@@ -363,8 +351,3 @@ def difference(row: Any) -> str:
     if row.status != "complete" and pd.isna(row.first_divergence):
         return "not finished"
     return "the same" if pd.isna(row.first_divergence) else f"differs from token {int(row.first_divergence)}"
-
-
-def mark_differences(text: str, full: str) -> str:
-    """The run's text as escaped HTML with differences marked."""
-    return "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in diff(text, full))

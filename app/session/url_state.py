@@ -337,16 +337,18 @@ def warn_of_rejected_params(page: str, requested: Mapping[str, str]) -> None:
         return
     st.session_state[CHECKED] = page
     current = params()
-    rejected = {name: text for name, text in requested.items() if name not in current and not _is_taken(name, text)}
+    rejected = {}
+    for name, text in requested.items():
+        value = st.session_state.get(name)
+        values = value if isinstance(value, list | tuple) else [value]
+        # Streamlit removes default values from the URL, so the widget may have the value all the same.
+        is_taken = name not in st.session_state or {str(item).lower() for item in values} == set(
+            text.lower().split(",")
+        )
+        if name not in current and not is_taken:
+            rejected[name] = text
     if rejected:
         _rerun_without(rejected)
-
-
-def _is_taken(name: str, text: str) -> bool:
-    """Whether a widget has the URL's value; Streamlit removes default values from the URL."""
-    value = st.session_state.get(name)
-    values = value if isinstance(value, list | tuple) else [value]
-    return name not in st.session_state or {str(item).lower() for item in values} == set(text.lower().split(","))
 
 
 def _rerun_without(rejected: Mapping[str, str]) -> None:
