@@ -1,6 +1,5 @@
 """Cost: bytes of a run, what a serving engine would have to hold, and speed. `?job=` follows a benchmark."""
 
-
 import streamlit as st
 
 from app.base.component import after_first_chart

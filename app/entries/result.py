@@ -148,16 +148,16 @@ def compare_page() -> None:
     if board is not None:
         drawn |= board_section(runs, board)
     answer_form(runs, board)
-    # The settings that differ between the runs, besides method and budget.
-    table = differing_settings([run.record for run in runs])
-    further = table.drop(index=["method", "budget"], errors="ignore")
+    # What differs between the runs, besides method and budget.
+    settings = differing_settings([run.record for run in runs])
+    further = settings.drop(index=["method", "budget"], errors="ignore")
     if len(further):
         with st.expander(
             f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
         ):
-            build = partial(table_of, table.rename_axis("setting").reset_index())
+            build = partial(table_of, settings.rename_axis("setting").reset_index())
             show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
-            st.dataframe(table, alt="One row per setting, one column per run")
+            st.dataframe(settings, alt="One row per setting, one column per run")
     headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     along = compare.along_text(runs)

@@ -1,12 +1,14 @@
 """Why wrong: the smallest sets of tokens, heads or merges whose restoration corrects a run, and the fate of a word."""
 
 import html
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import streamlit as st
 
+from app.base.component import on_value
 from app.base.links import link
 from app.base.text import plain
 from app.base.widgets import one_of
@@ -264,7 +266,7 @@ def choose_words(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         identity=str(run.path),
         key=TEXT,
         chosen=span,
-        on_chosen=partial(remember_span, run.record.comparison_id),
+        on_chosen=partial(on_value, TEXT, "chosen", partial(remember_span, run.record.comparison_id)),
         scroll=span[0] if span else None,
         title=f"{run.record.label}: the fate of each token, {moment}",
         source=of_run(run),
@@ -297,10 +299,9 @@ def look_for(words: str) -> None:
     clear_page_param("span")
 
 
-def remember_span(comparison: str) -> None:
-    if (chosen := st.session_state[TEXT].get("chosen")) is not None:
-        set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
-        share_token(comparison, int(chosen[0]))
+def remember_span(comparison: str, chosen: Sequence[float]) -> None:
+    set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
+    share_token(comparison, int(chosen[0]))
 
 
 def place_of(run: Run, span: tuple[int, int], reads: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base.component import component
+from app.base.component import component, on_value
 from app.base.text import plain
 from app.components import SentTexts, state_classes, tokentext
 from app.figures.figure import begin_page
@@ -146,12 +146,7 @@ def scrubber(
         "why": why,
     }
     with st.container(key="context-step"):
-        _component(key=KEY, data=data, on_step_change=_remember)
-
-
-def _remember() -> None:
-    if (step := st.session_state[KEY].get("step")) is not None:
-        go_to(step=int(step))
+        _component(key=KEY, data=data, on_step_change=partial(on_value, KEY, "step", lambda at: go_to(step=int(at))))
 
 
 def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, more: Keys = ()) -> None:

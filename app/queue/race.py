@@ -33,7 +33,20 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
     """The outcome in a sentence and the texts of a job that has ended; nothing if it recorded no readable run."""
     try:
         if request.is_batch:
-            _batch(request.batch or status.job_id)
+            # The outcome over all prompts of a batch, and the texts of each of the first prompts.
+            tables = []
+            races = []
+            for entry in list_repeats(runs_root(), request.batch or status.job_id):
+                if runs := _opened(entry.runs):
+                    tables.append(_repeat(runs, load_labels(runs_root(), entry.comparison_id)))
+                    place = runs[0].record.repeat
+                    title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
+                    races.append(_texts(runs).model_copy(update={"title": title}))
+            if tables:
+                _sentence(batch_outcome(build_batch(tables)))
+                for race in races[:MOST_RACES]:
+                    show_race(race, with_reading=False)
+                st.caption(READING)
         else:
             runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=status.job_id))))
             if runs:
@@ -45,24 +58,6 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
                 show_race(texts)
     except UserError as error:  # a run that is damaged, or was removed in the meantime
         st.warning(plain(str(error)))
-
-
-def _batch(name: str) -> None:
-    """The outcome over all prompts of a batch, and the texts of each of the first prompts."""
-    tables = []
-    races = []
-    for entry in list_repeats(runs_root(), name):
-        if runs := _opened(entry.runs):
-            tables.append(_repeat(runs, load_labels(runs_root(), entry.comparison_id)))
-            place = runs[0].record.repeat
-            title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
-            races.append(_texts(runs).model_copy(update={"title": title}))
-    if not tables:
-        return
-    _sentence(batch_outcome(build_batch(tables)))
-    for race in races[:MOST_RACES]:
-        show_race(race, with_reading=False)
-    st.caption(READING)
 
 
 def _sentence(words: str) -> None:
@@ -113,35 +108,40 @@ def show_race(live: LiveTexts, with_reading: bool = True) -> None:
 
 
 def race_html(live: LiveTexts, theme: Theme = "light") -> str:
-    """The columns as escaped HTML."""
+    """The columns as escaped HTML: what is held of the cache, the text, and its state."""
     styles = run_styles(((one.label, one.method) for one in live.texts), theme)
-    columns = "".join(_column(one, styles[one.label].colour) for one in live.texts)
-    return f'<div class="kv-race" role="list">{columns}</div>'
+    columns = []
+    for one in live.texts:
+        held = "" if one.held is None else f"{percent(min(one.held, 1.0))} of the cache"
+        width = 0 if one.held is None else 100 * min(one.held, 1.0)
+        state = [STATES[one.state]]
+        if one.tokens:
+            state.append(f"{one.tokens} tokens")
+            if one.left_at is not None:
+                state.append(f"differs from token {one.left_token}")
+            elif one.method != "full":
+                state.append("as the full cache so far" if one.state == "writing" else "as the full cache")
+        columns.append(
+            f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {styles[one.label].colour}">'
+            f'<h2>{html.escape(one.label)}</h2><div class="kv-held" aria-hidden="true">'
+            f'<i style="width: {width:.1f}%"></i></div><small>{held}</small><p><span>{_text(one)}</span></p>'
+            f"<small>{html.escape(', '.join(filter(None, state)))}</small></section>"
+        )
+    return f'<div class="kv-race" role="list">{"".join(columns)}</div>'
 
 
 def as_passages(live: LiveTexts) -> Passages:
     """The texts for a slide, each with its first differing token marked."""
-    return Passages(passages=tuple((one.label, _segments(one)) for one in live.texts))
-
-
-def _segments(one: LiveText) -> tuple[Segment, ...]:
-    start, stop = one.left_at or (len(one.text), len(one.text))
-    parts = (
-        Segment("same", one.text[:start]),
-        Segment("own", one.text[start:stop]),
-        Segment("same", one.text[stop:]),
-    )
-    return tuple(part for part in parts if part.text)
-
-
-def _column(one: LiveText, colour: str) -> str:
-    held = "" if one.held is None else f"{percent(min(one.held, 1.0))} of the cache"
-    width = 0 if one.held is None else 100 * min(one.held, 1.0)
-    return (
-        f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {colour}">'
-        f'<h2>{html.escape(one.label)}</h2><div class="kv-held" aria-hidden="true"><i style="width: {width:.1f}%"></i>'
-        f"</div><small>{held}</small><p><span>{_text(one)}</span></p><small>{html.escape(_state(one))}</small></section>"
-    )
+    passages = []
+    for one in live.texts:
+        start, stop = one.left_at or (len(one.text), len(one.text))
+        parts = (
+            Segment("same", one.text[:start]),
+            Segment("own", one.text[start:stop]),
+            Segment("same", one.text[stop:]),
+        )
+        passages.append((one.label, tuple(part for part in parts if part.text)))
+    return Passages(passages=tuple(passages))
 
 
 def _text(one: LiveText) -> str:
@@ -151,23 +151,9 @@ def _text(one: LiveText) -> str:
     before = one.text[first:start]
     token = one.text[max(first, start) : stop]
     after = one.text[max(first, stop) :]
-    mark = f'<mark title="The first token that differs from the full cache\'s text">{_visible(token)}</mark>'
+    # A token of white space alone, or the end of the text, is drawn as a sign.
+    visible = html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
+    mark = f'<mark title="The first token that differs from the full cache\'s text">{visible}</mark>'
     caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
     marked = mark if one.left_at is not None and stop >= first else ""
     return f"{'… ' if first else ''}{html.escape(before)}{marked}{html.escape(after)}{caret}"
-
-
-def _visible(token: str) -> str:
-    """A token as HTML; one of white space alone, or the end of the text, by a sign."""
-    return html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
-
-
-def _state(one: LiveText) -> str:
-    parts = [STATES[one.state]]
-    if one.tokens:
-        parts.append(f"{one.tokens} tokens")
-        if one.left_at is not None:
-            parts.append(f"differs from token {one.left_token}")
-        elif one.method != "full":
-            parts.append("as the full cache so far" if one.state == "writing" else "as the full cache")
-    return ", ".join(filter(None, parts))
