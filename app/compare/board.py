@@ -220,8 +220,8 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
                     type="tertiary",
                     key=f"answer-run-{row.run_id}",
                     help="Show its cache beside the answers",
-                    on_click=_choose,
-                    args=(row.run_id,),
+                    on_click=set_page_param,
+                    args=("cell", row.run_id, CELL),
                 )
                 size = "" if pd.isna(row.live_bytes) else byte_size(row.live_bytes)
                 kl = "" if pd.isna(row.mean_kl) else f"KL {number(row.mean_kl, 2)}"
@@ -231,10 +231,6 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
                 elif row.run_id in wrong:
                     restore.button(run, f"why-{row.run_id}", f"Find out why ({restore.short_estimate(run)})")
             st.html(_marked_text(run, row))
-
-
-def _choose(run_id: str) -> None:
-    set_page_param("cell", run_id, CELL)
 
 
 def _marked_text(run: Run, row: Any) -> str:
@@ -261,11 +257,6 @@ def choose_clicked() -> None:
         set_page_param("cell", cell[0], CELL)
 
 
-def remember_cell() -> None:
-    """Put the chosen cell of the board into the URL."""
-    set_page_param_from("cell", CELL)
-
-
 def cell_section(runs: Sequence[Run], board: Board) -> None:
     """The picker of a cell, links to restore its answer and to its autopsy, and the map of its heads."""
     cells = board.frame.drop_duplicates("run_id").set_index("run_id")
@@ -281,7 +272,8 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             list(cells.index),
             format_func=lambda name: f"{lines[name].label} · {verdict_text(lines[name], 24)}",
             key=CELL,
-            on_change=remember_cell,
+            on_change=set_page_param_from,
+            args=("cell", CELL),
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.question.reference.kind == "right":

@@ -1,6 +1,7 @@
 """Searches that restore a wrong run's answer: buttons that queue them, their progress, and what they found."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -68,13 +69,11 @@ def say_results(runs: Sequence[Run], results: Mapping[str, RestoreResult]) -> No
     """One sentence per failed run with a result: which head lost what, and what restores the answer."""
     known = [run for run in runs if run.record.run_id in results]
     if known:
-        lines = [f"- {plain(_sentence(run, results[run.record.run_id]))}" for run in known]
+        lines = [f"- {plain(_sentence(results[run.record.run_id], run))}" for run in known]
         st.markdown("\n".join(["**What restores the answer**", "", *lines]))
 
 
-@st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: lambda one: repr(one)})
-def _sentence(run: Run, result: RestoreResult) -> str:
-    return sentence(result, run)
+_sentence = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: repr})(sentence)
 
 
 def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
@@ -82,7 +81,12 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
 
     `duration` is the estimated time in words.
     """
-    waiting = _searching() if run_ids else set()
+    waiting: set[str] = set()
+    if run_ids:
+        with suppress(UserError):
+            queued = jobs.list_jobs(runs_root(), open_only=True, limit=MOST_JOBS)
+            requests = [jobs.request_of(runs_root(), job.job_id) for job in queued]
+            waiting = {request.run_id for request in requests if isinstance(request, RestoreRequest)}
     missing = [run_id for run_id in run_ids if run_id not in waiting]
     if count := len(run_ids) - len(missing):
         searches = "A search is" if count == 1 else f"{count} searches are"
@@ -101,16 +105,6 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
 def _queue(run_id: str) -> None:
     if queue_search(open_cached(runs_root() / run_id)) is None:
         raise UserError("The remaining searches are not queued.")
-
-
-def _searching() -> set[str]:
-    """The ids of runs with a search in the queue."""
-    try:
-        waiting = jobs.list_jobs(runs_root(), open_only=True, limit=MOST_JOBS)
-        requests = [jobs.request_of(runs_root(), job.job_id) for job in waiting]
-    except UserError:
-        return set()
-    return {request.run_id for request in requests if isinstance(request, RestoreRequest)}
 
 
 def total_estimate(runs: Sequence[Run]) -> str:

@@ -261,9 +261,7 @@ def spans_of(run: Run, wanted: ExpectedAnswer | None) -> tuple[Span, ...]:
         return ()
 
 
-@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)
-def _found(run: Run, facts: tuple[tuple[int, int], ...]) -> tuple[Span, ...]:
-    return find_spans(run, facts)
+_found = st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)(find_spans)
 
 
 @st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)

@@ -57,7 +57,9 @@ YOURS = " On this server you alone see it."
 def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
     """A menu with the name of the prefix; its button lets the worker write the lane as it was after the context."""
     key = f"live-keep-{number}"
-    why = why_not_keep(request, number, lane, is_busy)
+    why = request.why_not_kept(number)
+    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
+    why = why or ("The worker is busy with this session." if is_busy else "")
     with st.popover("Keep as prefix", **widget_options(why, key=key)):
         proposed = proposed_name(runs_root(), request.context, request.lanes[number])
         name = st.text_input("Name", proposed, key=f"{key}-name").strip()
@@ -73,13 +75,6 @@ def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, 
             st.success(plain(f"Kept as {lane.kept}."))
     if lane.kept:
         st.caption(plain(f"Kept as {lane.kept}."))
-
-
-def why_not_keep(request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> str:
-    """Why a lane cannot be kept now; empty if it can."""
-    why = request.why_not_kept(number)
-    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
-    return why or ("The worker is busy with this session." if is_busy else "")
 
 
 LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
@@ -99,7 +94,6 @@ def conversation(session: str, request: LiveRequest) -> None:
         st.info(plain(note), icon=":material/info:")
     if transcript.is_read:
         meters(session, request, transcript, is_busy=job is not None)
-    if transcript.is_read:
         if job is None:
             what_is_left(session, request, transcript, is_busy=False)
         else:

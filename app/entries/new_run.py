@@ -63,15 +63,6 @@ GENERATION_CONFIG = (
 )
 
 
-def length_and_level() -> dict[str, Any]:
-    """The number of new tokens and the record level, in the row that is open."""
-    tokens = st.number_input(
-        "New tokens", 1, 4096, NEW_TOKENS, **in_url("max_new_tokens"), help="Decoded after the prompt", width=140
-    )
-    level = one_of("Record", list(LEVELS), "full", key="level", help="  \n".join(LEVELS.values()), width="content")
-    return {"max_new_tokens": tokens, "level": level}
-
-
 def recording_section(default_title: str, level: str) -> dict[str, Any]:
     """A drawer of rarely used settings."""
     with st.expander("Title, seed and recording", **in_url("settings")):
@@ -84,7 +75,19 @@ def recording_section(default_title: str, level: str) -> dict[str, Any]:
         generation_config = one_of(
             "Generation config", get_args(GenerationSettings), key="generation_config", help=GENERATION_CONFIG
         )
-        record = _arrays_section() if level == "full" else ""
+        record = ""
+        if level == "full":
+            # The layers, KV heads and steps whose arrays are recorded, in the format of `--record`.
+            st.caption(
+                "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always "
+                "complete."
+            )
+            layers, heads, rows = st.columns(3)
+            record = compare_form.record_text(
+                layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8"),
+                heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2"),
+                rows.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every")),
+            )
     return {
         "private": private_switch(),
         "title": title or default_title,
@@ -94,18 +97,6 @@ def recording_section(default_title: str, level: str) -> dict[str, Any]:
         "record": record,
         "generation_config": generation_config,
     }
-
-
-def _arrays_section() -> str:
-    """The layers, KV heads and steps whose arrays are recorded, in the format of `--record`."""
-    st.caption(
-        "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always complete."
-    )
-    layers, heads, every = st.columns(3)
-    chosen_layers = layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
-    chosen_heads = heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
-    steps = every.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
-    return compare_form.record_text(chosen_layers, chosen_heads, steps)
 
 
 def run_bar(
@@ -130,7 +121,14 @@ def run_bar(
         problem = str(error)
     with st.bottom, st.container(key="run-bar", horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(key="run-sentence"):
-            _sentence(request, problem, plan, notes, waiting, is_empty=not question.prompt.strip())
+            # What would run, or why nothing can.
+            if request is None or problem:
+                (st.error if question.prompt.strip() else st.caption)(plain(problem))
+            else:
+                queue = f", after {plural(waiting, 'job')} in the queue" if waiting else ""
+                st.markdown(f"**{plain(run_summary(request, plan) + queue)}**")
+                for note in notes:
+                    st.caption(f":material/warning: {plain(note)}")
         if plan is not None:
             with st.popover("Plan", icon=":material/memory:", type="tertiary"):
                 show_plan(plan)
@@ -138,24 +136,6 @@ def run_bar(
         start: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:", "key": "run"}
         if button_unless("Run", plain(problem), **start) and request is not None:
             _submit(request)
-
-
-def _sentence(
-    request: CompareRequest | None,
-    problem: str,
-    plan: Plan | None,
-    notes: Sequence[str],
-    waiting: int,
-    is_empty: bool,
-) -> None:
-    """What would run, or why nothing can."""
-    if request is None or problem:
-        (st.caption if is_empty else st.error)(plain(problem))
-        return
-    queue = f", after {plural(waiting, 'job')} in the queue" if waiting else ""
-    st.markdown(f"**{plain(run_summary(request, plan) + queue)}**")
-    for note in notes:
-        st.caption(f":material/warning: {plain(note)}")
 
 
 def _submit(request: CompareRequest) -> None:
@@ -218,11 +198,15 @@ def form() -> None:
         st.error(plain(str(error)))
         return
     with row:
-        options = length_and_level()
+        new_tokens = st.number_input(
+            "New tokens", 1, 4096, NEW_TOKENS, **in_url("max_new_tokens"), help="Decoded after the prompt", width=140
+        )
+        level = one_of("Record", list(LEVELS), "full", key="level", help="  \n".join(LEVELS.values()), width="content")
+        options: dict[str, Any] = {"max_new_tokens": new_tokens, "level": level}
     with drawers:
         typed = hyper_parameter_section(chosen)
         fit_section(model, chosen)
-        options |= recording_section(choice.title, options["level"]) | placement_section()
+        options |= recording_section(choice.title, level) | placement_section()
     with st.spinner("Planning"):
         plan = plan_preview.plan_of(tokens, model, chosen, budgets, typed, options)
         chunk = options["prefill_chunk"]

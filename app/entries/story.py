@@ -47,20 +47,17 @@ def offer(page: str) -> None:
         name = st.text_input("Story", value=default_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What this view shows")
         items = telling_items()
-        st.caption(plain(_slide_note(items)))
+        # What the slides of the view will show; parts of a page that are drawn later are not known yet.
+        note = "This page shows no figure, table or text, so there is nothing to put on a slide."
+        if items:
+            note = (
+                f"Slides show the first figures of this page, at most {MOST_SLIDES}, beginning with "
+                f"“{items[0].title}”. Every figure can be added from its own menu."
+            )
+        st.caption(plain(note))
         empty = "" if items else "The slide would be empty."
         if button_unless("Add this view", empty, type="primary", key="story-save"):
             _add(page, name, caption, items)
-
-
-def _slide_note(items: Sequence[Item]) -> str:
-    """A line on what the slides of the view will show; parts of a page that are drawn later are not known yet."""
-    if not items:
-        return "This page shows no figure, table or text, so there is nothing to put on a slide."
-    return (
-        f"Slides show the first figures of this page, at most {MOST_SLIDES}, beginning with “{items[0].title}”. "
-        "Every figure can be added from its own menu."
-    )
 
 
 def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
@@ -196,22 +193,17 @@ def actions(story: stories.Story) -> None:
         st.download_button(
             "JSON", story.model_dump_json(indent=2), f"{slug(story.name)}.json", key="story-json", on_click="ignore"
         )
+        # The dashboard's URL, for links in the exported story.
+        base = (st.context.url or "").split("?")[0].removesuffix("/").removesuffix("/story")
         st.download_button(
-            "Links", story_html(story, base()), f"{slug(story.name)}-links.html", key="story-html", on_click="ignore"
+            "Links", story_html(story, base), f"{slug(story.name)}-links.html", key="story-html", on_click="ignore"
         )
     explain_formats()
 
 
-def base() -> str:
-    """The dashboard's URL, for links in an exported story."""
-    url = st.context.url or ""
-    return url.split("?")[0].removesuffix("/").removesuffix("/story")
-
-
-@st.cache_data(max_entries=200, show_spinner=False, hash_funcs={stories.View: stories.View.model_dump_json})
-def picture_of(view: stories.View) -> str:
-    """The thumbnail of a view, an SVG."""
-    return view_thumbnail(view)
+picture_of = st.cache_data(
+    max_entries=200, show_spinner=False, hash_funcs={stories.View: stories.View.model_dump_json}
+)(view_thumbnail)
 
 
 def view_row(story: stories.Story, at: int, why: str) -> None:

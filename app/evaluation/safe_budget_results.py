@@ -1,6 +1,7 @@
 """Safe budgets of an evaluation: the answer, the risk by budget, the prompts that change, and flips."""
 
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -104,23 +105,12 @@ def offered_table(
     """A table with its export menu; returns the selected rows if it `picks`."""
     shown = frame[list(names)].rename(columns=names).dropna(axis="columns", how="all")
     show_title(Offer(title, partial(table_of, shown), source=origin), key)
-    if not picks:
-        st.dataframe(shown, hide_index=True, height=_height(shown), alt=title)
-        return []
-    picked = st.dataframe(
-        shown,
-        hide_index=True,
-        height=_height(shown),
-        key=f"{key}-rows",
-        on_select="rerun",
-        selection_mode="single-row",
-        alt=title,
+    selecting: dict[str, Any] = (
+        {"key": f"{key}-rows", "on_select": "rerun", "selection_mode": "single-row"} if picks else {}
     )
-    return list(picked.selection.rows)
-
-
-def _height(shown: pd.DataFrame) -> int:
-    return 38 + 35 * min(max(len(shown), 1), 9)
+    height = 38 + 35 * min(max(len(shown), 1), 9)
+    picked: Any = st.dataframe(shown, hide_index=True, height=height, alt=title, **selecting)
+    return list(picked.selection.rows) if picks else []
 
 
 WAYS: dict[Measure, str] = {
@@ -150,7 +140,8 @@ def results(name: str | None = None) -> None:
     rows = chosen_rows(measured_rows("every_evaluation"), name)
     if rows.empty:
         return
-    if _is_at_work(str(rows["name"].iloc[0])):
+    working = (jobs.request_of(runs_root(), job.job_id) for job in jobs.list_jobs(runs_root()) if not job.ended)
+    if any(isinstance(request, EvalJob) and request.name == str(rows["name"].iloc[0]) for request in working):
         st.info(
             "This evaluation is being measured. The guarantee is worked out once, when it is complete: looking at it "
             "again and again and stopping when it looks good would make it untrue."
@@ -169,16 +160,6 @@ def results(name: str | None = None) -> None:
         st.warning(plain(found))
         return
     draw(rows, found)
-
-
-def _is_at_work(name: str) -> bool:
-    """Whether a job that has not ended writes to this evaluation."""
-    for status in jobs.list_jobs(runs_root()):
-        if not status.ended:
-            request = jobs.request_of(runs_root(), status.job_id)
-            if isinstance(request, EvalJob) and request.name == name:
-                return True
-    return False
 
 
 def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:

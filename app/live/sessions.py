@@ -44,18 +44,17 @@ def _opened(request: LiveRequest) -> dict[str, Any]:
 
 def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
     """Queue an action; whether that was possible, else with an error."""
-    title = str(fields.get("question") or _title(request, action, str(fields.get("name", ""))))
+    # The job has the question as its title, or what is done without one.
+    done = {
+        "lane": "a lane is compressed again",
+        "heads": "the heads are read",
+        "keep": f"kept as {fields.get('name', '')}",
+    }.get(action, "prefixes are opened" if request.prefixes else "the context is read")
+    title = str(fields.get("question") or f"Live: {done}")
     job_id = queue_job(lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields))
     if job_id is not None:
         st.session_state[LAST_JOB] = session, job_id
     return job_id is not None
-
-
-def _title(request: LiveRequest, action: Action, name: str) -> str:
-    """Title of the job of an action without a question."""
-    changes = {"lane": "a lane is compressed again", "heads": "the heads are read", "keep": f"kept as {name}"}
-    begins = "prefixes are opened" if request.prefixes else "the context is read"
-    return f"Live: {changes.get(action, begins)}"
 
 
 def transcript_of(session: str) -> Transcript:

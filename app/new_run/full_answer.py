@@ -1,6 +1,7 @@
 """The full cache's answer to the question on the form of New: asked for alone, awaited and judged."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -89,7 +90,11 @@ class FullAnswer:
         """The button that asks for the text."""
         if self.request is None:
             return
-        why = "The answer is shown above." if _is_known(_asked().get(self.key, "")) else ""
+        why = ""
+        with suppress(UserError):
+            job_id = _asked().get(self.key)
+            if job_id and jobs.status(runs_root(), job_id).state in ("queued", "running", "complete"):
+                why = "The answer is shown above."
         if not button_unless("Ask the full cache", why, icon=":material/help:", key="ask-full"):
             return
         try:
@@ -147,19 +152,18 @@ class FullAnswer:
             st.success(f"{wrote}, which is right.")
         else:
             st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")
-            self._ways_out()
-
-    def _ways_out(self) -> None:
-        """What can be done where the small model that ships with kvlab cannot answer a question."""
-        if self.model.strip() != EMBEDDED:
-            return
-        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ways-out"):
-            chat_model_button()
-            with st.popover("A wording that mini knows", icon=":material/edit_note:"):
-                st.caption("mini was trained on these. State the fact in one of them, and ask in the words beside it.")
-                for one in taught():
-                    if one.kind == "a number":
-                        st.markdown(plain(f"{one_line(one.statement)}  →  {one_line(one.question)}"))
+            if self.model.strip() != EMBEDDED:
+                return
+            # What can be done where the small model that ships with kvlab cannot answer a question.
+            with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ways-out"):
+                chat_model_button()
+                with st.popover("A wording that mini knows", icon=":material/edit_note:"):
+                    st.caption(
+                        "mini was trained on these. State the fact in one of them, and ask in the words beside it."
+                    )
+                    for one in taught():
+                        if one.kind == "a number":
+                            st.markdown(plain(f"{one_line(one.statement)}  →  {one_line(one.question)}"))
 
 
 def withdraw() -> None:
@@ -179,14 +183,6 @@ def withdraw() -> None:
 def _asked() -> dict[str, str]:
     """Job ids by `FullAnswer.key`, of all sessions of this server; "" for a request that failed at once."""
     return {}
-
-
-def _is_known(job_id: str) -> bool:
-    """Whether the job answers, or will."""
-    try:
-        return bool(job_id) and jobs.status(runs_root(), job_id).state in ("queued", "running", "complete")
-    except UserError:
-        return False
 
 
 def _until_idle() -> None:

@@ -34,7 +34,9 @@ def measure_button(measurement: Measurement, key: str, is_whole: bool = False) -
         st.caption(plain(str(error)))
         return
     if is_whole:
-        st.caption(plain(f"{size_text(measurement)} on {model_title(model_of(measurement))}."))
+        # A benchmark has no model.
+        model = "this machine" if isinstance(measurement, Benchmark) else measurement.model
+        st.caption(plain(f"{size_text(measurement)} on {model_title(model)}."))
         with st.popover("Command", key=f"command-{key}", type="tertiary"):
             st.code(command_line(measurement), language="bash", wrap_lines=True)
     if st.button("Queue it", icon=":material/add_task:", key=f"order-{key}"):
@@ -62,11 +64,6 @@ def size_text(measurement: Measurement) -> str:
         cells = max(1, len(measurement.lengths)) * max(1, len(measurement.depths))
         return f"Measuring {measurement.samples * len(measurement.tasks) * cells:,} prompts"
     return f"Recording {FillSize().prompts} texts" if isinstance(measurement, ExhibitFill) else "Measuring it"
-
-
-def model_of(measurement: Measurement) -> str:
-    """The model it measures; a benchmark has none."""
-    return "this machine" if isinstance(measurement, Benchmark) else measurement.model
 
 
 def submit(works: Sequence[Work]) -> None:

@@ -4,7 +4,6 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
@@ -20,7 +19,7 @@ from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.trace.reader import Run
-from kvlab.trace.user_labels import Labels, load_labels
+from kvlab.trace.user_labels import load_labels
 from kvlab.views.base.palette import Theme, run_styles
 from kvlab.views.base.provenance import of_comparison
 from kvlab.views.base.words import percent
@@ -69,19 +68,9 @@ def _opened(entries: Sequence[RunEntry]) -> list[Run]:
     return [open_cached(Path(runs_root()) / entry.run_id) for entry in entries]
 
 
-@st.cache_data(max_entries=16, show_spinner="Scoring the runs", hash_funcs=BY_STAMP)
-def _outcome(runs: Sequence[Run], labels: Labels) -> str:
-    return outcome(runs, labels)
-
-
-@st.cache_data(max_entries=16, show_spinner=False, hash_funcs=BY_STAMP)
-def _texts(runs: Sequence[Run]) -> LiveTexts:
-    return own_texts(runs)
-
-
-@st.cache_data(max_entries=512, show_spinner="Scoring the prompts", hash_funcs=BY_STAMP)
-def _repeat(runs: Sequence[Run], labels: Labels) -> pd.DataFrame:
-    return repeat_table(runs, labels)
+_outcome = st.cache_data(max_entries=16, show_spinner="Scoring the runs", hash_funcs=BY_STAMP)(outcome)
+_texts = st.cache_data(max_entries=16, show_spinner=False, hash_funcs=BY_STAMP)(own_texts)
+_repeat = st.cache_data(max_entries=512, show_spinner="Scoring the prompts", hash_funcs=BY_STAMP)(repeat_table)
 
 
 READING = (

@@ -62,22 +62,18 @@ class Files:
 
 @contextlib.asynccontextmanager
 async def without_delay(app: Any) -> AsyncGenerator[None]:
-    """The server's lifespan: disables Nagle's algorithm before the first connection is accepted."""
-    with contextlib.suppress(OSError, psutil.Error):  # only slower then
-        disable_nagle()
-    yield
+    """The server's lifespan: disables Nagle's algorithm before the first connection is accepted.
 
-
-def disable_nagle() -> None:
-    """Disable Nagle's algorithm on this process's listening sockets, whose connections inherit that.
-
-    asyncio does so only for sockets with an explicit TCP protocol number, which Streamlit's lacks. A response of two
-    writes, or a message soon after another, would wait some 40 ms for a delayed acknowledgement.
+    Connections inherit that from the listening sockets. asyncio does so only for sockets with an explicit TCP protocol
+    number, which Streamlit's lacks. A response of two writes, or a message soon after another, would wait some 40 ms
+    for a delayed acknowledgement.
     """
-    for connection in psutil.Process().net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.fd >= 0:
-            with socket.socket(fileno=os.dup(connection.fd)) as listening:
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError, psutil.Error):  # only slower then
+        for connection in psutil.Process().net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.fd >= 0:
+                with socket.socket(fileno=os.dup(connection.fd)) as listening:
+                    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    yield
 
 
 NAME = "x-kvlab-name"
@@ -94,16 +90,11 @@ POLICY = (
 )
 
 
-def _hashes() -> str:
-    """The hashes of the inline scripts in Streamlit's index.html, for the policy."""
-    page = (STATIC / "index.html").read_text(encoding="utf-8")
-    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-
+# The inline scripts in Streamlit's index.html, whose hashes the policy allows.
+SCRIPTS = re.findall(r"<script>(.*?)</script>", (STATIC / "index.html").read_text(encoding="utf-8"), re.DOTALL)
+DIGESTS = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in SCRIPTS]
 HEADERS = {
-    "content-security-policy": POLICY.format(inline=_hashes()),
+    "content-security-policy": POLICY.format(inline=" ".join(f"'sha256-{digest}'" for digest in DIGESTS)),
     "x-content-type-options": "nosniff",
     "x-frame-options": "SAMEORIGIN",
     "referrer-policy": "same-origin",
@@ -194,14 +185,9 @@ class Respond:
         if self.scope["type"] == "websocket":
             await self.send({"type": "websocket.close", "code": 1008})
         else:
-            await self._answer(status, {"content-type": "text/plain; charset=utf-8"}, sentence + "\n")
-
-    async def _answer(self, status: int, headers: dict[str, str], text: str) -> None:
-        pairs = [
-            (key.encode(), value.encode("latin-1")) for key, value in (headers | {"cache-control": "no-store"}).items()
-        ]
-        await self.with_headers({"type": "http.response.start", "status": status, "headers": pairs})
-        await self.send({"type": "http.response.body", "body": text.encode()})
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+            await self.with_headers({"type": "http.response.start", "status": status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": f"{sentence}\n".encode()})
 
 
 def _with(scope: Any, name: str = "") -> Any:
