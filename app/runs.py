@@ -340,7 +340,9 @@ def actions(chosen: pd.DataFrame) -> None:
                 help="One file that can be imported elsewhere.",
             )
         help_text = "Moves the rows to the bin, from which they can be restored."
-        if button_unless("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=help_text):
+        if button_unless(
+            "Delete", why_not_change(chosen["owner"]), icon=":material/delete:", key="runs-delete", help=help_text
+        ):
             root = runs_root()
             deleted = []
             try:
@@ -425,7 +427,9 @@ def _compare(chosen: pd.DataFrame) -> None:
 
 
 def _label(chosen: pd.DataFrame) -> None:
-    with st.popover("Name, tags, note", **widget_options(_why_not(chosen), icon=":material/label:", key="runs-label")):
+    with st.popover(
+        "Name, tags, note", **widget_options(why_not_change(chosen["owner"]), icon=":material/label:", key="runs-label")
+    ):
         alone = len(chosen) == 1
         first = chosen.iloc[0]
         if alone:
@@ -448,7 +452,7 @@ def _label(chosen: pd.DataFrame) -> None:
 
 def _flip(chosen: pd.DataFrame, field: str, label: str, undo: str, icon: str) -> None:
     on = not chosen[field].all()
-    if button_unless(label if on else undo, _why_not(chosen), icon=icon, key=f"runs-{field}"):
+    if button_unless(label if on else undo, why_not_change(chosen["owner"]), icon=icon, key=f"runs-{field}"):
         change = {field: on}
         _do(lambda: _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **change)), "")
 
@@ -461,10 +465,6 @@ def _archive_of(row: pd.Series) -> bytes:
         return target.read_bytes()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _why_not(chosen: pd.DataFrame) -> str:
-    return why_not_change(chosen["owner"])
 
 
 def _each(chosen: pd.DataFrame, change: Callable[[Any, str], object]) -> None:

@@ -3,7 +3,6 @@
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -16,7 +15,7 @@ from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
 from app.components import Spans
 from app.figures.figure import frame_of, show, show_view
-from app.navigation.page import warn_reference_fails
+from app.navigation.page import CLEAR_REFERENCE
 from app.navigation.selection import runs_root
 from app.session.open_runs import BY_STAMP, shipped_answer
 from app.session.url_state import drop_stale_option, get_param, in_url, set_page_param, set_page_param_from, url_value
@@ -162,7 +161,7 @@ def first_screen(runs: Sequence[Run], board: Board) -> bool:
     right = analysis.correct_runs(board.table)
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
-        warn_reference_fails()
+        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
     wrote = {"right": "generates it", "unfinished": "has not generated its own text yet"}.get(
         verdict.kind, f"generates “{plain(verdict.wrote)}”"
     )
@@ -229,25 +228,24 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
                 if row.run_id in results:
                     st.caption(plain(short_words(results[row.run_id])))
                 elif row.run_id in wrong:
-                    restore.button(run, f"why-{row.run_id}", f"Find out why ({restore.short_estimate(run)})")
-            st.html(_marked_text(run, row))
-
-
-def _marked_text(run: Run, row: Any) -> str:
-    """The beginning of what the run generated as HTML; of a run that is not right, its first other token is marked."""
-    texts = analysis.phase_texts(run, "free")
-    if not "".join(texts).strip():
-        return "<em>only white space</em>" if texts else "<em>nothing generated yet</em>"
-    # counted from 1
-    at = None if pd.isna(row.first_divergence) or row.verdict == "right" else int(row.first_divergence) - 1
-    escaped = [html.escape(text) for text in texts]
-    if at is not None and at < len(escaped):
-        words = escaped[at] if texts[at].strip() else "a space" if texts[at] else " ends here"
-        escaped[at] = f"<mark>{words}</mark>"
-    begin = max(0, (at or 0) - TOKENS_BEFORE)
-    end = begin + TOKENS_SHOWN
-    cut = ("… " if begin else "", " …" if end < len(escaped) else "")
-    return f'<div style="overflow-wrap: anywhere">{cut[0]}{"".join(escaped[begin:end])}{cut[1]}</div>'
+                    restore.button(run, f"why-{row.run_id}", f"Find out why ({restore.estimate(run, short=True)})")
+            # The beginning of what the run generated; of a run that is not right, its first other token is marked.
+            texts = analysis.phase_texts(run, "free")
+            if not "".join(texts).strip():
+                st.html("<em>only white space</em>" if texts else "<em>nothing generated yet</em>")
+                continue
+            # counted from 1
+            at = None if pd.isna(row.first_divergence) or row.verdict == "right" else int(row.first_divergence) - 1
+            escaped = [html.escape(text) for text in texts]
+            if at is not None and at < len(escaped):
+                words = escaped[at] if texts[at].strip() else "a space" if texts[at] else " ends here"
+                escaped[at] = f"<mark>{words}</mark>"
+            begin = max(0, (at or 0) - TOKENS_BEFORE)
+            end = begin + TOKENS_SHOWN
+            text = "".join(escaped[begin:end])
+            before = "… " if begin else ""
+            after = " …" if end < len(escaped) else ""
+            st.html(f'<div style="overflow-wrap: anywhere">{before}{text}{after}</div>')
 
 
 def choose_clicked() -> None:

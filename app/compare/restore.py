@@ -115,19 +115,14 @@ def total_estimate(runs: Sequence[Run]) -> str:
     return f"{EACH}, at most {format_duration(max(sum(known), 1), rough=True)} in all"
 
 
-def short_estimate(run: Run) -> str:
-    """The estimated time of a search in short, such as `about 4 min`."""
+def estimate(run: Run, short: bool = False) -> str:
+    """The estimated time of a search in words, in short such as `about 4 min`."""
     seconds = estimate_seconds(run, MOST_RERUNS)
-    return f"about {format_duration(max(seconds, 1), rough=True)}" if seconds is not None else EACH
-
-
-def estimate(run: Run, most_reruns: int) -> str:
-    """The estimated time of a search, in words."""
-    seconds = estimate_seconds(run, most_reruns)
+    most = f"at most {MOST_RERUNS} reruns"
     if seconds is None:
-        return f"at most {most_reruns} reruns"
-    duration = format_duration(max(seconds, 1), rough=True)
-    return f"at most {most_reruns} reruns, about {duration} plus the time to load the model"
+        return EACH if short else most
+    duration = f"about {format_duration(max(seconds, 1), rough=True)}"
+    return duration if short else f"{most}, {duration} plus the time to load the model"
 
 
 def follow(job_id: str) -> None:

@@ -243,7 +243,25 @@ def show_missed_mass(run: Run, layer: int, head: int) -> None:
         show_view("regret_map", run, "regret-map", step=step)
     with right:
         show_view("regret", run, "regret-steps")
-    show_dropped_tokens(run, layer, head, step)
+    st.header(f"Dropped tokens that layer {layer}, head {head} misses at step {step}")
+    masses = page.masses_at(run, layer, head, step)
+    if run.record.level != "full":
+        page.explain_level(run, "attention rows, so the tokens are unknown")
+    elif masses is None:
+        page.explain_no_masses(run, layer, head, step)
+    else:
+        lineage, _, texts = page.head_history(run, layer, head)
+        table = regret.dropped_tokens(lineage, masses[0], texts, step)
+        words, listed = st.columns(2, gap="large")
+        with words:
+            page.head_text(run, layer, head, step, "regret-text")
+        with listed:
+            if table.empty:
+                st.caption("This head has not dropped any token by this step.")
+            else:
+                count = plural(len(table), "dropped token")
+                st.caption(f"{count}, by the attention that this step would give them with nothing dropped")
+                show_table(table, "Dropped tokens by the attention they would get", height=380)
     worst_layer, worst_head, share = regret.worst_head(run.steps, step)
     if (worst_layer, worst_head) == (layer, head):
         st.caption(f"This head misses the most at step {step}: {percent(share)}.")
@@ -254,29 +272,6 @@ def show_missed_mass(run: Run, layer: int, head: int) -> None:
             kwargs={"layer": worst_layer, "head": worst_head},
             key="worst-head",
         )
-
-
-def show_dropped_tokens(run: Run, layer: int, head: int, step: int) -> None:
-    st.header(f"Dropped tokens that layer {layer}, head {head} misses at step {step}")
-    masses = page.masses_at(run, layer, head, step)
-    if run.record.level != "full":
-        page.explain_level(run, "attention rows, so the tokens are unknown")
-        return
-    if masses is None:
-        page.explain_no_masses(run, layer, head, step)
-        return
-    lineage, _, texts = page.head_history(run, layer, head)
-    table = regret.dropped_tokens(lineage, masses[0], texts, step)
-    words, listed = st.columns(2, gap="large")
-    with words:
-        page.head_text(run, layer, head, step, "regret-text")
-    with listed:
-        if table.empty:
-            st.caption("This head has not dropped any token by this step.")
-            return
-        count = plural(len(table), "dropped token")
-        st.caption(f"{count}, by the attention that this step would give them with nothing dropped")
-        show_table(table, "Dropped tokens by the attention they would get", height=380)
 
 
 def budget_and_regret(run: Run, focus: Place) -> None:

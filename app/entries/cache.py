@@ -94,7 +94,19 @@ def spans_page() -> None:
     if not runs or not (kept := comparable(runs)):
         return
     expected = expected_answer(kept)
-    if spans := spans_of(kept[0], expected):
+    # The spans in the URL, else those found in the prompt; none, with a sentence, if its tokens do not spell it.
+    spans: tuple[Span, ...] | None = None
+    if written := url_value(SPANS_PARAM):
+        try:
+            spans = parse_spans(written, kept[0].record.prompt_tokens)
+        except UserError as error:
+            st.warning(plain(f"{error} Those found in the prompt are shown."))
+    if spans is None:
+        try:
+            spans = _found(kept[0], kept[0].record.facts if expected is None else expected.facts)
+        except UserError as error:
+            st.error(plain(str(error)))
+    if spans:
         parts_of_prompt(kept, spans, expected)
         # A form to name other spans, which the link then carries.
         run = kept[0]
@@ -244,21 +256,6 @@ def comparable(runs: Sequence[Run]) -> list[Run]:
         advice = "" if kept else " Record the comparison at level full: on the page New, or with kvlab compare."
         st.info(plain(f"Left out: {'; '.join(reasons)}.{advice}"), icon=":material/info:")
     return kept
-
-
-def spans_of(run: Run, wanted: ExpectedAnswer | None) -> tuple[Span, ...]:
-    """The spans in the URL, else those found in the prompt; none, with a sentence, if its tokens do not spell it."""
-    written = url_value(SPANS_PARAM)
-    if written:
-        try:
-            return parse_spans(written, run.record.prompt_tokens)
-        except UserError as error:
-            st.warning(plain(f"{error} Those found in the prompt are shown."))
-    try:
-        return _found(run, run.record.facts if wanted is None else wanted.facts)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return ()
 
 
 _found = st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)(find_spans)

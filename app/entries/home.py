@@ -116,33 +116,6 @@ def introduction() -> None:
         )
 
 
-def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, outcome: str) -> None:
-    """One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links."""
-    comparison = repeats[0]
-    worst = worst_status({entry.status for entry in repeats})
-    # After a job was stopped between two runs, all of its runs are complete.
-    cut_short = job is not None and job.state in ("failed", "cancelled")
-    runs = [run for entry in repeats for run in entry.runs]
-    reasons = [job.message] if job and cut_short else [run.message for run in runs if run.message]
-    first = comparison.runs[0]
-    state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
-    with state:
-        badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
-    with title:
-        st.markdown(plain(shorten(comparison.text)))
-        if outcome:
-            st.caption(plain(outcome))
-    methods = list(dict.fromkeys(run.method for run in comparison.runs))
-    times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
-    what.caption(
-        f"{plain(', '.join(methods))}  \n{times}{plain(model_title(first.model))} · {first.prompt_tokens:,} tokens"
-    )
-    when.caption(ago(comparison.created))
-    with where, st.container(horizontal=True):
-        link("compare", "Result", comparison=comparison.comparison_id)
-        link("timeline", "One head", comparison=comparison.comparison_id)
-
-
 def recent(polls: bool) -> None:
     """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -190,7 +163,28 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
     outcomes = found
     for repeats in groups[:SHOWN]:
         first = repeats[0]
-        comparison_row(repeats, by_id.get(first.batch or first.comparison_id), outcomes.get(first.comparison_id, ""))
+        # One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links.
+        job = by_id.get(first.batch or first.comparison_id)
+        # After a job was stopped between two runs, all of its runs are complete.
+        stopped = job if job is not None and job.state in ("failed", "cancelled") else None
+        runs = [run for entry in repeats for run in entry.runs]
+        reasons = [stopped.message] if stopped else [run.message for run in runs if run.message]
+        state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
+        with state:
+            status = stopped.state if stopped else worst_status({entry.status for entry in repeats})
+            badge(status, next(iter(reasons), ""))
+        with title:
+            st.markdown(plain(shorten(first.text)))
+            if outcome := outcomes.get(first.comparison_id, ""):
+                st.caption(plain(outcome))
+        methods = ", ".join(dict.fromkeys(run.method for run in first.runs))
+        times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
+        model = model_title(first.runs[0].model)
+        what.caption(f"{plain(methods)}  \n{times}{plain(model)} · {first.runs[0].prompt_tokens:,} tokens")
+        when.caption(ago(first.created))
+        with where, st.container(horizontal=True):
+            link("compare", "Result", comparison=first.comparison_id)
+            link("timeline", "One head", comparison=first.comparison_id)
     if not ended:
         st.caption("There is no finished comparison yet. The sample prompt is the quickest way to get one.")
     if len(groups) > SHOWN:

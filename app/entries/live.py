@@ -93,11 +93,38 @@ def conversation(session: str, request: LiveRequest) -> None:
     for note in transcript.notes[-1:]:
         st.info(plain(note), icon=":material/info:")
     if transcript.is_read:
-        meters(session, request, transcript, is_busy=job is not None)
+        # Bytes of every lane beside the full cache's, and menus to change the lane and to keep it. A lane is over its
+        # budget by what it has added since the context was compressed, such as tokens of answers.
+        columns = st.columns(len(transcript.lanes))
+        for column, (number, lane) in zip(columns, sorted(transcript.lanes.items()), strict=True):
+            share = f"{100 * lane.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
+            detail = share if number else f"{transcript.tokens_seen:,} tokens seen"
+            if number == 0 and not request.has_full_cache:
+                detail += f" · {share}"
+            if request.prefixes:
+                detail += f" · prefix {request.prefixes[number]}"
+            with column:
+                if number and lane.live_bytes > lane.settled_bytes:
+                    detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
+                st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
+                if lane.failure:
+                    st.error(plain(lane.failure))
+                with st.container(horizontal=True, gap="small"):
+                    if number:
+                        change_lane(session, request, number, job is not None)
+                    if not request.prefixes:
+                        keep_lane(session, request, number, lane, job is not None)
+        if not request.has_full_cache and request.choices:
+            first = transcript.lanes[0].label
+            st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
         if job is None:
             what_is_left(session, request, transcript, is_busy=False)
         else:
-            st.fragment(_follow_context, run_every=CONTEXT_SECONDS)(session, request)
+            # Less often than the answers, because it takes longer.
+            st.fragment(
+                lambda: what_is_left(session, request, sessions.transcript_of(session), is_busy=True),
+                run_every=CONTEXT_SECONDS,
+            )()
     if job is None:
         show_questions(session, request, transcript, None)
     else:
@@ -113,11 +140,6 @@ def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
     if job is None or transcript.is_read != is_read:
         st.rerun()
     show_questions(session, request, transcript, job)
-
-
-def _follow_context(session: str, request: LiveRequest) -> None:
-    """Draw what is left of the context, less often than the answers, because it takes longer."""
-    what_is_left(session, request, sessions.transcript_of(session), is_busy=True)
 
 
 def show_questions(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
@@ -139,34 +161,6 @@ def show_questions(session: str, request: LiveRequest, transcript: Transcript, j
         sessions.waiting(job, "The question is read …")
     elif job is not None and all(answer.reason for answer in answers.values()):  # it has not begun to write
         sessions.waiting(job, f"The worker is at work: {job.title}")
-
-
-def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
-    """Bytes of every lane beside the full cache's, and menus to change the lane and to keep it.
-
-    A lane is over its budget by what it has added since the context was compressed, such as tokens of answers.
-    """
-    for column, (number, lane) in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes.items()), strict=True):
-        share = f"{100 * lane.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
-        detail = share if number else f"{transcript.tokens_seen:,} tokens seen"
-        if number == 0 and not request.has_full_cache:
-            detail += f" · {share}"
-        if request.prefixes:
-            detail += f" · prefix {request.prefixes[number]}"
-        with column:
-            if number and lane.live_bytes > lane.settled_bytes:
-                detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
-            st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
-            if lane.failure:
-                st.error(plain(lane.failure))
-            with st.container(horizontal=True, gap="small"):
-                if number:
-                    change_lane(session, request, number, is_busy)
-                if not request.prefixes:
-                    keep_lane(session, request, number, lane, is_busy)
-    if not request.has_full_cache and request.choices:
-        first = transcript.lanes[0].label
-        st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
 
 
 def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:

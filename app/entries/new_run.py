@@ -39,19 +39,6 @@ from kvlab.views.base.words import plural
 ON_TOP = "Working memory of the kernels and recordings come on top."
 
 
-def show_plan(plan: Plan) -> None:
-    """The verdict, and a table of parts."""
-    st.caption(plain(plan.verdict))
-    table = pd.DataFrame(
-        {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why} for part in plan.parts
-    )
-    subject = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-    offer = Offer("Memory of the comparison", lambda: table_of(table), f"{plan.verdict} {ON_TOP}", subject)
-    show_title(offer, "plan-table")
-    st.dataframe(table, hide_index=True, alt="One row per part and its size")
-    st.caption(ON_TOP)
-
-
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; needs the most memory and disk.",
     "light": "Light: counts and memory per step and layer. No timeline and no similarity maps.",
@@ -131,7 +118,18 @@ def run_bar(
                     st.caption(f":material/warning: {plain(note)}")
         if plan is not None:
             with st.popover("Plan", icon=":material/memory:", type="tertiary"):
-                show_plan(plan)
+                # The verdict, and a table of parts.
+                st.caption(plain(plan.verdict))
+                table = pd.DataFrame(
+                    {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why}
+                    for part in plan.parts
+                )
+                model = model_title(plan.model.name)
+                subject = f"{model} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+                words = f"{plan.verdict} {ON_TOP}"
+                show_title(Offer("Memory of the comparison", lambda: table_of(table), words, subject), "plan-table")
+                st.dataframe(table, hide_index=True, alt="One row per part and its size")
+                st.caption(ON_TOP)
         ask()
         start: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:", "key": "run"}
         if button_unless("Run", plain(problem), **start) and request is not None:

@@ -129,7 +129,17 @@ def story_page() -> None:
         "sidebar, as slides; then reorder, present and export them. Keys while presenting: arrows to move, F for full "
         "screen, N for a slide's source.",
     )
-    import_section()
+    with st.popover("Import", icon=":material/upload:", key="story-import"):
+        file = st.file_uploader("A story exported as JSON", type=["json"], key="story-file")
+        if file is not None and st.button("Import", key="story-take"):
+            try:
+                imported = stories.parse_story(file.getvalue())
+                story = stories.import_story(runs_root(), imported)
+            except UserError as error:
+                st.error(plain(str(error)))
+            else:
+                both = "" if story.name == imported.name else f" {plain(imported.name)} exists already; both are kept."
+                st.success(f"{plain(story.name)}: {len(story.views)} views.{both}")
     names = stories.list_stories(runs_root())
     if not names:
         st.info("There is no story yet: open a page about a run, and click **Add to a story** in the sidebar.")
@@ -158,25 +168,6 @@ def share(name: str, owner: str, why: str) -> None:
             "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
         ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
             st.rerun()
-
-
-def import_section() -> None:
-    """Import a story that was exported as JSON."""
-    with st.popover("Import", icon=":material/upload:", key="story-import"):
-        file = st.file_uploader(
-            "A story exported as JSON",
-            type=["json"],
-            key="story-file",
-        )
-        if file is not None and st.button("Import", key="story-take"):
-            try:
-                imported = stories.parse_story(file.getvalue())
-                story = stories.import_story(runs_root(), imported)
-            except UserError as error:
-                st.error(plain(str(error)))
-                return
-            renamed = "" if story.name == imported.name else f" {plain(imported.name)} exists already; both are kept."
-            st.success(f"{plain(story.name)}: {len(story.views)} views.{renamed}")
 
 
 def actions(story: stories.Story) -> None:

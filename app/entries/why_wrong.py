@@ -63,7 +63,29 @@ def restore_page() -> None:
     if (job := get_param("search")) is not None:
         restore.follow(job)
     if result is not None:
-        show_result(run, result)
+        page.verdict(analysis.sentence(result, run))
+        if budget := analysis.budget_sentence(result):
+            st.markdown(plain(budget))
+        kind = "the expected answer" if result.expected else "the full cache's own text up to where this run diverges"
+        criterion = f"Restored means that the run generates “{result.answer.strip()}”, {kind}."
+        st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
+        table = analysis.search_table(result)
+        chosen = choose(result)
+        # The texts before and after, side by side.
+        texts = [("Before", result.text_before)]
+        texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
+        show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
+        left, right = st.columns(2, gap="large")
+        place: dict[str, Any] = {"search": None if chosen is None else chosen.search, "result": result}
+        with left:
+            show_view("restored_kl", run, "restore-kl", **place)
+        with right:
+            show_view("restored_attention", run, "restore-looks", **place)
+        st.header("All searches")
+        shown = table[list(COLUMNS)].rename(columns=COLUMNS)
+        show_table(shown, "One row per search", height=38 + 35 * len(shown))
+        csv_button(table, page.file_name(run, "restore"))
+        further(run, result, chosen)
     elif "search" not in params():
         offer(run)
 
@@ -74,37 +96,11 @@ def offer(run: Run) -> None:
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
         return
     record = run.record
-    estimate = restore.estimate(run, restore.MOST_RERUNS)
+    estimate = restore.estimate(run)
     page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
     restore.button(run, "ask-restore")
     texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
     show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
-
-
-def show_result(run: Run, result: RestoreResult) -> None:
-    page.verdict(analysis.sentence(result, run))
-    if budget := analysis.budget_sentence(result):
-        st.markdown(plain(budget))
-    kind = "the expected answer" if result.expected else "the full cache's own text up to where this run diverges"
-    criterion = f"Restored means that the run generates “{result.answer.strip()}”, {kind}."
-    st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
-    table = analysis.search_table(result)
-    chosen = choose(result)
-    # The texts before and after, side by side.
-    texts = [("Before", result.text_before)]
-    texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
-    show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
-    left, right = st.columns(2, gap="large")
-    place: dict[str, Any] = {"search": None if chosen is None else chosen.search, "result": result}
-    with left:
-        show_view("restored_kl", run, "restore-kl", **place)
-    with right:
-        show_view("restored_attention", run, "restore-looks", **place)
-    st.header("All searches")
-    shown = table[list(COLUMNS)].rename(columns=COLUMNS)
-    show_table(shown, "One row per search", height=38 + 35 * len(shown))
-    csv_button(table, page.file_name(run, "restore"))
-    further(run, result, chosen)
 
 
 def choose(result: RestoreResult) -> SearchResult | None:

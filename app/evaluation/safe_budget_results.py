@@ -65,7 +65,19 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
     row = prompts.iloc[places[0] if places and places[0] < len(prompts) else 0]
     which = "the chosen prompt" if places else "the first prompt"
     try:
-        recorded = _recorded(row)
+        # The job that recorded this prompt with this method and budget, if any.
+        wanted = sample_of(row)
+        complete = (job.job_id for job in jobs.list_jobs(runs_root()) if job.state == "complete")
+        requests = ((job_id, jobs.request_of(runs_root(), job_id)) for job_id in complete)
+        recorded = next(
+            (
+                job_id
+                for job_id, request in requests
+                if isinstance(request, SampleJob)
+                and (request.request, request.content) == (wanted.request, wanted.content)
+            ),
+            None,
+        )
     except UserError as error:
         st.caption(plain(str(error)))
         return
@@ -78,20 +90,6 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
         key="record_changed",
     ):
         record(row)
-
-
-def _recorded(row: pd.Series) -> str | None:
-    """The job that recorded this prompt with this method and budget, if any. Raises UserError as `sample_of`."""
-    wanted = sample_of(row)
-    for status in jobs.list_jobs(runs_root()):
-        if status.state == "complete":
-            request = jobs.request_of(runs_root(), status.job_id)
-            if isinstance(request, SampleJob) and (request.request, request.content) == (
-                wanted.request,
-                wanted.content,
-            ):
-                return status.job_id
-    return None
 
 
 def as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from app.components import SentTexts, tokentext
 from app.figures.figure import show
 from app.live import sessions
 from app.navigation.selection import runs_root
-from app.session.url_state import drop_stale_option, set_param
+from app.session.url_state import chosen_value, drop_stale_option, params, set_param
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.restore import token_words
@@ -210,7 +210,11 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         return
     st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
-    sessions.follow_run(transcript)
+    # Begin with the lane whose run was chosen on another page.
+    run = chosen_value("run")
+    follows = next((lane for lane, recorded in transcript.runs.items() if recorded == run), None)
+    if follows is not None and sessions.LANE not in params() and sessions.LANE not in st.session_state:
+        st.session_state[sessions.LANE] = str(follows)
     number = int(one_of("Lane", labels, key=sessions.LANE, on_change=partial(sessions.share_lane, transcript)))
     chosen = known[number]
     words = sessions.chosen_words(transcript)

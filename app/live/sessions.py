@@ -154,14 +154,6 @@ def head_in_focus(heads: TokenHeads | None, token: int | None) -> Head | None:
     return None if heads is None or token is None else heads.most_attentive(token)
 
 
-def follow_run(transcript: Transcript) -> None:
-    """Begin with the lane whose run was chosen on another page; call before the lane's widget is drawn."""
-    chosen = url_state.chosen_value("run")
-    lane = next((lane for lane, run in transcript.runs.items() if run == chosen), None)
-    if lane is not None and LANE not in url_state.params() and LANE not in st.session_state:
-        st.session_state[LANE] = str(lane)
-
-
 def share_lane(transcript: Transcript) -> None:
     """Callback: let other pages show the run of the chosen lane."""
     if run := transcript.runs.get(int(st.session_state[LANE])):

@@ -249,12 +249,7 @@ def warn_of_reference(runs: Sequence[Run]) -> None:
     except UserError:
         return  # the page Result shows the error
     if wanted is not None and _fails(runs, wanted.answers):
-        warn_reference_fails()
-
-
-def warn_reference_fails() -> None:
-    """Warn that the full cache itself fails the question."""
-    st.warning(CLEAR_REFERENCE, icon=":material/warning:")
+        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_STAMP)

@@ -218,16 +218,19 @@ def _pick_comparison() -> ComparisonEntry | None:
         count = len(set(numbers.values()))
         repeats = {name: f"{place} of {count}" for name, place in numbers.items()}
         help_text = "One prompt of this batch; the page Result shows all of them together."
-        bar.picker("repeat", "Which prompt", list(repeats), repeats.__getitem__, help_text, on_change=_choose_repeat)
+        bar.picker(
+            "repeat",
+            "Which prompt",
+            list(repeats),
+            repeats.__getitem__,
+            help_text,
+            on_change=take_choice,
+            args=(("repeat",),),
+        )
     url_state.remember("comparison", wanted)
     bar.reserve_prompt()
     bar.clicks(lambda place: url_state.go_to_and_redraw(**place))
     return by_id[wanted]
-
-
-def _choose_repeat() -> None:
-    st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
-    take_choice(("comparison",))
 
 
 def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
@@ -287,7 +290,10 @@ def _bar_picker(
 
 
 def take_choice(names: tuple[str, ...]) -> None:
-    """Callback of the pickers: put their values into the URL."""
+    """Callback of the pickers: put their values into the URL. A repeat of a batch is a comparison."""
+    if "repeat" in names:
+        st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
+        names = ("comparison",)
     if "comparison" in names:
         for name in ("run", "b", "step", "token"):
             url_state.forget(name)

@@ -195,8 +195,11 @@ def _head(status: JobStatus) -> None:
             _resume(status, request)
         if not status.ended:
             label = "Cancelling …" if status.cancelling else "Cancel"
-            if button_unless(label, _why_not(status), key="cancel_job", disabled=status.cancelling):
-                _act(lambda: jobs.cancel(runs_root(), status.job_id))
+            why = why_not_change([status.owner])
+            if button_unless(label, why, key="cancel_job", disabled=status.cancelling) and attempt(
+                lambda: jobs.cancel(runs_root(), status.job_id)
+            ):
+                st.rerun()
         elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
             "Compare the runs", type="primary", key="open_comparison"
         ):
@@ -240,17 +243,9 @@ def _resume(status: JobStatus, request: Work) -> None:
     elif isinstance(request, CompareRequest):
         complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
         label = f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
-    if button_unless(label, _why_not(status), type="primary", key="go_on"):
-        _act(resume)
-
-
-def _act(action: Callable[[], object]) -> None:
-    if attempt(action):
+    why = why_not_change([status.owner])
+    if button_unless(label, why, type="primary", key="go_on") and attempt(resume):
         st.rerun()
-
-
-def _why_not(status: JobStatus) -> str:
-    return why_not_change([status.owner])
 
 
 def _parts(request: CompareRequest) -> str:

@@ -123,13 +123,24 @@ class Gate:
         elif scope["path"] == HEALTH or self.people is None:
             await self.app(_with(scope), receive, respond.with_headers)
         elif self.people.way == "oidc":
-            await self._with_identity(scope, receive, respond)
+            # Media files and uploads, for which Streamlit does not check the sign-in; pages check it themselves.
+            if not scope["path"].startswith(FILES):
+                await self.app(_with(scope), receive, respond.with_headers)
+            elif name := claim_in_cookie(_cookies(scope), self.people.claim):
+                await self._let_in(name, scope, receive, respond)
+            else:
+                await respond.refuse(401, "Sign in first.")
         else:
             await self._from_proxy(scope, receive, respond)
 
     async def _from_proxy(self, scope: Any, receive: Any, respond: Respond) -> None:
         assert self.people is not None
-        if not self._is_proxy(scope):
+        client = scope.get("client") or ("",)
+        is_proxy = False
+        with contextlib.suppress(ValueError):
+            peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
+            is_proxy = any(peer in network for network in self.proxies)
+        if not is_proxy:
             await respond.refuse(403, "This dashboard can only be reached through the lab's proxy.")
             return
         named = _all(scope, self.people.header)
@@ -139,16 +150,6 @@ class Gate:
             return
         await self._let_in(name, scope, receive, respond)
 
-    async def _with_identity(self, scope: Any, receive: Any, respond: Respond) -> None:
-        """Check the sign-in for media files and uploads, for which Streamlit does not; pages check it themselves."""
-        assert self.people is not None
-        if not scope["path"].startswith(FILES):
-            await self.app(_with(scope), receive, respond.with_headers)
-        elif name := claim_in_cookie(_cookies(scope), self.people.claim):
-            await self._let_in(name, scope, receive, respond)
-        else:
-            await respond.refuse(401, "Sign in first.")
-
     async def _let_in(self, name: str, scope: Any, receive: Any, respond: Respond) -> None:
         try:
             lab()
@@ -156,14 +157,6 @@ class Gate:
             await respond.refuse(403, "The lab file of this server has a mistake: nobody is let in until it is mended.")
         else:
             await self.app(_with(scope, name), receive, respond.with_headers)
-
-    def _is_proxy(self, scope: Any) -> bool:
-        client = scope.get("client") or ("",)
-        try:
-            peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
-        except ValueError:
-            return False
-        return any(peer in network for network in self.proxies)
 
 
 @dataclass

@@ -320,7 +320,11 @@ def drop_stale_option(key: str, options: Sequence[object]) -> None:
 def drop_unusable_params() -> None:
     """Remove empty values and infinite numbers from the URL before a widget reads them, with a warning."""
     current = params()
-    infinite = {name: text for name, text in current.items() if _is_infinite(text)}
+    infinite = {}
+    for name, text in current.items():
+        with suppress(ValueError):
+            if NUMERIC.fullmatch(text) and math.isinf(float(text)):
+                infinite[name] = text
     unusable = [*infinite, *(name for name, text in current.items() if not text)]
     for name in unusable:
         set_param(name, None)
@@ -355,10 +359,3 @@ def _rerun_without(rejected: Mapping[str, str]) -> None:
     """Widgets read the URL as it was when the run began, so start another run."""
     st.session_state[REJECTED] = ", ".join(f"{plain(name)} {code(text)}" for name, text in rejected.items())
     st.rerun()
-
-
-def _is_infinite(text: str) -> bool:
-    try:
-        return NUMERIC.fullmatch(text) is not None and math.isinf(float(text))
-    except ValueError:
-        return False
