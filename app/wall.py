@@ -12,7 +12,7 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of
 from app.compare.board import board_of
-from app.components import SentTexts, SharedData, difference_classes, share, tokentext
+from app.components import SentTexts, SharedData, share, tokentext
 from app.figures.figure import frame_of, heading, note, show, show_view
 from app.figures.tables import show_table
 from app.navigation import page
@@ -25,8 +25,10 @@ from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.work import rerun_with_restored
+from kvlab.report.views import Cue, TokenClass
 from kvlab.trace.reader import Run
 from kvlab.views import difference
+from kvlab.views.base.palette import HUES
 from kvlab.views.base.provenance import join_sources, of_run
 from kvlab.views.base.view import Subject, find_view
 from kvlab.views.frames import compare
@@ -48,6 +50,7 @@ PANES = {
     "edit": "Change and rerun",
 }
 DEFAULT = ("text", "attention")
+DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")  # of `difference.NAMES`
 SIDE_BY_SIDE = 2
 # What may be changed before a run is repeated.
 CHANGES = {
@@ -137,7 +140,14 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         key=WALL,
         data=payload,
         on_step_change=partial(on_value, WALL, "step", lambda step: go_to(step=int(step))),
-        on_place_change=partial(on_value, WALL, "place", go_to_place),
+        on_place_change=partial(
+            on_value,
+            WALL,
+            "place",
+            lambda place: go_to(
+                **{name: int(at) for name, at in zip(("layer", "head", "token"), place, strict=True) if at >= 0}
+            ),
+        ),
     )
     note(caption)
     # A choice of views, kept in the URL, and the chosen ones side by side.
@@ -160,12 +170,6 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
                 draw_pane(pane, place)
     with st.expander("Shares of every head, as a table"):
         show_table(shares, f"Heads after step {step}", height=360)
-
-
-def go_to_place(place: Sequence[float]) -> None:
-    """Go to a layer, head and position; -1 is no position."""
-    layer, head, token = (int(number) for number in place)
-    go_to(layer=layer, head=head, **({"token": token} if token >= 0 else {}))
 
 
 @st.cache_resource(max_entries=OPEN_WALLS, show_spinner="Reading the events of all heads", hash_funcs=BY_STAMP)
@@ -250,10 +254,15 @@ def text_pane(place: Place) -> None:
     texts = page.token_texts_of(place.run, difference.tokens_read(place.run))
     codes = difference.classes(kept[0], kept[1], 0, 0, len(texts))
     hues = difference.hues_of(place.run.record.method, place.other.record.method)
+    by_name = difference.class_looks(hues)
+    classes = [
+        TokenClass(name=name, colour=HUES[by_name.get(name, ("grey", ""))[0]], cue=cue)
+        for name, cue in zip(difference.NAMES, DIFFERENCE_CUES, strict=True)
+    ]
     tokentext(
         texts,
         codes,
-        difference_classes(hues),
+        classes,
         identity=str(place.run.path),
         key="wall-difference-text",
         title=f"Tokens that A ({place.run.record.label}) and B ({place.other.record.label}) hold, {place.name}",
@@ -292,7 +301,4 @@ def edit_pane(place: Place) -> None:
     st.caption(plain(explanation + chosen))
 
 
-@keep_by_run(1)
-def departures(run: Run) -> difference.DepartureSteps:
-    """`difference.departure_steps`, kept with the run."""
-    return difference.departure_steps(run)
+departures = keep_by_run(1)(difference.departure_steps)

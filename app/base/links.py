@@ -19,12 +19,7 @@ def page_at(name: str, draw: Callable[[], None] = lambda: None, **looks: Any) ->
 
 def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
     """A link to the page of this name with these URL parameters."""
-    page_link(page_at(name), label, icon, help, **query)
-
-
-def page_link(page: st.Page, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to a page with these URL parameters."""
-    st.page_link(page, label=label, icon=icon, help=help, query_params=query or None)
+    st.page_link(page_at(name), label=label, icon=icon, help=help, query_params=query or None)
 
 
 def go(name: str, /, **query: str) -> None:

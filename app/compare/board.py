@@ -1,8 +1,8 @@
 """The top of a comparison: quality against bytes, verdicts, the heads behind one, and the form for answers."""
 
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
@@ -19,7 +19,7 @@ from app.navigation.page import CLEAR_REFERENCE
 from app.navigation.selection import runs_root
 from app.session.open_runs import BY_STAMP, shipped_answer
 from app.session.url_state import drop_stale_option, get_param, in_url, set_page_param, set_page_param_from, url_value
-from kvlab.common.formatting import ONE_PROMPT
+from kvlab.common.formatting import ONE_PROMPT, format_duration
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
@@ -31,8 +31,8 @@ from kvlab.views.base.view import find_view
 from kvlab.views.base.words import byte_size, number
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
-from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares
+from kvlab.views.frames.restore import estimate_seconds
 from kvlab.views.frames.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
 from kvlab.views.lost_heads import failed_runs, short_words
 
@@ -100,10 +100,6 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
-    def select(self, names: Mapping[str, str]) -> "Board":
-        """The board of some of its runs, given as the label of each run id."""
-        return replace(self, table=rename_runs(self.table, names), frame=rename_runs(self.frame, names))
-
 
 def board_of(runs: Sequence[Run]) -> Board | None:
     """The board of a comparison; None without an expected answer."""
@@ -147,9 +143,18 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         on_click=choose_clicked,
         exported=slide,
     )
-    restore.say_results(failed, results)
+    known = [run for run in failed if run.record.run_id in results]
+    if known:
+        # One sentence per failed run with a result: which head lost what, and what restores the answer.
+        lines = [f"- {plain(restore.cached_sentence(results[run.record.run_id], run))}" for run in known]
+        st.markdown("\n".join(["**What restores the answer**", "", *lines]))
     missing = [run for run in failed if run.record.run_id not in results]
-    restore.search_all([run.record.run_id for run in missing], restore.total_estimate(missing), "search-all")
+    seconds = [estimate_seconds(run, restore.MOST_RERUNS) for run in missing]
+    duration = restore.EACH
+    if None not in seconds:
+        total = format_duration(max(sum(filter(None, seconds)), 1), rough=True)
+        duration += f", at most {total} in all"
+    restore.search_all([run.record.run_id for run in missing], duration, "search-all")
     cell_section(runs, board)
     return drawn
 
@@ -337,7 +342,9 @@ def _form(record: RunRecord, answer: str, facts: Spans) -> None:
     st.caption("Facts (optional): without them, the place where the prompt contains the answer is used.")
     marked = None
     try:
-        marked = fact_picker(record.prompt, FactKeys(record.comparison_id), facts)
+        name = record.comparison_id
+        keys = FactKeys(f"fact-picker-{name}", f"facts-{name}", f"facts-marked-{name}")
+        marked = fact_picker(record.prompt, keys, facts)
     except UserError as error:
         st.error(plain(str(error)))
     why = why_not_change([record.owner])

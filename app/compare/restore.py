@@ -1,6 +1,6 @@
 """Searches that restore a wrong run's answer: buttons that queue them, their progress, and what they found."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -65,15 +65,9 @@ def _load(root: str, comparison_id: str, run_id: str, written: int) -> RestoreRe
     return load_result(Path(root), comparison_id, run_id)
 
 
-def say_results(runs: Sequence[Run], results: Mapping[str, RestoreResult]) -> None:
-    """One sentence per failed run with a result: which head lost what, and what restores the answer."""
-    known = [run for run in runs if run.record.run_id in results]
-    if known:
-        lines = [f"- {plain(_sentence(results[run.record.run_id], run))}" for run in known]
-        st.markdown("\n".join(["**What restores the answer**", "", *lines]))
-
-
-_sentence = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: repr})(sentence)
+cached_sentence = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: repr})(
+    sentence
+)
 
 
 def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
@@ -105,14 +99,6 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
 def _queue(run_id: str) -> None:
     if queue_search(open_cached(runs_root() / run_id)) is None:
         raise UserError("The remaining searches are not queued.")
-
-
-def total_estimate(runs: Sequence[Run]) -> str:
-    """The estimated time of several searches, in words."""
-    known = [seconds for run in runs if (seconds := estimate_seconds(run, MOST_RERUNS)) is not None]
-    if len(known) < len(runs):
-        return EACH
-    return f"{EACH}, at most {format_duration(max(sum(known), 1), rough=True)} in all"
 
 
 def estimate(run: Run, short: bool = False) -> str:

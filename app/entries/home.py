@@ -83,39 +83,6 @@ POLL_SECONDS = 2.0
 ROW = [1.3, 3.2, 5.0, 1.3, 2.6]
 
 
-def introduction() -> None:
-    """Three paragraphs, a schematic and two buttons."""
-    st.title("See what KV-cache compression does to tokens")
-    words, picture = st.columns(2, gap="large", vertical_alignment="center")
-    with words:
-        st.markdown(
-            "**Run** one prompt through a real language model under several KV-cache compression methods, "
-            "each measured against the uncompressed cache.\n\n"
-            "**Watch** which tokens every attention head keeps, evicts or merges, step by step, "
-            "and what that costs in attention, in predictions and in the text.\n\n"
-            "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
-        )
-        with st.container(horizontal=True):
-            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
-                # Queue the sample comparison and show its progress.
-                try:
-                    with st.spinner("Reading the list of methods"):
-                        request = sample_request()
-                    job_id = jobs.submit(runs_root(), request, session_id())
-                    jobs.ensure_worker(runs_root())
-                except UserError as error:
-                    st.error(plain(str(error)))
-                else:
-                    go("compare", job=job_id)
-            if st.button("Use my own prompt", icon=":material/edit_note:"):
-                go("new_run", source="Paste")
-    with picture:
-        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
-        st.caption(
-            "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
-        )
-
-
 def recent(polls: bool) -> None:
     """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -199,7 +166,35 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
 
 
 def start_page() -> None:
-    introduction()
+    st.title("See what KV-cache compression does to tokens")
+    words, picture = st.columns(2, gap="large", vertical_alignment="center")
+    with words:
+        st.markdown(
+            "**Run** one prompt through a real language model under several KV-cache compression methods, "
+            "each measured against the uncompressed cache.\n\n"
+            "**Watch** which tokens every attention head keeps, evicts or merges, step by step, "
+            "and what that costs in attention, in predictions and in the text.\n\n"
+            "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
+        )
+        with st.container(horizontal=True):
+            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
+                # Queue the sample comparison and show its progress.
+                try:
+                    with st.spinner("Reading the list of methods"):
+                        request = sample_request()
+                    job_id = jobs.submit(runs_root(), request, session_id())
+                    jobs.ensure_worker(runs_root())
+                except UserError as error:
+                    st.error(plain(str(error)))
+                else:
+                    go("compare", job=job_id)
+            if st.button("Use my own prompt", icon=":material/edit_note:"):
+                go("new_run", source="Paste")
+    with picture:
+        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
+        st.caption(
+            "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
+        )
     st.divider()
     busy = False
     try:

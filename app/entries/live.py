@@ -12,7 +12,7 @@ from app.base.widgets import attempt, button_unless, widget_options
 from app.components import present_button
 from app.figures.image_writer import browser
 from app.live import sessions
-from app.live.answers import PRESENT, YES, answers_html, is_presented, present
+from app.live.answers import PRESENT, YES, answers_html, present
 from app.live.context_text import NEW_TOKENS, change_lane, change_question, known_heads, sampling, what_is_left
 from app.live.start import start_form
 from app.navigation import context_bar, page
@@ -88,8 +88,11 @@ def conversation(session: str, request: LiveRequest) -> None:
     st.html(f"<style>:root {{ --kv-ground: {SURFACES[page_theme()]}; }} {read_static('live.css')}</style>")
     job = sessions.running_job(session)
     transcript = sessions.transcript_of(session)
-    if failure := sessions.last_failure(session):
-        st.error(plain(failure))
+    last_job = st.session_state.get(sessions.LAST_JOB)
+    if last_job is not None and last_job[0] == session:
+        status = jobs.status(runs_root(), last_job[1])
+        if status.state == "failed" and status.message:
+            st.error(plain(status.message))
     for note in transcript.notes[-1:]:
         st.info(plain(note), icon=":material/info:")
     if transcript.is_read:
@@ -220,7 +223,8 @@ def ask(session: str, request: LiveRequest, action: Action, question: str) -> No
 
 def live_page() -> None:
     session = get_param("session") or chosen_value("session")
-    if session is None or not is_presented():
+    is_presented = get_param(PRESENT) == YES
+    if session is None or not is_presented:
         page.heading(
             "Live",
             "Read a text once, then ask questions: the full cache and compressed ones answer side by side, and "
@@ -239,7 +243,7 @@ def live_page() -> None:
         return
     remember("session", session)
     context_bar.clicks(lambda place: go_to(**place))
-    if is_presented():
+    if is_presented:
         present(session, POLL_SECONDS)
     else:
         conversation(session, request)

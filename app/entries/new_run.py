@@ -133,22 +133,20 @@ def run_bar(
         ask()
         start: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:", "key": "run"}
         if button_unless("Run", plain(problem), **start) and request is not None:
-            _submit(request)
-
-
-def _submit(request: CompareRequest) -> None:
-    """Queue the comparison and show its progress, or an error."""
-    try:
-        withdraw()
-        job_id = jobs.submit(runs_root(), request, session_id())
-        compare_form.store_last_form(
-            runs_root(), request.model, {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS}
-        )
-        jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("compare", job=job_id)
+            # Queue the comparison and show its progress.
+            try:
+                withdraw()
+                job_id = jobs.submit(runs_root(), request, session_id())
+                compare_form.store_last_form(
+                    runs_root(),
+                    request.model,
+                    {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS},
+                )
+                jobs.ensure_worker(runs_root())
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            go("compare", job=job_id)
 
 
 QUESTIONS = {

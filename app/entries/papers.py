@@ -188,7 +188,12 @@ def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
     """The list as it is shown: a column per model with verdict and n, and the claim last, as it is the widest."""
     shown = frame[["paper", "number", "title"]].copy()
     for model in models:
-        shown[model] = [_cell(verdict, n) for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True)]
+        cells = []
+        for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True):
+            mark = MARKS[verdict] if isinstance(verdict, str) else "–"
+            is_counted = isinstance(verdict, str) and isinstance(n, int | float) and n
+            cells.append(f"{mark} (n = {n:.0f})" if is_counted else mark)
+        shown[model] = cells
     return shown.assign(claim=frame["claim"])
 
 
@@ -198,12 +203,6 @@ def _look(rows: pd.DataFrame) -> dict[str, Any]:
     columns = {name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows}
     height = min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows)))
     return {"hide_index": True, "alt": TITLE, "placeholder": "", "height": height, "column_config": columns}
-
-
-def _cell(verdict: object, n: object) -> str:
-    if not isinstance(verdict, str):
-        return "–"
-    return f"{MARKS[verdict]} (n = {n:.0f})" if isinstance(n, int | float) and n else MARKS[verdict]
 
 
 def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -> None:

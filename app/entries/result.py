@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -141,7 +142,7 @@ def compare_page() -> None:
         runs = runs_at(runs, budget)
         names = dict(zip((run.record.run_id for run in runs), compare.unique_labels(runs), strict=True))
         table = compare.rename_runs(table, names)
-        board = board and board.select(names)
+        board = board and replace(board, table=table, frame=compare.rename_runs(board.frame, names))
     drawn = first_screen(runs, board) if board is not None else False
     if shows_trade_off:
         drawn |= home_view(points, budget, all_runs)
@@ -159,7 +160,6 @@ def compare_page() -> None:
             show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
             st.dataframe(settings, alt="One row per setting, one column per run")
     headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
-    notes(runs)
     along = compare.along_text(runs)
     sections = [
         partial(kl_along_the_text, runs, along),
@@ -201,7 +201,14 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
         mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats per token"
         by_answer = "By the answer, then closest" if "verdict" in table else "Closest"
-        lines = [line for kind, groups in ranking for line in ranks(kind, groups)]
+        # One line per kind of answer or, without answers, one per group of equal bytes.
+        lines = []
+        for kind, groups in ranking:
+            ranks = []
+            for group in groups:
+                closest = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
+                ranks.append(f"about {byte_size(group['live_bytes'].median())}: {closest}")
+            lines += [f"- **{kind}**, {'; '.join(ranks)}"] if kind else [f"- {rank}" for rank in ranks]
         st.markdown("\n".join([f"{by_answer} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
@@ -221,19 +228,7 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     show_title(Offer("Speed of the runs", lambda: table_of(speed), SPEED_ROW, origin), "compare-speed")
     alt = "One row per run: speed, its limit, seconds of the prompt"
     st.dataframe(speed, hide_index=True, column_config=COLUMNS, alt=alt, height=height)
-
-
-def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
-    """The lines of a ranking: one per kind of answer or, without answers, one per group of equal bytes."""
-    lines = []
-    for group in groups:
-        runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
-        lines.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
-    return [f"- **{kind}**, {'; '.join(lines)}"] if kind else [f"- {line}" for line in lines]
-
-
-def notes(runs: Sequence[Run]) -> None:
-    """Each note once, preceded by its runs if it does not apply to all."""
+    # Each note once, preceded by its runs if it does not apply to all.
     runs_of: dict[str, list[str]] = {}
     for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:

@@ -153,21 +153,17 @@ def story_page() -> None:
     why = why_not_change([owner])
     actions(story)
     if owner:
-        share(name, owner, why)
+        # The story's owner, and the switch that makes it private.
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption(f"Created by **{plain(owner)}**.", width="content")
+            private = stories.is_private(runs_root(), name)
+            help_text = "Only you can see it."
+            if st.toggle(
+                "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
+            ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
+                st.rerun()
     for at in range(len(story.views)):
         view_row(story, at, why)
-
-
-def share(name: str, owner: str, why: str) -> None:
-    """The story's owner, and the switch that makes it private."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(f"Created by **{plain(owner)}**.", width="content")
-        private = stories.is_private(runs_root(), name)
-        help_text = "Only you can see it."
-        if st.toggle(
-            "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
-        ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
-            st.rerun()
 
 
 def actions(story: stories.Story) -> None:

@@ -32,7 +32,6 @@ from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
 from kvlab.views import autopsy as figures
-from kvlab.views.base.head_map import Place
 from kvlab.views.base.palette import FATES_OF_READING
 from kvlab.views.base.provenance import of_run
 from kvlab.views.frames import autopsy, board
@@ -86,21 +85,16 @@ def restore_page() -> None:
         show_table(shown, "One row per search", height=38 + 35 * len(shown))
         csv_button(table, page.file_name(run, "restore"))
         further(run, result, chosen)
-    elif "search" not in params():
-        offer(run)
-
-
-def offer(run: Run) -> None:
-    """The estimated time of the search, and the button that starts it."""
-    if run.record.method == "full":
+    elif "search" not in params() and run.record.method == "full":
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
-        return
-    record = run.record
-    estimate = restore.estimate(run)
-    page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
-    restore.button(run, "ask-restore")
-    texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
-    show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
+    elif "search" not in params():
+        # The estimated time of the search, and the button that starts it.
+        record = run.record
+        estimate = restore.estimate(run)
+        page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
+        restore.button(run, "ask-restore")
+        texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
+        show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
 
 
 def choose(result: RestoreResult) -> SearchResult | None:
@@ -184,19 +178,30 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
                 key="needle-offer",
             )
         return
-    moment = moment_of(run)[1]
+    step, moment = moment_of(run)
     try:
         reads = figures.unread_of_span(run, span) is not None  # which slots the run's sparse reading left out
     except UserError as error:
         st.warning(plain(str(error)))
         reads = False
+    place: dict[str, Any] = {"span": span, "step": step, "reads": reads}
     with first_line:
-        survived = frame_of("fate_by_head", run, **place_of(run, span, reads))
+        survived = frame_of("fate_by_head", run, **place)
         page.verdict(figures.verdict(survived, run.record.label, moment))
-    everywhere(run, span, reads, moment, (layer, head))
+    st.header("In every head")
+    fates = (*autopsy.FATES, autopsy.UNREAD) if reads else autopsy.FATES
+    left, right = page.map_columns(run)
+    with left:
+        if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
+            st.session_state["fate"] = "kept"
+        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
+        fate = one_of("Show the share", labels, fates[-1], key="fate")
+        show_view("fate_by_head", run, "autopsy-heads", fate=fate, moment=moment, focus=(layer, head), **place)
+    with right:
+        show_view("fate_over_steps", run, "autopsy-steps", span=span, reads=reads)
     st.header(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
-    rows = autopsy.token_rows(figures.fates_at(run, **place_of(run, span, reads)), texts, layer, head)
+    rows = autopsy.token_rows(figures.fates_at(run, **place), texts, layer, head)
     st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
     csv_button(rows, "autopsy")
@@ -298,22 +303,3 @@ def look_for(words: str) -> None:
 def remember_span(comparison: str, chosen: Sequence[float]) -> None:
     set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
     share_token(comparison, int(chosen[0]))
-
-
-def place_of(run: Run, span: tuple[int, int], reads: bool) -> dict[str, Any]:
-    return {"span": span, "step": moment_of(run)[0], "reads": reads}
-
-
-def everywhere(run: Run, span: tuple[int, int], reads: bool, moment: str, focus: Place) -> None:
-    st.header("In every head")
-    fates = (*autopsy.FATES, autopsy.UNREAD) if reads else autopsy.FATES
-    left, right = page.map_columns(run)
-    with left:
-        if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
-            st.session_state["fate"] = "kept"
-        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
-        fate = one_of("Show the share", labels, fates[-1], key="fate")
-        place = place_of(run, span, reads)
-        show_view("fate_by_head", run, "autopsy-heads", fate=fate, moment=moment, focus=focus, **place)
-    with right:
-        show_view("fate_over_steps", run, "autopsy-steps", span=span, reads=reads)

@@ -11,7 +11,7 @@ from app.base.widgets import attempt, button_unless
 from app.live.sessions import LANE, running_job, transcript_of, waiting
 from app.navigation.place import page_keys
 from app.navigation.selection import runs_root
-from app.session.url_state import get_param, set_page_param, set_param, url_number
+from app.session.url_state import set_page_param, set_param, url_number
 from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
@@ -30,11 +30,6 @@ TARGETS = {
     "s": BUTTON.format("live-present-stop"),
     "Escape": BUTTON.format("live-present-leave"),
 }
-
-
-def is_presented() -> bool:
-    """Whether the address asks for the session as a presentation."""
-    return get_param(PRESENT) == YES
 
 
 def present(session: str, poll_seconds: float) -> None:

@@ -1,5 +1,6 @@
 """The text of the context, each token shaded by the share of layers and heads that still hold it."""
 
+import secrets
 from functools import partial
 
 import streamlit as st
@@ -18,7 +19,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.restore import token_words
 from kvlab.core.validation import quote_value
 from kvlab.forms import compare_form
-from kvlab.live.events import heads_path
+from kvlab.live.events import fork_log, heads_path
 from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
 from kvlab.planning.choices import methods
 from kvlab.planning.parameters import DEFAULT, PRESET
@@ -81,7 +82,9 @@ def change_question(session: str, request: LiveRequest, turn: int, question: str
             st.rerun()
     help_text = "A new session with what was said before this question; this one stays"
     if st.button("Fork", help=help_text, key=f"{key}-fork"):
-        set_param("session", sessions.fork_session(session, request, turn))
+        other = secrets.token_hex(8)  # in which nothing is read until its first question
+        fork_log(runs_root(), session, other, turn, sessions.opened_event(request))
+        set_param("session", other)
         st.rerun()
 
 

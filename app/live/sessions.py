@@ -15,7 +15,7 @@ from kvlab import jobs
 from kvlab.common.lab import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.live.events import append_event, fork_log, read_events
+from kvlab.live.events import append_event, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveJob, LiveRequest
 from kvlab.trace.catalogue import list_runs
@@ -27,18 +27,11 @@ LAST_JOB = "live-job"
 def open_session(request: LiveRequest) -> str | None:
     """The id of a new session whose context is being read; None, with an error, if it cannot be queued."""
     session = secrets.token_hex(8)
-    append_event(runs_root(), session, _opened(request))
+    append_event(runs_root(), session, opened_event(request))
     return session if act(session, request, "start") else None
 
 
-def fork_session(session: str, request: LiveRequest, turn: int) -> str:
-    """The id of a new session with what was said before question `turn`; nothing is read until its first question."""
-    other = secrets.token_hex(8)
-    fork_log(runs_root(), session, other, turn, _opened(request))
-    return other
-
-
-def _opened(request: LiveRequest) -> dict[str, Any]:
+def opened_event(request: LiveRequest) -> dict[str, Any]:
     return {"kind": "opened", "owner": acting().name, "request": request.model_dump(mode="json")}
 
 
@@ -103,15 +96,6 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
     if job is not None and job.position is not None:
         words = f"Waiting: number {job.position} in the queue."
     st.caption(plain(words))
-
-
-def last_failure(session: str) -> str:
-    """Why the session's last job failed; empty if it did not."""
-    known = st.session_state.get(LAST_JOB)
-    if known is None or known[0] != session:
-        return ""
-    status = jobs.status(runs_root(), known[1])
-    return status.message if status.state == "failed" else ""
 
 
 # URL parameters; `span` is there with `token`, its last token, for more than one

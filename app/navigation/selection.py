@@ -75,15 +75,6 @@ def _prompt_words(run: Run) -> str:
     return f"{which} ({prefix}{run.record.prompt_tokens:,} tokens)"
 
 
-def comparison_label(group: Sequence[ComparisonEntry]) -> str:
-    """The prompt of a comparison or batch, the number of prompts, and the time, which tells equal prompts apart."""
-    comparison = group[0]
-    numbers = len({entry.number for entry in group})
-    together = len(items.split_joint_id(comparison.comparison_id))
-    count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
-    return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
-
-
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
 NO_RUN = "none"  # of a difference
 # the run a page opened by default; other pages have other defaults
@@ -207,7 +198,15 @@ def _pick_comparison() -> ComparisonEntry | None:
         for group in by_batch(comparisons)
     }
     # The browser names an option by its label, so two comparisons of one title and minute need different ones.
-    names = number_duplicates([comparison_label(group) for group in groups.values()])
+    titles = []
+    for group in groups.values():
+        # The prompt, the number of prompts, and the time, which tells equal prompts apart.
+        first = group[0]
+        several = len({entry.number for entry in group})
+        together = len(items.split_joint_id(first.comparison_id))
+        count = f" · {together} together" if together else f" · {prompts(several)}" if several > 1 else ""
+        titles.append(f"{shorten(first.text or first.comparison_id, 28)}{count} · {day_or_time(first.created)}")
+    names = number_duplicates(titles)
     labels = dict(zip(groups, names, strict=True))
     if not _bar_picker("comparison", "Prompt", list(groups), wanted, labels.__getitem__):
         return None
@@ -215,8 +214,8 @@ def _pick_comparison() -> ComparisonEntry | None:
         # The picker of a batch's repeats.
         numbers = {entry.comparison_id: entry.number for entry in groups[wanted]}
         st.session_state["pick_repeat"] = wanted
-        count = len(set(numbers.values()))
-        repeats = {name: f"{place} of {count}" for name, place in numbers.items()}
+        every = len(set(numbers.values()))
+        repeats = {name: f"{place} of {every}" for name, place in numbers.items()}
         help_text = "One prompt of this batch; the page Result shows all of them together."
         bar.picker(
             "repeat",

@@ -73,7 +73,18 @@ class FullAnswer:
         if self.request is None:
             return
         if self.key not in _asked() and first != opened and self.question.answer is not None:
-            self._ask_alone()
+            # Ask if the model fits and the queue is idle. A job of this session for an older question ends. An error
+            # is left to the button.
+            withdraw()
+            left = jobs.list_jobs(runs_root(), open_only=True)
+            if left and all(job.cancelling for job in left):  # such as the one just withdrawn
+                st.fragment(_until_idle, run_every=POLL_SECONDS)()
+            elif not left:
+                try:
+                    plan_preview.check_fits(self.request)
+                    self._ask()
+                except UserError:
+                    _asked()[self.key] = ""
         if not (job_id := _asked().get(self.key)):
             return
         try:
@@ -103,24 +114,6 @@ class FullAnswer:
             st.error(plain(str(error)))
             return
         st.rerun()
-
-    def _ask_alone(self) -> None:
-        """Ask if the model fits and the queue is idle. A job of this session for an older question ends.
-
-        An error is left to the button.
-        """
-        if self.request is None:
-            return
-        withdraw()
-        if left := jobs.list_jobs(runs_root(), open_only=True):
-            if all(job.cancelling for job in left):  # such as the one just withdrawn
-                st.fragment(_until_idle, run_every=POLL_SECONDS)()
-            return
-        try:
-            plan_preview.check_fits(self.request)
-            self._ask()
-        except UserError:
-            _asked()[self.key] = ""
 
     def _ask(self) -> None:
         assert self.request is not None

@@ -19,7 +19,6 @@ from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, measurement_job
 from kvlab.forms.compare_form import PLACEMENTS
-from kvlab.models.fitting.request import Fittable
 from kvlab.planning.choices import MethodEntry, methods
 from kvlab.planning.parameters import DEFAULT, PRESET, Parameter, parameters
 
@@ -189,28 +188,27 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
                     args=(entry, measurement_job.request_name(file)),
                 )
             try:
-                options = _options(entry.name, method)
-                private = private_switch(f"fit-{entry.name}.private")
+                # The amount of text, and device and weights from the rest of the form.
+                options: dict[str, Any] = {
+                    field: further_down(field, next(iter(kinds))) for field, (_, kinds) in PLACEMENTS.items()
+                }
+                prefix = f"fit-{entry.name}"
+                if method == "less":
+                    options["minutes"] = st.number_input(
+                        "Processor minutes", 0.1, 600.0, 3.0, 0.5, **in_url(f"{prefix}.minutes")
+                    )
+                else:
+                    left, right = st.columns(2)
+                    windows = left.number_input("Windows of text", 2, 4096, 64, **in_url(f"{prefix}.windows"))
+                    length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"{prefix}.length"))
+                    options |= {"windows": int(windows), "length": int(length)}
+                private = private_switch(f"{prefix}.private")
                 job = measurement_job.make_fit(model, method, options, private=private)
             except UserError as error:
                 st.error(plain(str(error)))
                 continue
             if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
                 queue_and_open("compare", lambda job=job: job)
-
-
-def _options(name: str, method: Fittable) -> dict[str, Any]:
-    """The amount of text, and device and weights from the rest of the form."""
-    options: dict[str, Any] = {
-        field: further_down(field, next(iter(kinds))) for field, (_, kinds) in PLACEMENTS.items()
-    }
-    if method == "less":
-        minutes = st.number_input("Processor minutes", 0.1, 600.0, 3.0, 0.5, **in_url(f"fit-{name}.minutes"))
-        return options | {"minutes": minutes}
-    left, right = st.columns(2)
-    windows = left.number_input("Windows of text", 2, 4096, 64, **in_url(f"fit-{name}.windows"))
-    length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"fit-{name}.length"))
-    return options | {"windows": int(windows), "length": int(length)}
 
 
 def use(entry: MethodEntry, file: str) -> None:

@@ -38,7 +38,6 @@ from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import Claim, basis_sentences, verdict_sentence, what_would_change
 from kvlab.views.base.export import Section
-from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import QUIET
 from kvlab.views.base.words import with_spaces
 
@@ -172,7 +171,13 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
     st.header(f"{exhibit.number} · {plain(exhibit.title)}", anchor=False)
     choice = controls(exhibit, sources)
     try:
-        drawn = draw(exhibit, sources, choice, page_theme())
+        theme = page_theme()
+        with st.spinner("Drawing"):
+            drawn = _cache().get(
+                (exhibit.key, repr(choice), theme),
+                exhibit.source_state(sources),
+                lambda: draw_shown(exhibit, sources, choice, theme, shipped_results()),
+            )
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -229,21 +234,6 @@ def controls(exhibit: Exhibit, sources: Sources) -> Choice:
             )
         numbers.append((entry.name, float(value)))
     return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]  # each field by its name, of its type
-
-
-def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """The exhibit's figures, from the cache (`FigureCache`).
-
-    Raises:
-        UserError: what they need was not recorded.
-    """
-
-    with st.spinner("Drawing"):
-        return _cache().get(
-            (exhibit.key, repr(choice), theme),
-            exhibit.source_state(sources),
-            lambda: draw_shown(exhibit, sources, choice, theme, shipped_results()),
-        )
 
 
 @st.cache_resource(show_spinner=False)

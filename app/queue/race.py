@@ -16,7 +16,7 @@ from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.report.views import Passages
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.live_texts import LiveText, LiveTexts
+from kvlab.requests.live_texts import LiveTexts
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
@@ -110,10 +110,23 @@ def race_html(live: LiveTexts, theme: Theme = "light") -> str:
                 state.append(f"differs from token {one.left_token}")
             elif one.method != "full":
                 state.append("as the full cache so far" if one.state == "writing" else "as the full cache")
+        # The text with the first differing token marked; of a long one the end, after an ellipsis.
+        start, stop = one.left_at or (len(one.text), len(one.text))
+        first = max(0, len(one.text) - LONGEST_TEXT)
+        before = html.escape(one.text[first:start])
+        after = html.escape(one.text[max(first, stop) :])
+        mark = ""
+        if one.left_at is not None and stop >= first:
+            token = one.text[max(first, start) : stop]
+            # A token of white space alone, or the end of the text, is drawn as a sign.
+            visible = html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
+            mark = f'<mark title="The first token that differs from the full cache\'s text">{visible}</mark>'
+        caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
+        text = f"{'… ' if first else ''}{before}{mark}{after}{caret}"
         columns.append(
             f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {styles[one.label].colour}">'
             f'<h2>{html.escape(one.label)}</h2><div class="kv-held" aria-hidden="true">'
-            f'<i style="width: {width:.1f}%"></i></div><small>{held}</small><p><span>{_text(one)}</span></p>'
+            f'<i style="width: {width:.1f}%"></i></div><small>{held}</small><p><span>{text}</span></p>'
             f"<small>{html.escape(', '.join(filter(None, state)))}</small></section>"
         )
     return f'<div class="kv-race" role="list">{"".join(columns)}</div>'
@@ -131,18 +144,3 @@ def as_passages(live: LiveTexts) -> Passages:
         )
         passages.append((one.label, tuple(part for part in parts if part.text)))
     return Passages(passages=tuple(passages))
-
-
-def _text(one: LiveText) -> str:
-    """The text with the first differing token marked; of a long one the end, after an ellipsis."""
-    start, stop = one.left_at or (len(one.text), len(one.text))
-    first = max(0, len(one.text) - LONGEST_TEXT)
-    before = one.text[first:start]
-    token = one.text[max(first, start) : stop]
-    after = one.text[max(first, stop) :]
-    # A token of white space alone, or the end of the text, is drawn as a sign.
-    visible = html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
-    mark = f'<mark title="The first token that differs from the full cache\'s text">{visible}</mark>'
-    caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
-    marked = mark if one.left_at is not None and stop >= first else ""
-    return f"{'… ' if first else ''}{html.escape(before)}{marked}{html.escape(after)}{caret}"

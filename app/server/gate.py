@@ -126,29 +126,29 @@ class Gate:
             # Media files and uploads, for which Streamlit does not check the sign-in; pages check it themselves.
             if not scope["path"].startswith(FILES):
                 await self.app(_with(scope), receive, respond.with_headers)
-            elif name := claim_in_cookie(_cookies(scope), self.people.claim):
+                return
+            cookies = {}
+            with contextlib.suppress(CookieError):
+                jar = SimpleCookie("; ".join(_all(scope, "cookie")))
+                cookies = {name: cookie.value for name, cookie in jar.items()}
+            if name := claim_in_cookie(cookies, self.people.claim):
                 await self._let_in(name, scope, receive, respond)
             else:
                 await respond.refuse(401, "Sign in first.")
         else:
-            await self._from_proxy(scope, receive, respond)
-
-    async def _from_proxy(self, scope: Any, receive: Any, respond: Respond) -> None:
-        assert self.people is not None
-        client = scope.get("client") or ("",)
-        is_proxy = False
-        with contextlib.suppress(ValueError):
-            peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
-            is_proxy = any(peer in network for network in self.proxies)
-        if not is_proxy:
-            await respond.refuse(403, "This dashboard can only be reached through the lab's proxy.")
-            return
-        named = _all(scope, self.people.header)
-        name = named[0].strip() if len(named) == 1 else ""
-        if not name or len(name) > 200:
-            await respond.refuse(401, "The lab's proxy did not send your name: sign in there.")
-            return
-        await self._let_in(name, scope, receive, respond)
+            client = scope.get("client") or ("",)
+            is_proxy = False
+            with contextlib.suppress(ValueError):
+                peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
+                is_proxy = any(peer in network for network in self.proxies)
+            named = _all(scope, self.people.header)
+            name = named[0].strip() if len(named) == 1 else ""
+            if not is_proxy:
+                await respond.refuse(403, "This dashboard can only be reached through the lab's proxy.")
+            elif not name or len(name) > 200:
+                await respond.refuse(401, "The lab's proxy did not send your name: sign in there.")
+            else:
+                await self._let_in(name, scope, receive, respond)
 
     async def _let_in(self, name: str, scope: Any, receive: Any, respond: Respond) -> None:
         try:
@@ -201,13 +201,6 @@ def _host(scope: Any) -> str:
         return urlsplit(f"//{''.join(_all(scope, 'host'))}").hostname or ""
     except ValueError:
         return ""
-
-
-def _cookies(scope: Any) -> dict[str, str]:
-    try:
-        return {name: cookie.value for name, cookie in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
-    except CookieError:
-        return {}
 
 
 def disk_warning() -> None:
