@@ -304,40 +304,36 @@ def heads_page() -> None:
     if run is None:
         return
     page.explain_status(run)
-    groups_of_heads(run)
-    if not run.steps.empty:
-        show_view("slots_by_head", run, "heads-slots", step=0, moment="after the prompt", focus=head_in_view(run))
-
-
-def groups_of_heads(run: Run) -> None:
-    """The heads by their features, with a sentence if the run did not record them."""
-    if run.record.level != "full":
-        page.explain_level(run, "keys and attention rows")
-        return
     layers = recorded_layers(run)
     label = f"Read keys and attention of {len(layers)} layers (takes some seconds)"
-    if not page.reads_all(run, layers, MAX_KEYS, label):
-        return
-    with st.spinner("Reading keys and attention of every head"):
-        table = heads.fingerprints(run, tuple(layers))
-    if table.empty:
-        missing = "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
-        st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
-        return
-    most = min(8, len(table))
-    count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
-    place: dict[str, Any] = {"layers": tuple(layers), "groups": count}
-    table = frame_of("heads_plane", run, **place)
-    groups = heads.describe(table, table["group"].to_numpy())
-    page.verdict(heads.verdict(groups, run.record.label))
-    left, right = page.map_columns(run, (3, 2))
-    with left:
-        show_view("heads_plane", run, "heads-plane", **place)
-    with right:
-        show_view("head_groups", run, "heads-where", focus=head_in_view(run), **place)
-    shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
-    shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
-    show_table(shown, "One row per group: means of the four features")
+    if run.record.level != "full":
+        page.explain_level(run, "keys and attention rows")
+    elif page.reads_all(run, layers, MAX_KEYS, label):
+        with st.spinner("Reading keys and attention of every head"):
+            known = len(heads.fingerprints(run, tuple(layers)))
+        if known:
+            # The heads by their features, in groups.
+            most = min(8, known)
+            count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
+            place: dict[str, Any] = {"layers": tuple(layers), "groups": count}
+            table = frame_of("heads_plane", run, **place)
+            groups = heads.describe(table, table["group"].to_numpy())
+            page.verdict(heads.verdict(groups, run.record.label))
+            left, right = page.map_columns(run, (3, 2))
+            with left:
+                show_view("heads_plane", run, "heads-plane", **place)
+            with right:
+                show_view("head_groups", run, "heads-where", focus=head_in_view(run), **place)
+            shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
+            shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
+            show_table(shown, "One row per group: means of the four features")
+        else:
+            missing = (
+                "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
+            )
+            st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
+    if not run.steps.empty:
+        show_view("slots_by_head", run, "heads-slots", step=0, moment="after the prompt", focus=head_in_view(run))
 
 
 def similarity_page() -> None:
