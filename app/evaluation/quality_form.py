@@ -1,6 +1,7 @@
 """The form of an evaluation: tasks, files and uploads, methods, budgets, lengths, and the estimated time."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def tasks_section(
     # The parameters that differ from each task's defaults.
     difficulty: dict[str, dict[str, JsonValue]] = {}
     fields = [(known[name], field, value) for name in names for field, value in known[name].parameters.items()]
-    columns: list[DeltaGenerator] = []
+    columns: Sequence[DeltaGenerator] = ()
     if fields:
         with st.expander("Difficulty", **in_url("difficulty")):
             columns = st.columns(3)

@@ -208,7 +208,7 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
                 st.error(plain(str(error)))
                 continue
             if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
-                queue_and_open("compare", lambda job=job: job)
+                queue_and_open("compare", lambda: job)
 
 
 def use(entry: MethodEntry, file: str) -> None:

@@ -259,7 +259,7 @@ def _uploaded(name: str, content: bytes) -> uploads.Upload | str:
 
 def _lighter() -> None:
     """Callback: preselect level light for several prompts."""
-    files = st.session_state.get("upload") or ()
+    files = list(st.session_state.get("upload") or ())
     has_several = len(files) > 1
     if len(files) == 1 and st.session_state.get(ALL_ROWS, "upload_row" not in params()):
         with suppress(UserError):  # shown with the file
