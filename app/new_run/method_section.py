@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -203,12 +204,13 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
                     length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"{prefix}.length"))
                     options |= {"windows": int(windows), "length": int(length)}
                 private = private_switch(f"{prefix}.private")
-                job = measurement_job.make_fit(model, method, options, private=private)
+                build = partial(measurement_job.make_fit, model, method, options, private=private)
+                build()  # an error comes before the button
             except UserError as error:
                 st.error(plain(str(error)))
                 continue
             if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
-                queue_and_open("compare", lambda: job)
+                queue_and_open("compare", build)
 
 
 def use(entry: MethodEntry, file: str) -> None:
