@@ -200,7 +200,6 @@ def saved_prompt() -> tuple[OnePrompt, str]:
         with st.popover("Rename", **widget_options(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
             key = f"prompt-name-{name}"
-            key = f"prompt-name-{name}"
             button_unless(
                 "Rename",
                 why,
