@@ -6,7 +6,6 @@ import streamlit as st
 
 from app.base.links import go
 from app.base.text import plain, shorten
-from app.base.theme import theme
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless, widget_options
 from app.components import present_button
@@ -199,13 +198,13 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         # The session as a page that plays its steps: in a new tab, or as a file.
         events, _ = read_events(runs_root(), session)
         title = f"{model_title(request.model)}: {shorten(request.context.strip())}"
-        page = replay(events, title, theme())
+        page = replay(events, title, page_theme())
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             present_button(page, key="live-present")
             st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
             st.download_button(
                 "GIF",
-                partial(live_gif, events, title, theme()),
+                partial(live_gif, events, title, page_theme()),
                 f"live-{session}.gif",
                 key="live-gif",
                 on_click="ignore",

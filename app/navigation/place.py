@@ -11,7 +11,6 @@ import streamlit as st
 
 from app.base.component import component
 from app.base.text import code
-from app.navigation import context_bar
 from app.navigation import context_bar as bar
 from app.navigation.selection import take_choice
 from app.session import url_state
@@ -205,7 +204,7 @@ def page_keys(
     """
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None, "targets": dict(targets or {})}
-    with context_bar.row(), st.container(key="context-keys", width="content"):
+    with bar.row(), st.container(key="context-keys", width="content"):
         _component(key=KEY, data=data, on_turned_change=partial(_turn, run) if run else lambda: None)
     if run and _turn(run):  # the next request interrupted the callback, which is not called again
         st.rerun("fragment" if is_fragment_run() else "app")
