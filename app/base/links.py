@@ -17,9 +17,10 @@ def page_at(name: str, draw: Callable[[], None] = lambda: None, **looks: Any) ->
     return st.Page(draw, url_path=FIRST if name == START else name, default=name == START, **{"title": name} | looks)
 
 
-def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to the page of this name with these URL parameters."""
-    st.page_link(page_at(name), label=label, icon=icon, help=help, query_params=query or None)
+def link(to: str | st.Page, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
+    """A link to a page, or to the page of this name, with these URL parameters."""
+    page = page_at(to) if isinstance(to, str) else to
+    st.page_link(page, label=label, icon=icon, help=help, query_params=query or None)
 
 
 def go(name: str, /, **query: str) -> None:
