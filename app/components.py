@@ -16,12 +16,11 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
 from kvlab.browser import pack_payload, read_static
-from kvlab.report.views import Cue, Text, TokenClass
+from kvlab.report.views import Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
-from kvlab.views.base.palette import HUES, pick
+from kvlab.views.base.palette import pick
 from kvlab.views.base.provenance import FigureSource
 from kvlab.views.base.template import along_text as along_text
-from kvlab.views.difference import HUES_OF_TWO, NAMES, Hues, class_looks
 
 _present = component("present", '<button class="kv-present" type="button">Present</button>', "present.css")
 
@@ -79,19 +78,8 @@ def texts_for(view: str, texts: list[str]) -> dict[str, Any]:
 
 
 READING = "Every token of the text, shaded by its fate."
-DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
 
 _component = component("tokentext", read_static("tokentext.html"), "tokentext.css")
-
-
-def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
-    """The classes of `kvlab.views.difference.NAMES`, in its order.
-
-    `hues`: colours of the two runs, as in the figures.
-    """
-    by_name = class_looks(hues)
-    looks = zip(NAMES, [by_name.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
-    return tuple(TokenClass(name=name, colour=HUES[hue], cue=cue) for name, hue, cue in looks)
 
 
 def tokentext(
@@ -116,12 +104,15 @@ def tokentext(
     are shown beside the class of the token under the pointer. `has_menu`: with the export menu, which costs as much as
     the text each time the page runs.
     """
-
-    def build() -> Text:
-        return Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)
-
     if has_menu:
-        show_title(Offer(title, build, READING, source, has_picture=True), key)
+        offer = Offer(
+            title,
+            lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen),
+            READING,
+            source,
+            has_picture=True,
+        )
+        show_title(offer, key)
     else:
         st.markdown(f"**{plain(title)}**")
     hint = "Hover over a word or a chart to highlight the token in both."

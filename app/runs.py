@@ -50,7 +50,11 @@ def filters(table: pd.DataFrame) -> Search:
         key="runs_text",
         label_visibility="collapsed",
     )
-    with narrow.popover(_count("Filter", current), icon=":material/filter_alt:", width="stretch", key="runs-filter"):
+    # The number of active filters, from the widgets, as the URL is updated after them.
+    narrowing = [field.name for field in fields(Search) if field.name not in ("text", "sort", "turned")]
+    active = sum(bool(st.session_state.get(f"runs_{name}", getattr(current, name))) for name in narrowing)
+    label = f"Filter ({active})" if active else "Filter"
+    with narrow.popover(label, icon=":material/filter_alt:", width="stretch", key="runs-filter"):
         chosen = _choices(table, current)
     with order.popover("Sort", icon=":material/sort:", width="stretch", key="runs-sort"):
         names = list(SORTS)
@@ -65,7 +69,17 @@ def filters(table: pd.DataFrame) -> Search:
         if get_param(name) != value:
             set_param(name, value, force=True)
     with columns:
-        pick_columns()
+        # The picker of columns, stored in the URL.
+        with st.popover("Columns", icon=":material/view_column:", width="stretch", key="runs-columns"):
+            shown = st.multiselect(
+                "Columns",
+                list(TITLES),
+                chosen_columns(),
+                format_func=TITLES.__getitem__,
+                key="runs_columns",
+                label_visibility="collapsed",
+            )
+        set_param(COLUMNS, ".".join(shown) if shown != DEFAULT_COLUMNS and shown else None, force=True)
     with views.popover("Views", icon=":material/bookmarks:", width="stretch", key="runs-views"):
         _views(wanted)
     return wanted
@@ -104,20 +118,15 @@ def _words(values: Iterable[Iterable[str]]) -> list[str]:
     return sorted({word for words in values for word in words if word}, key=str.casefold)
 
 
-def _count(label: str, current: Search) -> str:
-    """The label with the number of active filters, from the widgets, as the URL is updated after them."""
-    names = [field.name for field in fields(Search) if field.name not in ("text", "sort", "turned")]
-    set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(current, name))) for name in names)
-    return f"{label} ({set_})" if set_ else label
-
-
 def _views(wanted: Search) -> None:
     """The saved views: filters, order and columns."""
     root = runs_root()
     for view in find.saved_views(root):
         with st.container(horizontal=True, vertical_alignment="center"):
             if st.button(plain(view.name), key=f"view-{view.name}", width="stretch"):
-                _reset_widgets()
+                # The widgets take their values from the URL again.
+                for name in [name for name in st.session_state if str(name).startswith("runs_")]:
+                    del st.session_state[name]
                 go("runs", **view.query)
             if st.button("", icon=":material/close:", key=f"unview-{view.name}", help="Delete this view"):
                 find.remove_view(root, view.name)
@@ -131,12 +140,6 @@ def _views(wanted: Search) -> None:
             st.error(plain(str(error)))
             return
         st.rerun()
-
-
-def _reset_widgets() -> None:
-    """Let the widgets take their values from the URL again."""
-    for name in [name for name in st.session_state if str(name).startswith("runs_")]:
-        del st.session_state[name]
 
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
@@ -159,11 +162,32 @@ TITLES = {
     "closest": "closest run", "note": "note", "id": "id",
 }  # fmt: skip
 DEFAULT_COLUMNS = [name for name in TITLES if name not in ("closest", "note", "id", "status")]
-HELP: dict[str, Any] = {
-    "least_kl": "KL in nats per token of the compressed run that is closest to the full cache.",
-    "score": "Mean score of an evaluation's compressed rows, over tasks and budgets; meant for sorting only.",
-    "answer": "Compressed runs whose own text contains the expected answer, of those that could be judged.",
-    "runs": "Runs of a comparison, or rows of results.",
+NUMBER = st.column_config.NumberColumn
+TEXT = st.column_config.TextColumn
+CONFIG = {
+    "★": TEXT(width=36),
+    "open": st.column_config.LinkColumn(display_text="open", width=52, help="Opens in a new tab."),
+    "title": TEXT(width="medium"),
+    "date (UTC)": st.column_config.DatetimeColumn(format="D MMM YYYY, HH:mm", width=130),
+    "methods": st.column_config.ListColumn(width="medium"),
+    "budgets": st.column_config.ListColumn(width="small"),
+    "tags": st.column_config.ListColumn(width="small"),
+    "answers": TEXT(
+        help="Compressed runs whose own text contains the expected answer, of those that could be judged.", width=100
+    ),
+    "smallest KL": NUMBER(
+        format="%.3g",
+        help="KL in nats per token of the compressed run that is closest to the full cache.",
+        width=90,
+    ),
+    "score": NUMBER(
+        format="%.3g",
+        help="Mean score of an evaluation's compressed rows, over tasks and budgets; meant for sorting only.",
+        width=70,
+    ),
+    "prompt tokens": NUMBER(format="localized", width=100),
+    "runs": NUMBER(help="Runs of a comparison, or rows of results.", width=60),
+    "MiB": NUMBER(format="%.1f", help="On disk.", width=70),
 }
 
 
@@ -188,7 +212,7 @@ def runs_table(found: pd.DataFrame, count: str, search: Search) -> pd.DataFrame:
         empty = {"score": found["score"].isna().all(), "owner": not found["owner"].any()}
         columns = [name for name in columns if not empty.get(name)]
     titles = [", ".join(map(model_title, names.split(", "))) for names in found["model"]]
-    addresses = [_address(row.kind, row.id) for row in found.itertuples()]
+    addresses = [f"/{PAGES[row.kind][0]}?{urlencode({PAGES[row.kind][1]: row.id})}" for row in found.itertuples()]
     shown = found.assign(open=addresses, model=titles)[columns]
     shown = shown.rename(columns=TITLES)
     if "bytes" in columns:
@@ -205,7 +229,7 @@ def runs_table(found: pd.DataFrame, count: str, search: Search) -> pd.DataFrame:
     event = st.dataframe(
         shown,
         hide_index=True,
-        column_config=_config(),
+        column_config=CONFIG,
         on_select="rerun",
         selection_mode="multi-row",
         key=key,
@@ -268,48 +292,9 @@ def read_further(shelf: Listing) -> None:
         st.rerun()
 
 
-def pick_columns() -> None:
-    """The picker of columns, stored in the URL."""
-    with st.popover("Columns", icon=":material/view_column:", width="stretch", key="runs-columns"):
-        chosen = st.multiselect(
-            "Columns",
-            list(TITLES),
-            chosen_columns(),
-            format_func=TITLES.__getitem__,
-            key="runs_columns",
-            label_visibility="collapsed",
-        )
-    set_param(COLUMNS, ".".join(chosen) if chosen != DEFAULT_COLUMNS and chosen else None, force=True)
-
-
 def chosen_columns() -> list[str]:
     """The columns in the URL, or the default ones."""
     return [name for name in (get_param(COLUMNS) or "").split(".") if name in TITLES] or DEFAULT_COLUMNS
-
-
-def _address(kind: str, name: str) -> str:
-    page, parameter = PAGES[kind]
-    return f"/{page}?{urlencode({parameter: name})}"
-
-
-def _config() -> dict[str, Any]:
-    number = st.column_config.NumberColumn
-    text = st.column_config.TextColumn
-    return {
-        "★": text(width=36),
-        "open": st.column_config.LinkColumn(display_text="open", width=52, help="Opens in a new tab."),
-        "title": text(width="medium"),
-        "date (UTC)": st.column_config.DatetimeColumn(format="D MMM YYYY, HH:mm", width=130),
-        "methods": st.column_config.ListColumn(width="medium"),
-        "budgets": st.column_config.ListColumn(width="small"),
-        "tags": st.column_config.ListColumn(width="small"),
-        "answers": text(help=HELP["answer"], width=100),
-        "smallest KL": number(format="%.3g", help=HELP["least_kl"], width=90),
-        "score": number(format="%.3g", help=HELP["score"], width=70),
-        "prompt tokens": number(format="localized", width=100),
-        "runs": number(help=HELP["runs"], width=60),
-        "MiB": number(format="%.1f", help="On disk.", width=70),
-    }
 
 
 MAX_IMPORT_BYTES = 4 << 30  # unpacked, through a browser
@@ -323,7 +308,17 @@ def actions(chosen: pd.DataFrame) -> None:
     if words := st.session_state.pop(DONE, ""):
         st.success(plain(words))
     if last := st.session_state.get(LAST_DELETED):
-        _offer_undo(last)
+        root = runs_root()
+        deleted = [entry for entry in rubbish.list_bin(root) if entry.key in last]
+        if deleted:
+            with st.container(horizontal=True, vertical_alignment="center", border=True):
+                what = deleted[0].title if len(deleted) == 1 else f"{len(deleted)} entries"
+                size = byte_size(sum(entry.bytes for entry in deleted))
+                st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {size}."), width="stretch")
+                if st.button("Undo", icon=":material/undo:", key="runs-undo"):
+                    _do(lambda: [rubbish.restore_deleted(root, entry.key) for entry in deleted], f"Restored {what}.")
+        else:
+            del st.session_state[LAST_DELETED]
     if chosen.empty:
         st.caption("Select rows at their left edge to open, compare, name, tag, export or delete them.")
         return
@@ -333,9 +328,21 @@ def actions(chosen: pd.DataFrame) -> None:
         _label(chosen)
         _flip(chosen, "starred", "Star", "Unstar", ":material/star:")
         _flip(chosen, "archived", "Archive", "Unarchive", ":material/archive:")
-        _export(chosen)
+        if len(chosen) == 1:
+            row = chosen.iloc[0]
+            st.download_button(
+                "Export",
+                lambda: _archive_of(row),
+                f"{row['id']}{archive.SUFFIX}",
+                key="runs-export",
+                on_click="ignore",
+                icon=":material/download:",
+                help="One file that can be imported elsewhere.",
+            )
         help_text = "Moves the rows to the bin, from which they can be restored."
-        if button_unless("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=help_text):
+        if button_unless(
+            "Delete", why_not_change(chosen["owner"]), icon=":material/delete:", key="runs-delete", help=help_text
+        ):
             root = runs_root()
             deleted = []
             try:
@@ -420,7 +427,9 @@ def _compare(chosen: pd.DataFrame) -> None:
 
 
 def _label(chosen: pd.DataFrame) -> None:
-    with st.popover("Name, tags, note", **widget_options(_why_not(chosen), icon=":material/label:", key="runs-label")):
+    with st.popover(
+        "Name, tags, note", **widget_options(why_not_change(chosen["owner"]), icon=":material/label:", key="runs-label")
+    ):
         alone = len(chosen) == 1
         first = chosen.iloc[0]
         if alone:
@@ -443,24 +452,9 @@ def _label(chosen: pd.DataFrame) -> None:
 
 def _flip(chosen: pd.DataFrame, field: str, label: str, undo: str, icon: str) -> None:
     on = not chosen[field].all()
-    if button_unless(label if on else undo, _why_not(chosen), icon=icon, key=f"runs-{field}"):
+    if button_unless(label if on else undo, why_not_change(chosen["owner"]), icon=icon, key=f"runs-{field}"):
         change = {field: on}
         _do(lambda: _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **change)), "")
-
-
-def _export(chosen: pd.DataFrame) -> None:
-    if len(chosen) != 1:
-        return
-    row = chosen.iloc[0]
-    st.download_button(
-        "Export",
-        lambda: _archive_of(row),
-        f"{row['id']}{archive.SUFFIX}",
-        key="runs-export",
-        on_click="ignore",
-        icon=":material/download:",
-        help="One file that can be imported elsewhere.",
-    )
 
 
 def _archive_of(row: pd.Series) -> bytes:
@@ -471,24 +465,6 @@ def _archive_of(row: pd.Series) -> bytes:
         return target.read_bytes()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _offer_undo(keys: list[str]) -> None:
-    root = runs_root()
-    deleted = [entry for entry in rubbish.list_bin(root) if entry.key in keys]
-    if not deleted:
-        del st.session_state[LAST_DELETED]
-        return
-    with st.container(horizontal=True, vertical_alignment="center", border=True):
-        what = deleted[0].title if len(deleted) == 1 else f"{len(deleted)} entries"
-        size = byte_size(sum(entry.bytes for entry in deleted))
-        st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {size}."), width="stretch")
-        if st.button("Undo", icon=":material/undo:", key="runs-undo"):
-            _do(lambda: [rubbish.restore_deleted(root, entry.key) for entry in deleted], f"Restored {what}.")
-
-
-def _why_not(chosen: pd.DataFrame) -> str:
-    return why_not_change(chosen["owner"])
 
 
 def _each(chosen: pd.DataFrame, change: Callable[[Any, str], object]) -> None:

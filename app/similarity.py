@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from app.base.component import component, flush
+from app.base.component import component, flush, on_value
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -151,10 +151,27 @@ def similarity_of_head(run: Run, layer: int, head: int) -> None:
         zoomable_map(run, layer, head, step, what, mode, outlined)
     flush()
     with details:
-        neighbours(run, layer, head, what)
+        unit = unit_vectors(run, what, layer, head)
+        last = len(unit) - 1
+        middle = min(len(unit) // 2, last)
+        offer_token(run.record.comparison_id, last)
+        chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
+        token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
+        show_view("neighbours", run, "similarity-near", layer=layer, head=head, token=token, what=what)
     if not frame.empty:
         show_view("similarity_band", run, "similarity-band", layer=layer, head=head, what=what)
-    wall(run, layer, head, what)
+    st.header("All heads")
+    layers = recorded_layers(run)
+    label = f"Compare all heads of {len(layers)} layers (reads all {what})"
+    if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):
+        return
+    place: dict[str, Any] = {"what": what, "layers": tuple(layers)}
+    with st.spinner("Reading the vectors of every head"):
+        table = frame_of("similarity_by_head", run, **place)
+    if table.empty:
+        st.caption("No vectors were recorded in any layer.")
+    else:
+        show_view("similarity_by_head", run, "similarity-wall", focus=(layer, head), **place)
 
 
 @st.fragment
@@ -196,7 +213,12 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: si
         tokens=len(unit),
         theme=theme,
         key=MAP,
-        on_window=remember_window,
+        on_window=partial(
+            on_value,
+            MAP,
+            "window",
+            lambda edges: set_param("window", "-".join(str(int(edge)) for edge in edges), force=True),
+        ),
     )
     note(caption)
     if mode == "max" and shown == "mean":
@@ -214,33 +236,3 @@ def merge_sets_of(run: Run, layer: int, head: int, step: int) -> pd.DataFrame:
 @st.cache_resource(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
 def anchors_at(run: Run, what: str, layer: int, head: int, threshold: float) -> Any:
     return consecutive_sets(unit_vectors(run, what, layer, head), threshold)
-
-
-def neighbours(run: Run, layer: int, head: int, what: str) -> None:
-    unit = unit_vectors(run, what, layer, head)
-    last = len(unit) - 1
-    middle = min(len(unit) // 2, last)
-    offer_token(run.record.comparison_id, last)
-    chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
-    token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
-    show_view("neighbours", run, "similarity-near", layer=layer, head=head, token=token, what=what)
-
-
-def wall(run: Run, layer: int, head: int, what: str) -> None:
-    st.header("All heads")
-    layers = recorded_layers(run)
-    label = f"Compare all heads of {len(layers)} layers (reads all {what})"
-    if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):
-        return
-    place: dict[str, Any] = {"what": what, "layers": tuple(layers)}
-    with st.spinner("Reading the vectors of every head"):
-        table = frame_of("similarity_by_head", run, **place)
-    if table.empty:
-        st.caption("No vectors were recorded in any layer.")
-    else:
-        show_view("similarity_by_head", run, "similarity-wall", focus=(layer, head), **place)
-
-
-def remember_window() -> None:
-    if (window := st.session_state[MAP].get("window")) is not None:
-        set_param("window", "-".join(str(int(edge)) for edge in window), force=True)

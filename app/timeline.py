@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.base.component import after_first_chart, component, flush
+from app.base.component import after_first_chart, component, flush, on_value
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -105,7 +105,8 @@ def the_rest(run: Run, layer: int, head: int) -> None:
     show_view("timeline", run, "timeline-mosaic", layer=layer, head=head)
     if len(lineage.steps) > 1:
         show_view("states", run, "timeline-states", layer=layer, head=head)
-    what_was_read(run, layer, head)
+    if run.reading_layers:
+        show_view("steps_read", run, "timeline-read", layer=layer, head=head)
     # Whether the history folded from the events agrees with the cache's own slot counts.
     table = check_slots(lineage, page.head_steps(run, layer, head))
     wrong = table[~table["agree"]]
@@ -140,7 +141,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         masses=masses,
         theme=page_theme(),
         key=STRIP,
-        on_step=remember_step,
+        on_step=partial(on_value, STRIP, "step", lambda step: go_to(step=int(step))),
         on_token=partial(remember_token, merges=bool((events["target"] >= 0).any())),
         title=f"{run.record.label}: what the cache holds",
         source=of_run(run),
@@ -166,40 +167,26 @@ def linked_view(run: Run, layer: int, head: int) -> None:
                 show_table(table, f"Events of step {step}", height=360)
     with flow:
         if flow.open:
-            lineage_of_slot(run, layer, head, step, slot)
-
-
-def lineage_of_slot(run: Run, layer: int, head: int, step: int, slot: int | None) -> None:
-    """The river into the slot of the chosen token, else into one with most votes."""
-    lineage, _, texts = page.head_history(run, layer, head)
-    merged = merged_slots(lineage, step)
-    options = list(merged) if slot is None or slot in merged else [slot, *merged]
-    if not options:
-        st.caption("No slot of this head represents more than one token at this step.")
-        return
-    st.session_state[SLOT] = slot if slot is not None else options[0]
-    every = merged_count(lineage, step)
-    listed = "" if every <= len(merged) else f" among the {len(merged)} of {every:,} with the most votes"
-    chosen = st.selectbox(
-        f"Slot (click a word or a slot above, or choose here{listed})",
-        options,
-        key=SLOT,
-        on_change=remember_slot,
-        format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged.get(position, 1)}",
-    )
-    show_view("river", run, "timeline-river", layer=layer, head=head, step=step, slot=chosen)
-
-
-def what_was_read(run: Run, layer: int, head: int) -> None:
-    """For a run with a reading: the blocks that each step read, and the attention that it missed."""
-    if not run.reading_layers:
-        return
-    show_view("steps_read", run, "timeline-read", layer=layer, head=head)
-
-
-def remember_step() -> None:
-    if (step := st.session_state[STRIP].get("step")) is not None:
-        go_to(step=int(step))
+            # The river into the slot of the chosen token, else into one with most votes.
+            merged = merged_slots(lineage, step)
+            options = list(merged) if slot is None or slot in merged else [slot, *merged]
+            if not options:
+                st.caption("No slot of this head represents more than one token at this step.")
+                return
+            st.session_state[SLOT] = slot if slot is not None else options[0]
+            every = merged_count(lineage, step)
+            listed = "" if every <= len(merged) else f" among the {len(merged)} of {every:,} with the most votes"
+            chosen = st.selectbox(
+                f"Slot (click a word or a slot above, or choose here{listed})",
+                options,
+                key=SLOT,
+                on_change=set_page_param_from,
+                args=("token", SLOT),
+                format_func=lambda position: (
+                    f"{position} “{texts[position].strip()}” · votes {merged.get(position, 1)}"
+                ),
+            )
+            show_view("river", run, "timeline-river", layer=layer, head=head, step=step, slot=chosen)
 
 
 def remember_token(merges: bool) -> None:
@@ -208,10 +195,6 @@ def remember_token(merges: bool) -> None:
         set_page_param("token", int(token), SLOT)
         if merges:
             st.session_state[TAB] = FLOW
-
-
-def remember_slot() -> None:
-    set_page_param_from("token", SLOT)
 
 
 def played_decision(run: Run, layer: int, head: int) -> None:
@@ -236,21 +219,9 @@ def played_decision(run: Run, layer: int, head: int) -> None:
         masses=None,
         theme=page_theme(),
         key=PLAYER,
-        on_step=remember_frame,
-        on_token=remember_decided_token,
+        on_step=partial(on_value, PLAYER, "step", lambda step: set_page_param("frame", int(step))),
+        on_token=partial(on_value, PLAYER, "token", lambda token: set_page_param("token", int(token))),
         phases=phases,
         title=f"{run.record.label}: the prompt's decision",
         source=of_run(run),
     )
-
-
-def remember_frame() -> None:
-    """Put the step of the decision view into the URL."""
-    if (step := st.session_state[PLAYER].get("step")) is not None:
-        set_page_param("frame", int(step))
-
-
-def remember_decided_token() -> None:
-    """Put the chosen token of the decision's player into the URL."""
-    if (token := st.session_state[PLAYER].get("token")) is not None:
-        set_page_param("token", int(token))

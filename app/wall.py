@@ -1,18 +1,18 @@
 """The cache wall: every layer and head of a run at once, or the difference of two runs, and the views beside it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import streamlit as st
 
-from app.base.component import component
+from app.base.component import component, on_value
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of
 from app.compare.board import board_of
-from app.components import SentTexts, SharedData, difference_classes, share, tokentext
+from app.components import SentTexts, SharedData, share, tokentext
 from app.figures.figure import frame_of, heading, note, show, show_view
 from app.figures.tables import show_table
 from app.navigation import page
@@ -25,8 +25,10 @@ from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.work import rerun_with_restored
+from kvlab.report.views import Cue, TokenClass
 from kvlab.trace.reader import Run
 from kvlab.views import difference
+from kvlab.views.base.palette import HUES
 from kvlab.views.base.provenance import join_sources, of_run
 from kvlab.views.base.view import Subject, find_view
 from kvlab.views.frames import compare
@@ -38,7 +40,17 @@ WALL = "cache-wall"
 OPEN_WALLS = 6
 KEY = "wall-panes"
 PANES_PARAM = "panes"
+# Views beside the wall by name, with their labels.
+PANES = {
+    "text": "Text",
+    "attention": "Attention",
+    "lineage": "What flowed into a slot",
+    "kl": "KL",
+    "board": "Answers",
+    "edit": "Change and rerun",
+}
 DEFAULT = ("text", "attention")
+DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")  # of `difference.NAMES`
 SIDE_BY_SIDE = 2
 # What may be changed before a run is repeated.
 CHANGES = {
@@ -124,22 +136,40 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         shared["other"] = wall_payload(other)
     payload = pack_payload({**share(WALL, **shared), **content})
     # `step` is where the user stopped, `place` the [layer, head, position] just clicked, position -1 beside the text.
-    _component(key=WALL, data=payload, on_step_change=remember_step, on_place_change=remember_place)
+    _component(
+        key=WALL,
+        data=payload,
+        on_step_change=partial(on_value, WALL, "step", lambda step: go_to(step=int(step))),
+        on_place_change=partial(
+            on_value,
+            WALL,
+            "place",
+            lambda place: go_to(
+                **{name: int(at) for name, at in zip(("layer", "head", "token"), place, strict=True) if at >= 0}
+            ),
+        ),
+    )
     note(caption)
-    docked_panes(Place(run, other, runs, layer, head, step, token))
+    # A choice of views, kept in the URL, and the chosen ones side by side.
+    requested = url_value(PANES_PARAM)
+    names = list(DEFAULT) if requested is None else [name for name in PANES if name in requested.split(",")]
+    st.session_state[KEY] = names
+    st.pills(
+        "Views beside the wall",
+        list(PANES),
+        selection_mode="multi",
+        format_func=PANES.__getitem__,
+        key=KEY,
+        on_change=lambda: set_page_param(PANES_PARAM, ",".join(st.session_state[KEY]) or "none"),
+    )
+    place = Place(run, other, runs, layer, head, step, token)
+    for first in range(0, len(names), SIDE_BY_SIDE):
+        row = names[first : first + SIDE_BY_SIDE]
+        for column, pane in zip(st.columns(len(row), gap="large"), row, strict=True):
+            with column:
+                draw_pane(pane, place)
     with st.expander("Shares of every head, as a table"):
         show_table(shares, f"Heads after step {step}", height=360)
-
-
-def remember_step() -> None:
-    if (step := st.session_state[WALL].get("step")) is not None:
-        go_to(step=int(step))
-
-
-def remember_place() -> None:
-    if (place := st.session_state[WALL].get("place")) is not None:
-        layer, head, token = (int(number) for number in place)
-        go_to(layer=layer, head=head, **({"token": token} if token >= 0 else {}))
 
 
 @st.cache_resource(max_entries=OPEN_WALLS, show_spinner="Reading the events of all heads", hash_funcs=BY_STAMP)
@@ -166,23 +196,50 @@ class Place:
         return f"layer {self.layer}, head {self.head}"
 
 
-def docked_panes(place: Place) -> None:
-    """A choice of views, kept in the URL, and the chosen ones side by side."""
-    requested = url_value(PANES_PARAM)
-    names = list(DEFAULT) if requested is None else [name for name in PANES if name in requested.split(",")]
-    st.session_state[KEY] = names
-    label = "Views beside the wall"
-    st.pills(label, list(PANES), selection_mode="multi", format_func=LABELS.__getitem__, key=KEY, on_change=remember)
-    for first in range(0, len(names), SIDE_BY_SIDE):
-        row = names[first : first + SIDE_BY_SIDE]
-        for column, name in zip(st.columns(len(row), gap="large"), row, strict=True):
-            with column:
-                PANES[name](place)
-
-
-def remember() -> None:
-    """Put the chosen views into the URL."""
-    set_page_param(PANES_PARAM, ",".join(st.session_state[KEY]) or "none")
+def draw_pane(pane: str, place: Place) -> None:
+    """One of the views of `PANES`."""
+    run = place.run
+    where: dict[str, Any] = {"layer": place.layer, "head": place.head, "step": place.step}
+    if pane == "text":
+        text_pane(place)
+    elif pane == "attention":
+        if page.masses_at(run, **where) is None:
+            page.explain_no_masses(run, **where)
+        else:
+            show_view("attention_along_text", run, "wall-attention", **where)
+    elif pane == "lineage":
+        # The tokens that flowed into the slot of the chosen token, or into the slot with most votes.
+        lineage = page.head_history(run, place.layer, place.head)[0]
+        merged = merged_slots(lineage, place.step)
+        token = place.token
+        owner = None if token is None or token >= lineage.tokens else lineage.slot_of(token, place.step)
+        slot = owner if owner in merged else next(iter(merged), None)
+        show_view("river", run, "wall-lineage", slot=slot, **where)
+    elif pane == "kl" and place.other is not None:
+        # KL of both runs, and where their own texts diverge.
+        tokens = difference.divergences(run, place.other)
+        labels = {"a": "A diverges from the full cache", "b": "B diverges from it", "each_other": "A and B diverge"}
+        page.metrics(
+            (label, "never" if tokens[name] is None else f"at token {tokens[name]}", "In their own continuations.")
+            for name, label in labels.items()
+        )
+        show_view("difference_kl", [run, place.other], "wall-kl-of-two")
+        if changed := difference.changed_hues(run.record.method, place.other.record.method):
+            st.caption(plain(changed))
+    elif pane == "kl":
+        if compare.has_kl(frame_of("kl_along_text", place.runs)):
+            show_view("kl_along_text", place.runs, "wall-kl")
+        else:
+            st.info("These runs have no KL from the full cache: it requires a finished forced continuation.")
+    elif pane == "board":
+        board = board_of(place.runs)
+        if board is None or board.frame.empty:
+            st.info("This comparison has no expected answer: enter one on the page Result.", icon=":material/info:")
+        else:
+            drawn = find_view("board").draw_frame(board.frame, place.runs, page_theme())
+            show(drawn.figure, drawn.frame, drawn.caption, "wall-board", drawn.file_name, drawn.provenance)
+    else:
+        edit_pane(place)
 
 
 def text_pane(place: Place) -> None:
@@ -197,68 +254,21 @@ def text_pane(place: Place) -> None:
     texts = page.token_texts_of(place.run, difference.tokens_read(place.run))
     codes = difference.classes(kept[0], kept[1], 0, 0, len(texts))
     hues = difference.hues_of(place.run.record.method, place.other.record.method)
+    by_name = difference.class_looks(hues)
+    classes = [
+        TokenClass(name=name, colour=HUES[by_name.get(name, ("grey", ""))[0]], cue=cue)
+        for name, cue in zip(difference.NAMES, DIFFERENCE_CUES, strict=True)
+    ]
     tokentext(
         texts,
         codes,
-        difference_classes(hues),
+        classes,
         identity=str(place.run.path),
         key="wall-difference-text",
         title=f"Tokens that A ({place.run.record.label}) and B ({place.other.record.label}) hold, {place.name}",
         source=join_sources(of_run(place.run), of_run(place.other)),
         scroll=place.token,
     )
-
-
-def attention_pane(place: Place) -> None:
-    """The attention of this head at this step, along the text."""
-    where: dict[str, Any] = {"layer": place.layer, "head": place.head, "step": place.step}
-    if page.masses_at(place.run, **where) is None:
-        page.explain_no_masses(place.run, **where)
-    else:
-        show_view("attention_along_text", place.run, "wall-attention", **where)
-
-
-def lineage_pane(place: Place) -> None:
-    """The tokens that flowed into the slot of the chosen token, or into the slot with most votes."""
-    lineage = page.head_history(place.run, place.layer, place.head)[0]
-    merged = merged_slots(lineage, place.step)
-    owner = None if place.token is None or place.token >= lineage.tokens else lineage.slot_of(place.token, place.step)
-    slot = owner if owner in merged else next(iter(merged), None)
-    show_view("river", place.run, "wall-lineage", layer=place.layer, head=place.head, step=place.step, slot=slot)
-
-
-def kl_pane(place: Place) -> None:
-    """KL from the full cache along the continuation: of all runs, or of the two of a difference."""
-    if place.other is not None:
-        kl_of_two(place.run, place.other)
-        return
-    if not compare.has_kl(frame_of("kl_along_text", place.runs)):
-        st.info("These runs have no KL from the full cache: it requires a finished forced continuation.")
-        return
-    show_view("kl_along_text", place.runs, "wall-kl")
-
-
-def kl_of_two(a: Run, b: Run) -> None:
-    """KL of both runs, and where their own texts diverge."""
-    tokens = difference.divergences(a, b)
-    labels = {"a": "A diverges from the full cache", "b": "B diverges from it", "each_other": "A and B diverge"}
-    page.metrics(
-        (label, "never" if tokens[name] is None else f"at token {tokens[name]}", "In their own continuations.")
-        for name, label in labels.items()
-    )
-    show_view("difference_kl", [a, b], "wall-kl-of-two")
-    if changed := difference.changed_hues(a.record.method, b.record.method):
-        st.caption(plain(changed))
-
-
-def board_pane(place: Place) -> None:
-    """Answers of all runs, judged."""
-    board = board_of(place.runs)
-    if board is None or board.frame.empty:
-        st.info("This comparison has no expected answer: enter one on the page Result.", icon=":material/info:")
-        return
-    drawn = find_view("board").draw_frame(board.frame, place.runs, page_theme())
-    show(drawn.figure, drawn.frame, drawn.caption, "wall-board", drawn.file_name, drawn.provenance)
 
 
 def edit_pane(place: Place) -> None:
@@ -270,7 +280,12 @@ def edit_pane(place: Place) -> None:
         kind = one_of("Change", CHANGES, key="change")
     with right:
         where = one_of("Where", {"head": place.name, "all": "all layers and heads"}, key="where")
-    why = why_not_token(run, token) if kind in OF_TOKENS else ""
+    why = ""
+    if kind in OF_TOKENS:
+        if token is None:
+            why = "Click a token on the wall or in a text first."
+        elif token >= run.record.prompt_tokens:
+            why = "Only tokens of the prompt can be kept, dropped or merged: choose an earlier one."
     heads = None if where == "all" else ((place.layer, place.head),)
     tokens = (token,) if kind in OF_TOKENS and token is not None else ()
     with act:
@@ -286,26 +301,4 @@ def edit_pane(place: Place) -> None:
     st.caption(plain(explanation + chosen))
 
 
-def why_not_token(run: Run, token: int | None) -> str:
-    """Why a token cannot be kept, dropped or merged; empty if it can."""
-    if token is None:
-        return "Click a token on the wall or in a text first."
-    if token >= run.record.prompt_tokens:
-        return "Only tokens of the prompt can be kept, dropped or merged: choose an earlier one."
-    return ""
-
-
-@keep_by_run(1)
-def departures(run: Run) -> difference.DepartureSteps:
-    """`difference.departure_steps`, kept with the run."""
-    return difference.departure_steps(run)
-
-
-PANES: Mapping[str, Callable[[Place], None]] = {
-    "text": text_pane, "attention": attention_pane, "lineage": lineage_pane, "kl": kl_pane, "board": board_pane,
-    "edit": edit_pane,
-}  # fmt: skip
-LABELS = {
-    "text": "Text", "attention": "Attention", "lineage": "What flowed into a slot", "kl": "KL", "board": "Answers",
-    "edit": "Change and rerun",
-}  # fmt: skip
+departures = keep_by_run(1)(difference.departure_steps)

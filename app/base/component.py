@@ -12,7 +12,8 @@ import streamlit as st
 from app.session.streamlit_internals import STATIC
 from kvlab.browser import read_static
 
-SCRIPTS = "static/js/PlotlyChart.*.js"  # under another name Plotly is loaded with the first chart
+# Under another name Plotly is loaded with the first chart.
+SCRIPTS = [file.relative_to(STATIC).as_posix() for file in STATIC.glob("static/js/PlotlyChart.*.js")]
 
 
 def component(script: str, html: str = "<span></span>", *styles: str) -> Any:
@@ -22,17 +23,18 @@ def component(script: str, html: str = "<span></span>", *styles: str) -> Any:
     return st.components.v2.component(name, html=html, css=css, js=read_static(f"{script}.js"))
 
 
+def on_value(key: str, name: str, use: Callable[[Any], object]) -> None:
+    """For a component's callback: `use` gets the value of this name, unless the browser has sent None."""
+    if (value := st.session_state[key].get(name)) is not None:
+        use(value)
+
+
 _preload = component("preload-plotly")
 
 
 def load_plotly_ahead() -> None:
     """Call first on a page; shows nothing."""
-    _preload(key="ahead", data={"scripts": _scripts()})
-
-
-@st.cache_resource(show_spinner=False)
-def _scripts() -> list[str]:
-    return [file.relative_to(STATIC).as_posix() for file in STATIC.glob(SCRIPTS)]
+    _preload(key="ahead", data={"scripts": SCRIPTS})
 
 
 WAITING = "waits-for-the-first-picture-"

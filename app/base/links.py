@@ -17,13 +17,9 @@ def page_at(name: str, draw: Callable[[], None] = lambda: None, **looks: Any) ->
     return st.Page(draw, url_path=FIRST if name == START else name, default=name == START, **{"title": name} | looks)
 
 
-def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to the page of this name with these URL parameters."""
-    page_link(page_at(name), label, icon, help, **query)
-
-
-def page_link(page: st.Page, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to a page with these URL parameters."""
+def link(to: str | st.Page, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
+    """A link to a page, or to the page of this name, with these URL parameters."""
+    page = page_at(to) if isinstance(to, str) else to
     st.page_link(page, label=label, icon=icon, help=help, query_params=query or None)
 
 

@@ -88,13 +88,13 @@ def terms_in(text: str) -> str | None:
     A term within a longer one that is used, such as mass in log mass, is explained by the longer one alone.
     """
     used = [term for term, pattern in _PATTERNS.items() if pattern.search(text)]
-    longer = {term: [other for other in used if other != term and term in other.split()] for term in used}
-    alone = [term for term in used if _PATTERNS[term].search(_without(text, longer[term]))]
+    alone = []
+    for term in used:
+        rest = text
+        for longer in used:
+            if longer != term and term in longer.split():
+                rest = _PATTERNS[longer].sub("", rest)
+        if _PATTERNS[term].search(rest):
+            alone.append(term)
     explanations = [f"**{term}**: {TERMS[term]}" for term in alone]
     return "\n\n".join([*explanations, f"[{WITH_PICTURES}](glossary)"]) if explanations else None
-
-
-def _without(text: str, terms: list[str]) -> str:
-    for term in terms:
-        text = _PATTERNS[term].sub("", text)
-    return text

@@ -1,9 +1,8 @@
 """The top of a comparison: quality against bytes, verdicts, the heads behind one, and the form for answers."""
 
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
@@ -16,11 +15,11 @@ from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
 from app.components import Spans
 from app.figures.figure import frame_of, show, show_view
-from app.navigation.page import warn_reference_fails
+from app.navigation.page import CLEAR_REFERENCE
 from app.navigation.selection import runs_root
 from app.session.open_runs import BY_STAMP, shipped_answer
 from app.session.url_state import drop_stale_option, get_param, in_url, set_page_param, set_page_param_from, url_value
-from kvlab.common.formatting import ONE_PROMPT
+from kvlab.common.formatting import ONE_PROMPT, format_duration
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
@@ -32,8 +31,8 @@ from kvlab.views.base.view import find_view
 from kvlab.views.base.words import byte_size, number
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
-from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, fate_shares
+from kvlab.views.frames.restore import estimate_seconds
 from kvlab.views.frames.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
 from kvlab.views.lost_heads import failed_runs, short_words
 
@@ -101,10 +100,6 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
-    def select(self, names: Mapping[str, str]) -> "Board":
-        """The board of some of its runs, given as the label of each run id."""
-        return replace(self, table=rename_runs(self.table, names), frame=rename_runs(self.frame, names))
-
 
 def board_of(runs: Sequence[Run]) -> Board | None:
     """The board of a comparison; None without an expected answer."""
@@ -148,9 +143,18 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         on_click=choose_clicked,
         exported=slide,
     )
-    restore.say_results(failed, results)
+    known = [run for run in failed if run.record.run_id in results]
+    if known:
+        # One sentence per failed run with a result: which head lost what, and what restores the answer.
+        lines = [f"- {plain(restore.cached_sentence(results[run.record.run_id], run))}" for run in known]
+        st.markdown("\n".join(["**What restores the answer**", "", *lines]))
     missing = [run for run in failed if run.record.run_id not in results]
-    restore.search_all([run.record.run_id for run in missing], restore.total_estimate(missing), "search-all")
+    seconds = [estimate_seconds(run, restore.MOST_RERUNS) for run in missing]
+    duration = restore.EACH
+    if None not in seconds:
+        total = format_duration(max(sum(filter(None, seconds)), 1), rough=True)
+        duration += f", at most {total} in all"
+    restore.search_all([run.record.run_id for run in missing], duration, "search-all")
     cell_section(runs, board)
     return drawn
 
@@ -162,7 +166,7 @@ def first_screen(runs: Sequence[Run], board: Board) -> bool:
     right = analysis.correct_runs(board.table)
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
-        warn_reference_fails()
+        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
     wrote = {"right": "generates it", "unfinished": "has not generated its own text yet"}.get(
         verdict.kind, f"generates “{plain(verdict.wrote)}”"
     )
@@ -220,8 +224,8 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
                     type="tertiary",
                     key=f"answer-run-{row.run_id}",
                     help="Show its cache beside the answers",
-                    on_click=_choose,
-                    args=(row.run_id,),
+                    on_click=set_page_param,
+                    args=("cell", row.run_id, CELL),
                 )
                 size = "" if pd.isna(row.live_bytes) else byte_size(row.live_bytes)
                 kl = "" if pd.isna(row.mean_kl) else f"KL {number(row.mean_kl, 2)}"
@@ -229,29 +233,24 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
                 if row.run_id in results:
                     st.caption(plain(short_words(results[row.run_id])))
                 elif row.run_id in wrong:
-                    restore.button(run, f"why-{row.run_id}", f"Find out why ({restore.short_estimate(run)})")
-            st.html(_marked_text(run, row))
-
-
-def _choose(run_id: str) -> None:
-    set_page_param("cell", run_id, CELL)
-
-
-def _marked_text(run: Run, row: Any) -> str:
-    """The beginning of what the run generated as HTML; of a run that is not right, its first other token is marked."""
-    texts = analysis.phase_texts(run, "free")
-    if not "".join(texts).strip():
-        return "<em>only white space</em>" if texts else "<em>nothing generated yet</em>"
-    # counted from 1
-    at = None if pd.isna(row.first_divergence) or row.verdict == "right" else int(row.first_divergence) - 1
-    escaped = [html.escape(text) for text in texts]
-    if at is not None and at < len(escaped):
-        words = escaped[at] if texts[at].strip() else "a space" if texts[at] else " ends here"
-        escaped[at] = f"<mark>{words}</mark>"
-    begin = max(0, (at or 0) - TOKENS_BEFORE)
-    end = begin + TOKENS_SHOWN
-    cut = ("… " if begin else "", " …" if end < len(escaped) else "")
-    return f'<div style="overflow-wrap: anywhere">{cut[0]}{"".join(escaped[begin:end])}{cut[1]}</div>'
+                    restore.button(run, f"why-{row.run_id}", f"Find out why ({restore.estimate(run, short=True)})")
+            # The beginning of what the run generated; of a run that is not right, its first other token is marked.
+            texts = analysis.phase_texts(run, "free")
+            if not "".join(texts).strip():
+                st.html("<em>only white space</em>" if texts else "<em>nothing generated yet</em>")
+                continue
+            # counted from 1
+            at = None if pd.isna(row.first_divergence) or row.verdict == "right" else int(row.first_divergence) - 1
+            escaped = [html.escape(text) for text in texts]
+            if at is not None and at < len(escaped):
+                words = escaped[at] if texts[at].strip() else "a space" if texts[at] else " ends here"
+                escaped[at] = f"<mark>{words}</mark>"
+            begin = max(0, (at or 0) - TOKENS_BEFORE)
+            end = begin + TOKENS_SHOWN
+            text = "".join(escaped[begin:end])
+            before = "… " if begin else ""
+            after = " …" if end < len(escaped) else ""
+            st.html(f'<div style="overflow-wrap: anywhere">{before}{text}{after}</div>')
 
 
 def choose_clicked() -> None:
@@ -259,11 +258,6 @@ def choose_clicked() -> None:
     points = st.session_state[CHART].selection.points
     if points and (cell := points[0].get("customdata")):
         set_page_param("cell", cell[0], CELL)
-
-
-def remember_cell() -> None:
-    """Put the chosen cell of the board into the URL."""
-    set_page_param_from("cell", CELL)
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:
@@ -281,7 +275,8 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             list(cells.index),
             format_func=lambda name: f"{lines[name].label} · {verdict_text(lines[name], 24)}",
             key=CELL,
-            on_change=remember_cell,
+            on_change=set_page_param_from,
+            args=("cell", CELL),
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.question.reference.kind == "right":
@@ -347,7 +342,9 @@ def _form(record: RunRecord, answer: str, facts: Spans) -> None:
     st.caption("Facts (optional): without them, the place where the prompt contains the answer is used.")
     marked = None
     try:
-        marked = fact_picker(record.prompt, FactKeys(record.comparison_id), facts)
+        name = record.comparison_id
+        keys = FactKeys(f"fact-picker-{name}", f"facts-{name}", f"facts-marked-{name}")
+        marked = fact_picker(record.prompt, keys, facts)
     except UserError as error:
         st.error(plain(str(error)))
     why = why_not_change([record.owner])

@@ -15,21 +15,11 @@ PARAM = "marked"
 
 @dataclass(frozen=True)
 class FactKeys:
-    """Session keys for the facts of one text: that of New, or of the comparison `name`."""
+    """Session keys for the facts of one text: that of New, or of a comparison."""
 
-    name: str = ""
-
-    @property
-    def picker(self) -> str:
-        return f"fact-picker{self.name and '-'}{self.name}"
-
-    @property
-    def typed(self) -> str:
-        return f"facts{self.name and '-'}{self.name}"
-
-    @property
-    def marked(self) -> str:
-        return f"facts-marked{self.name and '-'}{self.name}"
+    picker: str = "fact-picker"
+    typed: str = "facts"
+    marked: str = "facts-marked"
 
 
 NEW_RUN = FactKeys()
@@ -93,7 +83,7 @@ def change(text: str, shown: Spans, keys: FactKeys = NEW_RUN) -> None:
 def store(text: str, facts: Spans, keys: FactKeys = NEW_RUN) -> None:
     """Store the facts of this text in the session and, for New run, in the URL."""
     st.session_state[keys.marked] = (text, facts)
-    if keys.name:
+    if keys != NEW_RUN:
         return
     set_param(PARAM, ",".join(f"{start}-{stop}" for start, stop in facts) or None, force=True)
 
@@ -101,7 +91,7 @@ def store(text: str, facts: Spans, keys: FactKeys = NEW_RUN) -> None:
 def marked_in(text: str, keys: FactKeys = NEW_RUN) -> Spans:
     """The facts that were clicked; if the text has changed since, those whose words it still has."""
     if keys.marked not in st.session_state:
-        places = [] if keys.name else re.findall(r"(\d{1,7})-(\d{1,7})", get_param(PARAM) or "")
+        places = [] if keys != NEW_RUN else re.findall(r"(\d{1,7})-(\d{1,7})", get_param(PARAM) or "")
         spans = tuple((int(start), int(stop)) for start, stop in places)
         return tuple(span for span in spans if span[0] < span[1] <= len(text))
     before, facts = st.session_state[keys.marked]

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -19,7 +18,7 @@ from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.report.views import table_of
 from kvlab.requests.repeats import Repeat
-from kvlab.trace.catalogue import ComparisonEntry, list_repeats
+from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
@@ -46,7 +45,18 @@ COLUMNS = {
 
 def batch_of(record: RunRecord) -> analysis.Batch | None:
     """The results of a run's batch so far; None for a run without repeats."""
-    return _batch(list_repeats(runs_root(), record.repeat.batch)) if record.repeat else None
+    if not record.repeat:
+        return None
+    tables = []
+    for entry in list_repeats(runs_root(), record.repeat.batch):
+        try:
+            paths = [runs_root() / run.run_id for run in entry.runs]
+            written = tuple((path / RECORD).stat().st_mtime_ns for path in paths)
+            labels = load_labels(runs_root(), entry.comparison_id)
+            tables.append(_judged(tuple(map(str, paths)), written, labels))
+        except UserError as error:
+            st.error(plain(f"Prompt {entry.number} is skipped. {error}"))
+    return analysis.build_batch(tables) if tables else None
 
 
 def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) -> str:
@@ -80,30 +90,26 @@ def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) ->
             lost = count_lost_heads(list(results.values()), runs[0].record)
             show_view("lost_heads", runs, "lost-heads", source=origin, frame=lost)
         restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
-        ranking(batch)
+        # The ranking at equal bytes, the significant differences, and the cells that are not ranked.
+        groups, left_out = analysis.rank_cells(batch.cells)
+        if groups:
+            order = "highest accuracy" if batch.is_asked else "closest to the full cache"
+            st.markdown(f"**Ranking over all prompts**, {order} first, at equal live bytes:")
+        for group in groups:
+            size = byte_size(group["live_bytes"].median())
+            st.markdown(
+                f"{plain(size)}: "
+                + ", ".join(f"**{plain(row.label)}** {plain(figures.score_text(row))}" for row in group.itertuples())
+            )
+            if apart := figures.caption_significance(batch, group):
+                st.caption(plain(apart))
+        reasons = ["**full cache**: the reference"]
+        reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
+        st.caption(f"Not ranked: {'; '.join(reasons)}.")
         cell_section(batch, runs[0].record.comparison_id)
     st.header(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.description}." if repeat.planting else repeat.description))
     return budget
-
-
-def ranking(batch: analysis.Batch) -> None:
-    """The ranking at equal bytes, the significant differences, and the cells that are not ranked."""
-    groups, left_out = analysis.rank_cells(batch.cells)
-    if groups:
-        order = "highest accuracy" if batch.is_asked else "closest to the full cache"
-        st.markdown(f"**Ranking over all prompts**, {order} first, at equal live bytes:")
-    for group in groups:
-        size = byte_size(group["live_bytes"].median())
-        st.markdown(
-            f"{plain(size)}: "
-            + ", ".join(f"**{plain(row.label)}** {plain(figures.score_text(row))}" for row in group.itertuples())
-        )
-        if apart := figures.caption_significance(batch, group):
-            st.caption(plain(apart))
-    reasons = ["**full cache**: the reference"]
-    reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
-    st.caption(f"Not ranked: {'; '.join(reasons)}.")
 
 
 def choose_clicked() -> None:
@@ -117,7 +123,12 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
     """The prompts of one cell, and the picker of the one shown below."""
     places = {f"{row.row} | {row.column}": (row.row, row.column) for row in batch.cells.itertuples()}
     if st.session_state.get(CELL) not in places:
-        st.session_state[CELL] = _telling(batch.cells)
+        # Begin with the cell whose accuracy is nearest to one half.
+        first = batch.cells.iloc[0]
+        if batch.cells["n"].any():
+            share = batch.cells["share"].astype(float).fillna(1.0)
+            first = batch.cells.loc[(share - 0.5).abs().idxmin()]
+        st.session_state[CELL] = f"{first['row']} | {first['column']}"
     chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
     single = analysis.single_prompts(batch, *places[chosen])
     source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
@@ -130,7 +141,11 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
         alt="One row per prompt of the chosen cell",
         placeholder="",
     )
-    names = {row.comparison_id: f"{row.number} of {row.of}: {_label(row)}" for row in single.itertuples()}
+    names = {}
+    for row in single.itertuples():
+        # Columns that tell prompts apart.
+        label = row.name if pd.isna(row.depth) else f"depth {100 * row.depth:g} %, wording {row.wording:.0f}"
+        names[row.comparison_id] = f"{row.number} of {row.of}: {label}"
     if comparison_id not in names:
         names[comparison_id] = "the one shown"
     place = list(names).index(comparison_id)
@@ -139,20 +154,6 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
     )
     if picked != comparison_id:
         go("compare", comparison=picked)
-
-
-def _telling(cells: pd.DataFrame) -> str:
-    """The cell to show first: the one whose accuracy is nearest to one half."""
-    share = cells["share"].astype(float).fillna(1.0)
-    if not cells["n"].any():
-        return "{row} | {column}".format(**cells.iloc[0])
-    row = cells.loc[(share - 0.5).abs().idxmin()]
-    return f"{row['row']} | {row['column']}"
-
-
-def _label(row: Any) -> str:
-    """Columns that tell prompts apart."""
-    return row.name if pd.isna(row.depth) else f"depth {100 * row.depth:g} %, wording {row.wording:.0f}"
 
 
 def _readable(single: pd.DataFrame) -> pd.DataFrame:
@@ -168,19 +169,6 @@ def _readable(single: pd.DataFrame) -> pd.DataFrame:
     if asked.any():
         table["KL answer"] = single["kl_answer"].astype(float)
     return pd.DataFrame(table | {"KL all": single["mean_kl"].astype(float)})
-
-
-def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
-    tables = []
-    for entry in entries:
-        try:
-            paths = [runs_root() / run.run_id for run in entry.runs]
-            written = tuple((path / RECORD).stat().st_mtime_ns for path in paths)
-            labels = load_labels(runs_root(), entry.comparison_id)
-            tables.append(_judged(tuple(map(str, paths)), written, labels))
-        except UserError as error:
-            st.error(plain(f"Prompt {entry.number} is skipped. {error}"))
-    return analysis.build_batch(tables) if tables else None
 
 
 @st.cache_data(max_entries=512, show_spinner="Scoring the prompts")

@@ -1,6 +1,7 @@
 """Searches that restore a wrong run's answer: buttons that queue them, their progress, and what they found."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -64,17 +65,9 @@ def _load(root: str, comparison_id: str, run_id: str, written: int) -> RestoreRe
     return load_result(Path(root), comparison_id, run_id)
 
 
-def say_results(runs: Sequence[Run], results: Mapping[str, RestoreResult]) -> None:
-    """One sentence per failed run with a result: which head lost what, and what restores the answer."""
-    known = [run for run in runs if run.record.run_id in results]
-    if known:
-        lines = [f"- {plain(_sentence(run, results[run.record.run_id]))}" for run in known]
-        st.markdown("\n".join(["**What restores the answer**", "", *lines]))
-
-
-@st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: lambda one: repr(one)})
-def _sentence(run: Run, result: RestoreResult) -> str:
-    return sentence(result, run)
+cached_sentence = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: repr})(
+    sentence
+)
 
 
 def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
@@ -82,7 +75,12 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
 
     `duration` is the estimated time in words.
     """
-    waiting = _searching() if run_ids else set()
+    waiting: set[str] = set()
+    if run_ids:
+        with suppress(UserError):
+            queued = jobs.list_jobs(runs_root(), open_only=True, limit=MOST_JOBS)
+            requests = [jobs.request_of(runs_root(), job.job_id) for job in queued]
+            waiting = {request.run_id for request in requests if isinstance(request, RestoreRequest)}
     missing = [run_id for run_id in run_ids if run_id not in waiting]
     if count := len(run_ids) - len(missing):
         searches = "A search is" if count == 1 else f"{count} searches are"
@@ -103,37 +101,14 @@ def _queue(run_id: str) -> None:
         raise UserError("The remaining searches are not queued.")
 
 
-def _searching() -> set[str]:
-    """The ids of runs with a search in the queue."""
-    try:
-        waiting = jobs.list_jobs(runs_root(), open_only=True, limit=MOST_JOBS)
-        requests = [jobs.request_of(runs_root(), job.job_id) for job in waiting]
-    except UserError:
-        return set()
-    return {request.run_id for request in requests if isinstance(request, RestoreRequest)}
-
-
-def total_estimate(runs: Sequence[Run]) -> str:
-    """The estimated time of several searches, in words."""
-    known = [seconds for run in runs if (seconds := estimate_seconds(run, MOST_RERUNS)) is not None]
-    if len(known) < len(runs):
-        return EACH
-    return f"{EACH}, at most {format_duration(max(sum(known), 1), rough=True)} in all"
-
-
-def short_estimate(run: Run) -> str:
-    """The estimated time of a search in short, such as `about 4 min`."""
+def estimate(run: Run, short: bool = False) -> str:
+    """The estimated time of a search in words, in short such as `about 4 min`."""
     seconds = estimate_seconds(run, MOST_RERUNS)
-    return f"about {format_duration(max(seconds, 1), rough=True)}" if seconds is not None else EACH
-
-
-def estimate(run: Run, most_reruns: int) -> str:
-    """The estimated time of a search, in words."""
-    seconds = estimate_seconds(run, most_reruns)
+    most = f"at most {MOST_RERUNS} reruns"
     if seconds is None:
-        return f"at most {most_reruns} reruns"
-    duration = format_duration(max(seconds, 1), rough=True)
-    return f"at most {most_reruns} reruns, about {duration} plus the time to load the model"
+        return EACH if short else most
+    duration = f"about {format_duration(max(seconds, 1), rough=True)}"
+    return duration if short else f"{most}, {duration} plus the time to load the model"
 
 
 def follow(job_id: str) -> None:

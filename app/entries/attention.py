@@ -51,16 +51,40 @@ def show_head(run: Run, runs: Sequence[Run], beside: pd.DataFrame, layer: int | 
     where = run.record.label if layer is None else f"{run.record.label} in layer {layer}, head {head}"
     place = sag.place_among(beside, run.record.run_id) if layer is None else ""
     page.verdict(f"{sag.verdict(total, where)} {place}")
-    explain_nothing(run, total)
+    if not total["merged"] and not total["evicted"]:
+        reason = "the full cache keeps every token" if run.record.method == "full" else "the budget was never exceeded"
+        st.info(f"Nothing was evicted or merged in the layers and heads shown: {reason}.", icon=":material/info:")
+    elif not total["merged"]:
+        st.info(
+            f"**{plain(run.record.method)}** merged nothing here, it only evicted. So there are no votes and no "
+            "sag; what it loses is regret.",
+            icon=":material/info:",
+        )
     if layer is None and len(beside) > 1:
         show_view("attention_by_run", runs, "merges-runs")
-    what_left(run, steps, layer, head)
+    if not frame_of("events", run, layer=layer, head=head).empty:
+        st.header("Evicted and merged slots")
+        if run.record.level == "full" and layer is None and steps["merged"].any():
+            left, right = page.map_columns(run)
+            with left:
+                show_view("events", run, "merges-steps", layer=layer, head=head)
+            with right:
+                show_view("merged_share", run, "merges-heads", focus=head_in_view(run))
+        else:
+            show_view("events", run, "merges-steps", layer=layer, head=head)
     after_first_chart(f"merges-{run.record.run_id}", the_rest, run, steps, layer, head)
 
 
 def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
     if run.record.level == "full" and steps["merged"].any():
-        merged_groups(run, steps, layer, head)
+        st.header("Merges and votes")
+        place = {"layer": layer, "head": head}
+        votes = frame_of("votes", run, **place)
+        balance = frame_of("mass_balance", run, **place)
+        st.markdown(plain(merges.count_sentence(steps["merged"].sum(), len(balance), int(votes["slots"].sum()))))
+        names = ["merge_similarity"] if len(frame_of("merge_similarity", run, **place)) else []
+        names += ["votes", "mass_balance"] if len(balance) else ["votes"]
+        in_pairs(*(partial(show_view, name, run, f"merges-{name}", layer=layer, head=head) for name in names))
     if sag.has_shadow(steps):
         st.header("Over the steps")
         names = ["mass", "output_error"]
@@ -68,61 +92,18 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
         names += ["guard"] if steps["guard_activations"].any() else []
         in_pairs(*(partial(show_view, name, run, f"merges-{name}", layer=layer, head=head) for name in names))
         if steps[["layer", "head"]].drop_duplicates().shape[0] > 1:
-            where(run)
+            st.header("Where it happened")
+            measures = {
+                "sag": "sag",
+                "regret": "regret",
+                "output_error": "output error",
+                "guard_activations": "guard activations",
+                "max_votes": "largest votes",
+            }
+            measure = one_of("Measure", measures, "output_error", key="measure")
+            show_view("loss_by_head", run, "merges-where", measure=measure, focus=head_in_view(run))
     else:
         page.explain_level(run, "single events, and the attention with nothing dropped behind sag and regret")
-
-
-def explain_nothing(run: Run, total: dict[str, float]) -> None:
-    """One sentence if nothing was merged, or nothing was evicted either."""
-    if total["merged"] or total["evicted"]:
-        if not total["merged"]:
-            st.info(
-                f"**{plain(run.record.method)}** merged nothing here, it only evicted. So there are no votes and no "
-                "sag; what it loses is regret.",
-                icon=":material/info:",
-            )
-        return
-    reason = "the full cache keeps every token" if run.record.method == "full" else "the budget was never exceeded"
-    st.info(f"Nothing was evicted or merged in the layers and heads shown: {reason}.", icon=":material/info:")
-
-
-def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
-    if frame_of("events", run, layer=layer, head=head).empty:
-        return
-    st.header("Evicted and merged slots")
-    if run.record.level != "full" or layer is not None or not steps["merged"].any():
-        show_view("events", run, "merges-steps", layer=layer, head=head)
-        return
-    left, right = page.map_columns(run)
-    with left:
-        show_view("events", run, "merges-steps", layer=layer, head=head)
-    with right:
-        show_view("merged_share", run, "merges-heads", focus=head_in_view(run))
-
-
-def merged_groups(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
-    st.header("Merges and votes")
-    place = {"layer": layer, "head": head}
-    votes = frame_of("votes", run, **place)
-    balance = frame_of("mass_balance", run, **place)
-    st.markdown(plain(merges.count_sentence(steps["merged"].sum(), len(balance), int(votes["slots"].sum()))))
-    names = ["merge_similarity"] if len(frame_of("merge_similarity", run, **place)) else []
-    names += ["votes", "mass_balance"] if len(balance) else ["votes"]
-    in_pairs(*(partial(show_view, name, run, f"merges-{name}", layer=layer, head=head) for name in names))
-
-
-def where(run: Run) -> None:
-    st.header("Where it happened")
-    names = {
-        "sag": "sag",
-        "regret": "regret",
-        "output_error": "output error",
-        "guard_activations": "guard activations",
-        "max_votes": "largest votes",
-    }
-    measure = one_of("Measure", names, "output_error", key="measure")
-    show_view("loss_by_head", run, "merges-where", measure=measure, focus=head_in_view(run))
 
 
 MAX_VALUES = 2_000_000  # tokens x layers x heads whose values are read without a switch
@@ -147,34 +128,44 @@ def sag_page() -> None:
 def show_bound(run: Run, layer: int, head: int) -> None:
     scope = one_of("Show", SCOPES, key="scope", width="content")
     if scope == SCOPES[0]:
-        bound_of_head(run, layer, head)
+        table = frame_of("bound", run, layer=layer, head=head)
+        page.verdict(bound.verdict(table, run.record.label, (layer, head)))
+        bounded = float(table["bound"].notna().mean())
+        values = [
+            ("Steps with a bound", percent(bounded), "Steps in which epsilon is below 1, as the theorem requires."),
+            ("Median epsilon", number(float(table["epsilon"].median())), "Relative error of the predicted scores."),
+            (
+                "Value spread gamma",
+                number(float(table["gamma"].iloc[0])),
+                "Largest distance of a merged value to any other.",
+            ),
+            (
+                "Above the bound",
+                f"{int((table['flag'] != '').sum())}",
+                "Steps in which the output changed by more than the bound.",
+            ),
+        ]
+        page.metrics(values)
+        show_view("bound", run, "sag-bound", layer=layer, head=head)
+        flush()
+        how_it_is_computed(run)
         after_first_chart(f"sag-{run.record.run_id}", linked_text, run, layer, head)
     else:
-        bound_of_heads(run, [layer] if scope == SCOPES[1] else recorded_layers(run), (layer, head))
-
-
-def bound_of_head(run: Run, layer: int, head: int) -> None:
-    table = frame_of("bound", run, layer=layer, head=head)
-    page.verdict(bound.verdict(table, run.record.label, (layer, head)))
-    bounded = float(table["bound"].notna().mean())
-    values = [
-        ("Steps with a bound", percent(bounded), "Steps in which epsilon is below 1, as the theorem requires."),
-        ("Median epsilon", number(float(table["epsilon"].median())), "Relative error of the predicted scores."),
-        (
-            "Value spread gamma",
-            number(float(table["gamma"].iloc[0])),
-            "Largest distance of a merged value to any other.",
-        ),
-        (
-            "Above the bound",
-            f"{int((table['flag'] != '').sum())}",
-            "Steps in which the output changed by more than the bound.",
-        ),
-    ]
-    page.metrics(values)
-    show_view("bound", run, "sag-bound", layer=layer, head=head)
-    flush()
-    how_it_is_computed(run)
+        layers = [layer] if scope == SCOPES[1] else recorded_layers(run)
+        label = f"Read the values of {len(layers)} layers ({{vectors:,}} vectors)"
+        if not page.reads_all(run, layers, MAX_VALUES, label):
+            return
+        chosen = tuple(layers)
+        with st.spinner("Reading values and attention of every head"):
+            medians = frame_of("bound_medians", run, layers=chosen)
+        if medians.empty:
+            st.info("Nothing was recorded for these layers.", icon=":material/info:")
+            return
+        show_view("bound_medians", run, "sag-medians", layers=chosen)
+        titles = {title: name for name, (title, _) in bound.MEASURES.items()}
+        measure = titles[one_of("Measure", list(titles), key="measure")]
+        show_view("bound_by_head", run, "sag-heads", layers=chosen, measure=measure, focus=(layer, head))
+        how_it_is_computed(run)
 
 
 @st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
@@ -185,8 +176,16 @@ def predicts(run: Run) -> bool:
 def how_it_is_computed(run: Run) -> None:
     predicted = "the error of this method's predicted scores (`score_error`)"
     other = "the error of predicting each slot's score of the step before, as this method predicts no scores"
-    if words := prediction_note(run):
-        st.caption(words)
+    if run.record.method == "keepkv" and run.record.hyper_parameters.get("predict") == "ema":
+        changed = typical_perturbation(run)
+        effect = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
+        st.caption(f"This run merges for predicted scores, which no query has exactly, so no merge is exact{effect}.")
+    sharing = bound.query_heads_per_slot(run)
+    of_groups = (
+        f"\n- The theorem is about one query head. Here {sharing} share each slot, and no log mass is exact for all of "
+        "them; a change above the bound is marked. KeepKV fits its merges to the group by least squares; "
+        "`per_head_mass` stores a mass per query head."
+    )
     with st.expander("How the bound is computed"):
         st.markdown(
             "- The bound is 2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.\n"
@@ -196,27 +195,8 @@ def how_it_is_computed(run: Run) -> None:
             "undefined without merges.\n"
             "- The bound is divided by the norm of the true output, as the recorded changes are relative.\n"
             "- The theorem is about merging: if tokens were evicted too, a change above the bound is marked."
-            + shared_slots(run)
+            + (of_groups if sharing > 1 else "")
         )
-
-
-def prediction_note(run: Run) -> str:
-    if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
-        return ""
-    changed = typical_perturbation(run)
-    effect = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
-    return f"This run merges for predicted scores, which no query has exactly, so no merge is exact{effect}."
-
-
-def shared_slots(run: Run) -> str:
-    heads = bound.query_heads_per_slot(run)
-    if heads == 1:
-        return ""
-    return (
-        f"\n- The theorem is about one query head. Here {heads} share each slot, and no log mass is exact for all of "
-        "them; a change above the bound is marked. KeepKV fits its merges to the group by least squares; "
-        "`per_head_mass` stores a mass per query head."
-    )
 
 
 @st.fragment
@@ -224,22 +204,6 @@ def linked_text(run: Run, layer: int, head: int) -> None:
     st.header("The text at a step")
     step = page.run_scrubber(run)
     page.head_text(run, layer, head, step, "sag-text")
-
-
-def bound_of_heads(run: Run, layers: list[int], focus: Place) -> None:
-    if not page.reads_all(run, layers, MAX_VALUES, f"Read the values of {len(layers)} layers ({{vectors:,}} vectors)"):
-        return
-    chosen = tuple(layers)
-    with st.spinner("Reading values and attention of every head"):
-        medians = frame_of("bound_medians", run, layers=chosen)
-    if medians.empty:
-        st.info("Nothing was recorded for these layers.", icon=":material/info:")
-        return
-    show_view("bound_medians", run, "sag-medians", layers=chosen)
-    titles = {title: name for name, (title, _) in bound.MEASURES.items()}
-    measure = titles[one_of("Measure", list(titles), key="measure")]
-    show_view("bound_by_head", run, "sag-heads", layers=chosen, measure=measure, focus=focus)
-    how_it_is_computed(run)
 
 
 def regret_page() -> None:
@@ -279,44 +243,35 @@ def show_missed_mass(run: Run, layer: int, head: int) -> None:
         show_view("regret_map", run, "regret-map", step=step)
     with right:
         show_view("regret", run, "regret-steps")
-    show_dropped_tokens(run, layer, head, step)
-    worst_head(run, step, (layer, head))
-
-
-def show_dropped_tokens(run: Run, layer: int, head: int, step: int) -> None:
     st.header(f"Dropped tokens that layer {layer}, head {head} misses at step {step}")
     masses = page.masses_at(run, layer, head, step)
     if run.record.level != "full":
         page.explain_level(run, "attention rows, so the tokens are unknown")
-        return
-    if masses is None:
+    elif masses is None:
         page.explain_no_masses(run, layer, head, step)
-        return
-    lineage, _, texts = page.head_history(run, layer, head)
-    table = regret.dropped_tokens(lineage, masses[0], texts, step)
-    words, listed = st.columns(2, gap="large")
-    with words:
-        page.head_text(run, layer, head, step, "regret-text")
-    with listed:
-        if table.empty:
-            st.caption("This head has not dropped any token by this step.")
-            return
-        count = plural(len(table), "dropped token")
-        st.caption(f"{count}, by the attention that this step would give them with nothing dropped")
-        show_table(table, "Dropped tokens by the attention they would get", height=380)
-
-
-def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
-    layer, head, share = regret.worst_head(run.steps, step)
-    if (layer, head) == here:
+    else:
+        lineage, _, texts = page.head_history(run, layer, head)
+        table = regret.dropped_tokens(lineage, masses[0], texts, step)
+        words, listed = st.columns(2, gap="large")
+        with words:
+            page.head_text(run, layer, head, step, "regret-text")
+        with listed:
+            if table.empty:
+                st.caption("This head has not dropped any token by this step.")
+            else:
+                count = plural(len(table), "dropped token")
+                st.caption(f"{count}, by the attention that this step would give them with nothing dropped")
+                show_table(table, "Dropped tokens by the attention they would get", height=380)
+    worst_layer, worst_head, share = regret.worst_head(run.steps, step)
+    if (worst_layer, worst_head) == (layer, head):
         st.caption(f"This head misses the most at step {step}: {percent(share)}.")
-        return
-    st.button(
-        f"Go to layer {layer}, head {head}, which misses the most at step {step} ({percent(share)})",
-        on_click=go_to_and_redraw,
-        kwargs={"layer": layer, "head": head},
-        key="worst-head",
-    )
+    else:
+        st.button(
+            f"Go to layer {worst_layer}, head {worst_head}, which misses the most at step {step} ({percent(share)})",
+            on_click=go_to_and_redraw,
+            kwargs={"layer": worst_layer, "head": worst_head},
+            key="worst-head",
+        )
 
 
 def budget_and_regret(run: Run, focus: Place) -> None:
@@ -349,40 +304,36 @@ def heads_page() -> None:
     if run is None:
         return
     page.explain_status(run)
-    groups_of_heads(run)
-    if not run.steps.empty:
-        show_view("slots_by_head", run, "heads-slots", step=0, moment="after the prompt", focus=head_in_view(run))
-
-
-def groups_of_heads(run: Run) -> None:
-    """The heads by their features, with a sentence if the run did not record them."""
-    if run.record.level != "full":
-        page.explain_level(run, "keys and attention rows")
-        return
     layers = recorded_layers(run)
     label = f"Read keys and attention of {len(layers)} layers (takes some seconds)"
-    if not page.reads_all(run, layers, MAX_KEYS, label):
-        return
-    with st.spinner("Reading keys and attention of every head"):
-        table = heads.fingerprints(run, tuple(layers))
-    if table.empty:
-        missing = "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
-        st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
-        return
-    most = min(8, len(table))
-    count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
-    place: dict[str, Any] = {"layers": tuple(layers), "groups": count}
-    table = frame_of("heads_plane", run, **place)
-    groups = heads.describe(table, table["group"].to_numpy())
-    page.verdict(heads.verdict(groups, run.record.label))
-    left, right = page.map_columns(run, (3, 2))
-    with left:
-        show_view("heads_plane", run, "heads-plane", **place)
-    with right:
-        show_view("head_groups", run, "heads-where", focus=head_in_view(run), **place)
-    shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
-    shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
-    show_table(shown, "One row per group: means of the four features")
+    if run.record.level != "full":
+        page.explain_level(run, "keys and attention rows")
+    elif page.reads_all(run, layers, MAX_KEYS, label):
+        with st.spinner("Reading keys and attention of every head"):
+            known = len(heads.fingerprints(run, tuple(layers)))
+        if known:
+            # The heads by their features, in groups.
+            most = min(8, known)
+            count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
+            place: dict[str, Any] = {"layers": tuple(layers), "groups": count}
+            table = frame_of("heads_plane", run, **place)
+            groups = heads.describe(table, table["group"].to_numpy())
+            page.verdict(heads.verdict(groups, run.record.label))
+            left, right = page.map_columns(run, (3, 2))
+            with left:
+                show_view("heads_plane", run, "heads-plane", **place)
+            with right:
+                show_view("head_groups", run, "heads-where", focus=head_in_view(run), **place)
+            shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
+            shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
+            show_table(shown, "One row per group: means of the four features")
+        else:
+            missing = (
+                "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
+            )
+            st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
+    if not run.steps.empty:
+        show_view("slots_by_head", run, "heads-slots", step=0, moment="after the prompt", focus=head_in_view(run))
 
 
 def similarity_page() -> None:

@@ -94,7 +94,19 @@ def spans_page() -> None:
     if not runs or not (kept := comparable(runs)):
         return
     expected = expected_answer(kept)
-    if spans := spans_of(kept[0], expected):
+    # The spans in the URL, else those found in the prompt; none, with a sentence, if its tokens do not spell it.
+    spans: tuple[Span, ...] | None = None
+    if written := url_value(SPANS_PARAM):
+        try:
+            spans = parse_spans(written, kept[0].record.prompt_tokens)
+        except UserError as error:
+            st.warning(plain(f"{error} Those found in the prompt are shown."))
+    if spans is None:
+        try:
+            spans = _found(kept[0], kept[0].record.facts if expected is None else expected.facts)
+        except UserError as error:
+            st.error(plain(str(error)))
+    if spans:
         parts_of_prompt(kept, spans, expected)
         # A form to name other spans, which the link then carries.
         run = kept[0]
@@ -156,7 +168,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
             "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with the most votes)",
             list(merged),
             key="lineage-slot",
-            on_change=remember_lineage_slot,
+            on_change=lambda: set_page_param("slot", st.session_state["lineage-slot"]),
             format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged[position]}",
         )
     with right:
@@ -168,10 +180,6 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     with fading:
         show_view("members", run, "lineage-members", **place)
     page.head_text(run, layer, head, step, "lineage-text", shown=slot)
-
-
-def remember_lineage_slot() -> None:
-    set_page_param("slot", st.session_state["lineage-slot"])
 
 
 def half_life(run: Run, layer: int, head: int) -> None:
@@ -206,24 +214,20 @@ def parts_of_prompt(runs: Sequence[Run], spans: tuple[Span, ...], expected: Expe
         expected_answer=expected,
         obeyed=_obeyed(runs, spans),
     )
-    open_elsewhere(runs, spans)
-    st.caption(plain(SPANS_NOTE))
-
-
-def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
-    """Links to the other pages for the run and part that were clicked."""
+    # Links to the other pages for the run and part that were clicked.
     run = next((run for run in runs if run.record.run_id == get_param("run")), None)
     span = next((span for span in spans if span.first == url_number("token")), None)
     if run is None or span is None:
         st.caption("Click a cell or a point to look into this part of this run on other pages.")
-        return
-    name = run.record.run_id
-    place = str(span.first)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
-        st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
-        link("wall", "All heads", run=name, token=place)
-        link("timeline", "One head", run=name, token=place)
-        link("autopsy", "Fate of a word", run=name, span="-".join(map(str, span.ranges[0])))
+    else:
+        linked = run.record.run_id
+        place = str(span.first)
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
+            st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
+            link("wall", "All heads", run=linked, token=place)
+            link("timeline", "One head", run=linked, token=place)
+            link("autopsy", "Fate of a word", run=linked, span="-".join(map(str, span.ranges[0])))
+    st.caption(plain(SPANS_NOTE))
 
 
 def choose_clicked() -> None:
@@ -254,24 +258,7 @@ def comparable(runs: Sequence[Run]) -> list[Run]:
     return kept
 
 
-def spans_of(run: Run, wanted: ExpectedAnswer | None) -> tuple[Span, ...]:
-    """The spans in the URL, else those found in the prompt; none, with a sentence, if its tokens do not spell it."""
-    written = url_value(SPANS_PARAM)
-    if written:
-        try:
-            return parse_spans(written, run.record.prompt_tokens)
-        except UserError as error:
-            st.warning(plain(f"{error} Those found in the prompt are shown."))
-    try:
-        return _found(run, run.record.facts if wanted is None else wanted.facts)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return ()
-
-
-@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)
-def _found(run: Run, facts: tuple[tuple[int, int], ...]) -> tuple[Span, ...]:
-    return find_spans(run, facts)
+_found = st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)(find_spans)
 
 
 @st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)

@@ -1,7 +1,5 @@
 """Cost: bytes of a run, what a serving engine would have to hold, and speed. `?job=` follows a benchmark."""
 
-from collections.abc import Sequence
-
 import streamlit as st
 
 from app.base.component import after_first_chart
@@ -37,8 +35,28 @@ def memory_page() -> None:
     if run.memory.empty:
         page.explain_level(run, "memory at every step")
     else:
-        bytes_over_steps(run)
-    health_of(sources.runs)
+        page_keys(steps=True)
+        page.verdict(memory.verdict(frame_of("memory", run), run.record.label))
+        shape = one_of("Draw", SHAPES, key="shape")
+        show_view("memory" if shape == SHAPES[0] else "memory_lines", run, "memory-steps")
+        by_layer(run)
+    st.header("Health of the cache")
+    st.markdown(
+        "A merged vector should not be longer than the longest of its parts: keys that grow attract attention, and "
+        "values that overflow are lost. **Guards** are the methods' own safeguards against such steps."
+    )
+    table = frame_of("health", sources.runs)
+    if table.empty:
+        st.info("No compressed run of this comparison has recorded its steps.", icon=":material/info:")
+    elif table[list(health.GROWTHS)].isna().all(axis=None):
+        st.info(plain(health.caption_growth_over_steps(table)), icon=":material/info:")
+    else:
+        show_view(
+            "health",
+            sources.runs,
+            "memory-health",
+            source=join_sources(of_comparison(sources.runs), of_run(sources.runs[-1])),
+        )
     st.header("What recording costs")
     st.markdown(
         "Every run decodes the full cache's text, recorded, and its own, unrecorded. The recorded rate is that of a "
@@ -51,33 +69,10 @@ def memory_page() -> None:
     show_view("recording_cost", sources.runs, "memory-instrument")
 
 
-def bytes_over_steps(run: Run) -> None:
-    page_keys(steps=True)
-    page.verdict(memory.verdict(frame_of("memory", run), run.record.label))
-    shape = one_of("Draw", SHAPES, key="shape")
-    show_view("memory" if shape == SHAPES[0] else "memory_lines", run, "memory-steps")
-    by_layer(run)
-
-
 @st.fragment
 def by_layer(run: Run) -> None:
     step = page.run_scrubber(run)
     show_view("layer_bytes", run, "memory-layers", step=step)
-
-
-def health_of(runs: Sequence[Run]) -> None:
-    st.header("Health of the cache")
-    st.markdown(
-        "A merged vector should not be longer than the longest of its parts: keys that grow attract attention, and "
-        "values that overflow are lost. **Guards** are the methods' own safeguards against such steps."
-    )
-    table = frame_of("health", runs)
-    if table.empty:
-        st.info("No compressed run of this comparison has recorded its steps.", icon=":material/info:")
-    elif table[list(health.GROWTHS)].isna().all(axis=None):
-        st.info(plain(health.caption_growth_over_steps(table)), icon=":material/info:")
-    else:
-        show_view("health", runs, "memory-health", source=join_sources(of_comparison(runs), of_run(runs[-1])))
 
 
 PAGE_SIZES = {"16": "16 tokens", "32": "32 tokens"}
@@ -92,33 +87,25 @@ def serving_page() -> None:
     )
     sources = current_sources("budgets")
     run = sources.run
-    if run is None or not records_tokens(run):
-        every_method()
-        return
-    of_runs(run, [one for one in sources.runs if one.record.level == "full" and not one.steps.empty])
-    after_first_chart(f"serving-{run.record.run_id}", every_method)
-
-
-def records_tokens(run: Run) -> bool:
-    """Whether the run says which tokens each head keeps, with a sentence if not."""
-    page.explain_status(run)
-    if run.record.level != "full":
+    if run is not None:
+        page.explain_status(run)
+    if run is not None and run.record.level != "full":
         page.explain_level(run, "which tokens each head keeps")
-        return False
-    return not page.nothing_recorded(run)
-
-
-def of_runs(run: Run, runs: Sequence[Run]) -> None:
-    """The comparison's runs, and the pages of the run in view."""
-    size = int(one_of("Page", PAGE_SIZES, key="page_size"))
-    table = frame_of("freed_pages", runs, size=size)
-    label = run.record.label
-    level, why = table.loc[runs.index(run), ["level", "why"]]
-    page.verdict(serving.verdict(table, label))
-    st.markdown(plain(f"{label} is level {level} ({why}): an engine must hold {LEVELS[level]}."))
-    source = join_sources(of_comparison(runs), of_run(runs[-1]))
-    show_view("freed_pages", runs, "serving-freed", source=source, size=size)
-    pages_of(run, size)
+    elif run is not None and not page.nothing_recorded(run):
+        # The comparison's runs, and the pages of the run in view.
+        runs = [one for one in sources.runs if one.record.level == "full" and not one.steps.empty]
+        size = int(one_of("Page", PAGE_SIZES, key="page_size"))
+        table = frame_of("freed_pages", runs, size=size)
+        label = run.record.label
+        level, why = table.loc[runs.index(run), ["level", "why"]]
+        page.verdict(serving.verdict(table, label))
+        st.markdown(plain(f"{label} is level {level} ({why}): an engine must hold {LEVELS[level]}."))
+        source = join_sources(of_comparison(runs), of_run(runs[-1]))
+        show_view("freed_pages", runs, "serving-freed", source=source, size=size)
+        pages_of(run, size)
+        after_first_chart(f"serving-{run.record.run_id}", every_method)
+        return
+    every_method()
 
 
 @st.fragment

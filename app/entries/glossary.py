@@ -37,6 +37,19 @@ class Scene(NamedTuple):
     draw: Callable[[Theme], str]
 
 
+SCENES: dict[str, Scene] = {}  # in the order of the page
+
+
+def scene(term: str, alt_text: str) -> Callable[[Callable[[Theme], str]], Callable[[Theme], str]]:
+    """Decorator: the animation of a term."""
+
+    def register(draw: Callable[[Theme], str]) -> Callable[[Theme], str]:
+        SCENES[term] = Scene(alt_text, draw)
+        return draw
+
+    return register
+
+
 def softmax(logits: Sequence[float]) -> list[float]:
     """Shares of attention of slots with these logits."""
     powers = [math.exp(one) for one in logits]
@@ -103,6 +116,10 @@ def _hues(theme: Theme) -> tuple[str, str, str, str]:
     return kept, merged, pick(HUES["purple"], theme), pick(HUES["red"], theme)
 
 
+@scene(
+    "eviction",
+    "Eight slots with bars for their scores; the three with the lowest scores fade away.",
+)
 def _eviction(theme: Theme) -> str:
     kept, _, attention, _ = _hues(theme)
     leaves = sorted(range(len(SCORES)), key=SCORES.__getitem__)[:3]
@@ -115,17 +132,11 @@ def _eviction(theme: Theme) -> str:
     )
 
 
-def _budget(theme: Theme) -> str:
-    kept, *_ = _hues(theme)
-    keep = sorted(sorted(range(len(SCORES)), key=SCORES.__getitem__)[4:])
-    cells = [_cell(place, word, kept, "" if place in keep else "leave") for place, word in enumerate(WORDS)]
-    return (
-        "".join(cells)
-        + _words(16, 50, f"{len(WORDS)} tokens read", "quiet before")
-        + _words(16, 50, f"budget 50 %: {len(keep)} of {len(WORDS)} slots stay", "after")
-    )
-
-
+@scene(
+    "merging",
+    "The slot of the token 1 slides into that of the token 4. The bar of attention grows to the sum of both, and "
+    "the arrow of the key turns to the direction between both keys.",
+)
 def _merging(theme: Theme) -> str:
     kept, merged, attention, _ = _hues(theme)
     # The key of the slot turns towards the key that joins it: two keys of equal weight give the direction between them.
@@ -144,6 +155,10 @@ def _merging(theme: Theme) -> str:
     )
 
 
+@scene(
+    "vote",
+    "Two tokens slide into a slot, one after the other; its count rises from 1 to 2 and 3.",
+)
 def _votes(theme: Theme) -> str:
     kept, merged, *_ = _hues(theme)
     counts = "".join(
@@ -158,19 +173,11 @@ def _votes(theme: Theme) -> str:
     )
 
 
-def _pooling(theme: Theme) -> str:
-    kept, merged, *_ = _hues(theme)
-    sides = [_cell(place, WORDS[place], kept) for place in (0, 1, 2, 6, 7)]
-    window = [_cell(3, "4", kept, "slide", by=f"{CELL + GAP}px"), _cell(5, "7", kept, "slide", by=f"{-(CELL + GAP)}px")]
-    return (
-        "".join([*sides, *window])
-        + _cell(4, "mean", merged, "after")
-        + _cell(4, "1", kept, "before")
-        + _words(16, 50, "neighbours in one window", "quiet before")
-        + _words(16, 50, "one slot: their mean", "after")
-    )
-
-
+@scene(
+    "log mass",
+    f"Of three equal slots, one with two tokens gets {_percent(MERGED[0])} of the attention. With log mass log 2, "
+    f"it gets {_percent(WEIGHTED[0])}, as its two tokens had apart.",
+)
 def _log_mass(theme: Theme) -> str:
     kept, merged, attention, _ = _hues(theme)
     weights = WEIGHTED[0]
@@ -187,6 +194,11 @@ def _log_mass(theme: Theme) -> str:
     )
 
 
+@scene(
+    "sag",
+    f"Two tokens have {_percent(2 * APART[0])} of the attention apart; their merged slot has "
+    f"{_percent(MERGED[0])}. A dashed box shows the sag of {_percent(SAG)}.",
+)
 def _sag(theme: Theme) -> str:
     kept, merged, attention, lost = _hues(theme)
     gap = SAG * UNIT
@@ -209,6 +221,10 @@ def _sag(theme: Theme) -> str:
     )
 
 
+@scene(
+    "regret",
+    "Bars of the attention on five tokens with nothing dropped. Two are dropped; their attention is the regret.",
+)
 def _regret(theme: Theme) -> str:
     kept, _, attention, lost = _hues(theme)
     gone = (1, 4)
@@ -226,6 +242,11 @@ def _regret(theme: Theme) -> str:
     )
 
 
+@scene(
+    "KL",
+    "Bars of the probabilities of three next tokens, of the full cache and of this cache. First they are equal and "
+    f"KL is 0; as they differ, KL rises to {divergence(FULL_CACHE, THIS_CACHE):.2f} nats.",
+)
 def _kl(theme: Theme) -> str:
     kept, merged, *_ = _hues(theme)
     parts = []
@@ -250,6 +271,25 @@ def _kl(theme: Theme) -> str:
     )
 
 
+@scene(
+    "budget",
+    "Of eight tokens that were read, a budget of 50 % leaves four slots.",
+)
+def _budget(theme: Theme) -> str:
+    kept, *_ = _hues(theme)
+    keep = sorted(sorted(range(len(SCORES)), key=SCORES.__getitem__)[4:])
+    cells = [_cell(place, word, kept, "" if place in keep else "leave") for place, word in enumerate(WORDS)]
+    return (
+        "".join(cells)
+        + _words(16, 50, f"{len(WORDS)} tokens read", "quiet before")
+        + _words(16, 50, f"budget 50 %: {len(keep)} of {len(WORDS)} slots stay", "after")
+    )
+
+
+@scene(
+    "sink",
+    "Two queries in turn: the first token has the tallest bar of attention with both.",
+)
 def _sink(theme: Theme) -> str:
     kept, _, attention, _ = _hues(theme)
     first = (0.55, 0.1, 0.2, 0.05, 0.1)
@@ -268,6 +308,10 @@ def _sink(theme: Theme) -> str:
     )
 
 
+@scene(
+    "recent window",
+    "A frame around the last three tokens moves on as two new ones arrive.",
+)
 def _recent_window(theme: Theme) -> str:
     kept, merged, *_ = _hues(theme)
     cells = [_cell(place, word, kept, "arrive" if place > 5 else "") for place, word in enumerate(WORDS)]
@@ -279,6 +323,10 @@ def _recent_window(theme: Theme) -> str:
     )
 
 
+@scene(
+    "heavy hitter",
+    "Bars of summed attention grow; one token's is the tallest, and it is kept.",
+)
 def _heavy_hitter(theme: Theme) -> str:
     kept, merged, attention, _ = _hues(theme)
     sums = (0.12, 0.75, 0.1, 0.2, 0.08)
@@ -291,35 +339,21 @@ def _heavy_hitter(theme: Theme) -> str:
     )
 
 
-SCENES: dict[str, Scene] = {
-    "eviction": Scene("Eight slots with bars for their scores; the three with the lowest scores fade away.", _eviction),
-    "merging": Scene(
-        "The slot of the token 1 slides into that of the token 4. The bar of attention grows to the sum of both, and "
-        "the arrow of the key turns to the direction between both keys.", _merging,
-    ),
-    "vote": Scene("Two tokens slide into a slot, one after the other; its count rises from 1 to 2 and 3.", _votes),
-    "log mass": Scene(
-        f"Of three equal slots, one with two tokens gets {_percent(MERGED[0])} of the attention. With log mass log 2, "
-        f"it gets {_percent(WEIGHTED[0])}, as its two tokens had apart.", _log_mass,
-    ),
-    "sag": Scene(
-        f"Two tokens have {_percent(2 * APART[0])} of the attention apart; their merged slot has "
-        f"{_percent(MERGED[0])}. A dashed box shows the sag of {_percent(SAG)}.", _sag,
-    ),
-    "regret": Scene(
-        "Bars of the attention on five tokens with nothing dropped. Two are dropped; their attention is the regret.",
-        _regret,
-    ),
-    "KL": Scene(
-        "Bars of the probabilities of three next tokens, of the full cache and of this cache. First they are equal and "
-        f"KL is 0; as they differ, KL rises to {divergence(FULL_CACHE, THIS_CACHE):.2f} nats.", _kl,
-    ),
-    "budget": Scene("Of eight tokens that were read, a budget of 50 % leaves four slots.", _budget),
-    "sink": Scene("Two queries in turn: the first token has the tallest bar of attention with both.", _sink),
-    "recent window": Scene("A frame around the last three tokens moves on as two new ones arrive.", _recent_window),
-    "heavy hitter": Scene("Bars of summed attention grow; one token's is the tallest, and it is kept.", _heavy_hitter),
-    "pooling": Scene("Three neighbouring tokens in a window slide together into one slot, their mean.", _pooling),
-}  # fmt: skip
+@scene(
+    "pooling",
+    "Three neighbouring tokens in a window slide together into one slot, their mean.",
+)
+def _pooling(theme: Theme) -> str:
+    kept, merged, *_ = _hues(theme)
+    sides = [_cell(place, WORDS[place], kept) for place in (0, 1, 2, 6, 7)]
+    window = [_cell(3, "4", kept, "slide", by=f"{CELL + GAP}px"), _cell(5, "7", kept, "slide", by=f"{-(CELL + GAP)}px")]
+    return (
+        "".join([*sides, *window])
+        + _cell(4, "mean", merged, "after")
+        + _cell(4, "1", kept, "before")
+        + _words(16, 50, "neighbours in one window", "quiet before")
+        + _words(16, 50, "one slot: their mean", "after")
+    )
 
 
 EVERY = "all terms"

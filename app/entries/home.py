@@ -1,7 +1,7 @@
 """Home: what kvlab is, the sample prompt in one click, recent comparisons, and the table of all results."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import streamlit as st
 
@@ -24,92 +24,49 @@ GAP = 6
 HEIGHT = 42
 TOKENS = ("The", "old", "key", "lies", "under", "the", "stone")
 FATES = ("kept", "merged", "merged", "evicted", "kept", "evicted", "kept")
-SLOTS = {0: (0,), 1: (1, 2), 4: (4,), 6: (6,)}  # tokens of each slot, by the first
+SLOTS = ((0,), (1, 2), (4,), (6,))  # tokens of each slot
 WIDTH = len(TOKENS) * (CELL + GAP) - GAP
-
-
-@dataclass(frozen=True)
-class Colours:
-    """The colours of the schematic in one theme."""
-
-    ink: str
-    quiet: str
-    kept: str
-    merged: str
-    on_fill: str
-
-    @classmethod
-    def from_theme(cls, theme: Theme) -> "Colours":
-        side = 0 if theme == "light" else 1
-        kept = STATE_COLOURS["kept"][side]
-        merged = STATE_COLOURS["pivot"][side]
-        return cls(HUES["ink"][side], HUES["grey"][side], kept, merged, "#FFFFFF" if theme == "light" else "#12151C")
 
 
 def drawing(theme: Theme) -> str:
     """The SVG: a row of tokens above the row of slots."""
-    colours = Colours.from_theme(theme)
-    body = [_label(16, "tokens of the prompt", colours), *_tokens(colours), *_edges(colours), *_slots(colours)]
-    body.append(_label(190, "slots of one head's cache", colours))
+    side = 0 if theme == "light" else 1
+    quiet = HUES["grey"][side]
+    on_fill = "#FFFFFF" if theme == "light" else "#12151C"
+    kept = STATE_COLOURS["kept"][side]
+    merged = STATE_COLOURS["pivot"][side]
+    tokens = []
+    centres = []
+    for index, (text, fate) in enumerate(zip(TOKENS, FATES, strict=True)):
+        x = 1 + index * (CELL + GAP)
+        centres.append(x + CELL / 2)
+        fill = {"kept": kept, "merged": merged, "evicted": "none"}[fate]
+        dash = ' stroke-dasharray="3 3"' if fate == "evicted" else ""
+        stroke, ink = (quiet, quiet) if fate == "evicted" else (fill, on_fill)
+        tokens.append(_box(x, 28, CELL, fill, stroke, dash) + _text(centres[index], 54, text, ink))
+    edges = []
+    slots = []
+    # A merged slot is as wide as its tokens, and the row is centred.
+    widths = [len(members) * (CELL + GAP) - GAP for members in SLOTS]
+    left = (WIDTH - sum(widths) - GAP * (len(widths) - 1)) / 2
+    for members, width in zip(SLOTS, widths, strict=True):
+        colour = merged if len(members) > 1 else kept
+        middle = left + width / 2
+        for token in members:
+            path = f"M{centres[token]:g} 71C{centres[token]:g} 97.5 {middle:g} 97.5 {middle:g} 124"
+            edges.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5" opacity="0.75"/>')
+        text = " + ".join(TOKENS[token] for token in members)
+        slots.append(_box(left, 126, width, colour, colour, "") + _text(middle, 152, text, on_fill))
+        left += width + GAP
+    labels = [
+        f'<text x="1" y="{y}" fill="{quiet}" font-size="12.5">{words}</text>'
+        for y, words in ((16, "tokens of the prompt"), (190, "slots of one head's cache"))
+    ]
+    body = "".join([labels[0], *tokens, *edges, *slots, labels[1]])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 2} 196" width="{WIDTH + 2}" height="196" '
-        f'font-family="Inter, system-ui, sans-serif" font-size="14">{"".join(body)}</svg>'
+        f'font-family="Inter, system-ui, sans-serif" font-size="14">{body}</svg>'
     )
-
-
-def _left(index: int) -> float:
-    return 1 + index * (CELL + GAP)
-
-
-def _centre(index: int) -> float:
-    return _left(index) + CELL / 2
-
-
-def _label(y: float, text: str, colours: Colours) -> str:
-    return f'<text x="1" y="{y:g}" fill="{colours.quiet}" font-size="12.5">{text}</text>'
-
-
-def _tokens(colours: Colours) -> list[str]:
-    drawn = []
-    for index, (text, fate) in enumerate(zip(TOKENS, FATES, strict=True)):
-        fill = {"kept": colours.kept, "merged": colours.merged, "evicted": "none"}[fate]
-        dash = ' stroke-dasharray="3 3"' if fate == "evicted" else ""
-        stroke, ink = (colours.quiet, colours.quiet) if fate == "evicted" else (fill, colours.on_fill)
-        drawn.append(_box(_left(index), 28, CELL, fill, stroke, dash) + _text(_centre(index), 54, text, ink))
-    return drawn
-
-
-def _edges(colours: Colours) -> list[str]:
-    return [
-        _line(_centre(token), 71, _slot_centre(slot), 124, colours.merged if len(members) > 1 else colours.kept)
-        for slot, members in SLOTS.items()
-        for token in members
-    ]
-
-
-def _slot_spans() -> dict[int, tuple[float, float]]:
-    """Left edge and width of each slot; a merged slot is as wide as its tokens, and the row is centred."""
-    widths = {slot: len(members) * (CELL + GAP) - GAP for slot, members in SLOTS.items()}
-    left = (WIDTH - sum(widths.values()) - GAP * (len(widths) - 1)) / 2
-    spans: dict[int, tuple[float, float]] = {}
-    for slot, width in widths.items():
-        spans[slot] = (left, width)
-        left += width + GAP
-    return spans
-
-
-def _slot_centre(slot: int) -> float:
-    left, width = _slot_spans()[slot]
-    return left + width / 2
-
-
-def _slots(colours: Colours) -> list[str]:
-    drawn = []
-    for slot, (left, width) in _slot_spans().items():
-        fill = colours.merged if len(SLOTS[slot]) > 1 else colours.kept
-        text = " + ".join(TOKENS[token] for token in SLOTS[slot])
-        drawn.append(_box(left, 126, width, fill, fill, "") + _text(left + width / 2, 152, text, colours.on_fill))
-    return drawn
 
 
 def _box(x: float, y: float, width: float, fill: str, stroke: str, extra: str) -> str:
@@ -121,79 +78,9 @@ def _text(x: float, y: float, text: str, colour: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="middle">{text}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    middle = (y1 + y2) / 2
-    path = f"M{x1:g} {y1:g}C{x1:g} {middle:g} {x2:g} {middle:g} {x2:g} {y2:g}"
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5" opacity="0.75"/>'
-
-
 SHOWN = 12
 POLL_SECONDS = 2.0
 ROW = [1.3, 3.2, 5.0, 1.3, 2.6]
-
-
-def introduction() -> None:
-    """Three paragraphs, a schematic and two buttons."""
-    st.title("See what KV-cache compression does to tokens")
-    words, picture = st.columns(2, gap="large", vertical_alignment="center")
-    with words:
-        st.markdown(
-            "**Run** one prompt through a real language model under several KV-cache compression methods, "
-            "each measured against the uncompressed cache.\n\n"
-            "**Watch** which tokens every attention head keeps, evicts or merges, step by step, "
-            "and what that costs in attention, in predictions and in the text.\n\n"
-            "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
-        )
-        with st.container(horizontal=True):
-            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
-                try_sample()
-            if st.button("Use my own prompt", icon=":material/edit_note:"):
-                go("new_run", source="Paste")
-    with picture:
-        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
-        st.caption(
-            "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
-        )
-
-
-def try_sample() -> None:
-    """Queue the sample comparison and show its progress."""
-    try:
-        with st.spinner("Reading the list of methods"):
-            request = sample_request()
-        job_id = jobs.submit(runs_root(), request, session_id())
-        jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("compare", job=job_id)
-
-
-def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, outcome: str) -> None:
-    """One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links."""
-    comparison = repeats[0]
-    worst = worst_status({entry.status for entry in repeats})
-    # After a job was stopped between two runs, all of its runs are complete.
-    cut_short = job is not None and job.state in ("failed", "cancelled")
-    runs = [run for entry in repeats for run in entry.runs]
-    reasons = [job.message] if job and cut_short else [run.message for run in runs if run.message]
-    first = comparison.runs[0]
-    state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
-    with state:
-        badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
-    with title:
-        st.markdown(plain(shorten(comparison.text)))
-        if outcome:
-            st.caption(plain(outcome))
-    methods = list(dict.fromkeys(run.method for run in comparison.runs))
-    times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
-    what.caption(
-        f"{plain(', '.join(methods))}  \n{times}{plain(model_title(first.model))} · {first.prompt_tokens:,} tokens"
-    )
-    when.caption(ago(comparison.created))
-    with where, st.container(horizontal=True):
-        link("compare", "Result", comparison=comparison.comparison_id)
-        link("timeline", "One head", comparison=comparison.comparison_id)
 
 
 def recent(polls: bool) -> None:
@@ -207,7 +94,11 @@ def recent(polls: bool) -> None:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())
     ids = {comparison.comparison_id for comparison in comparisons}
-    listed = all_jobs()
+    listed: list[jobs.JobStatus] = []
+    try:
+        listed = jobs.list_jobs(runs_root())
+    except UserError as error:  # recorded comparisons are shown anyway
+        st.warning(plain(str(error)))
     running = {job.job_id for job in listed if not job.ended}
     if polls and not running:
         st.rerun()
@@ -227,15 +118,6 @@ def recent(polls: bool) -> None:
     show(ended, {job.job_id: job for job in listed})
 
 
-def all_jobs() -> list[jobs.JobStatus]:
-    """The jobs; empty, with a warning, if the queue cannot be read: recorded comparisons are shown anyway."""
-    try:
-        return jobs.list_jobs(runs_root())
-    except UserError as error:
-        st.warning(plain(str(error)))
-        return []
-
-
 def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None:
     """The latest comparisons, each batch as one, and a link to older ones."""
     groups = by_batch(ended)
@@ -248,7 +130,28 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
     outcomes = found
     for repeats in groups[:SHOWN]:
         first = repeats[0]
-        comparison_row(repeats, by_id.get(first.batch or first.comparison_id), outcomes.get(first.comparison_id, ""))
+        # One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links.
+        job = by_id.get(first.batch or first.comparison_id)
+        # After a job was stopped between two runs, all of its runs are complete.
+        stopped = job if job is not None and job.state in ("failed", "cancelled") else None
+        runs = [run for entry in repeats for run in entry.runs]
+        reasons = [stopped.message] if stopped else [run.message for run in runs if run.message]
+        state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
+        with state:
+            status = stopped.state if stopped else worst_status({entry.status for entry in repeats})
+            badge(status, next(iter(reasons), ""))
+        with title:
+            st.markdown(plain(shorten(first.text)))
+            if outcome := outcomes.get(first.comparison_id, ""):
+                st.caption(plain(outcome))
+        methods = ", ".join(dict.fromkeys(run.method for run in first.runs))
+        times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
+        model = model_title(first.runs[0].model)
+        what.caption(f"{plain(methods)}  \n{times}{plain(model)} · {first.runs[0].prompt_tokens:,} tokens")
+        when.caption(ago(first.created))
+        with where, st.container(horizontal=True):
+            link("compare", "Result", comparison=first.comparison_id)
+            link("timeline", "One head", comparison=first.comparison_id)
     if not ended:
         st.caption("There is no finished comparison yet. The sample prompt is the quickest way to get one.")
     if len(groups) > SHOWN:
@@ -263,7 +166,35 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
 
 
 def start_page() -> None:
-    introduction()
+    st.title("See what KV-cache compression does to tokens")
+    words, picture = st.columns(2, gap="large", vertical_alignment="center")
+    with words:
+        st.markdown(
+            "**Run** one prompt through a real language model under several KV-cache compression methods, "
+            "each measured against the uncompressed cache.\n\n"
+            "**Watch** which tokens every attention head keeps, evicts or merges, step by step, "
+            "and what that costs in attention, in predictions and in the text.\n\n"
+            "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
+        )
+        with st.container(horizontal=True):
+            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
+                # Queue the sample comparison and show its progress.
+                try:
+                    with st.spinner("Reading the list of methods"):
+                        request = sample_request()
+                    job_id = jobs.submit(runs_root(), request, session_id())
+                    jobs.ensure_worker(runs_root())
+                except UserError as error:
+                    st.error(plain(str(error)))
+                else:
+                    go("compare", job=job_id)
+            if st.button("Use my own prompt", icon=":material/edit_note:"):
+                go("new_run", source="Paste")
+    with picture:
+        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
+        st.caption(
+            "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
+        )
     st.divider()
     busy = False
     try:

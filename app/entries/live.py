@@ -6,13 +6,12 @@ import streamlit as st
 
 from app.base.links import go
 from app.base.text import plain, shorten
-from app.base.theme import theme
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless, widget_options
 from app.components import present_button
 from app.figures.image_writer import browser
 from app.live import sessions
-from app.live.answers import PRESENT, YES, answers_html, is_presented, present
+from app.live.answers import PRESENT, YES, answers_html, present
 from app.live.context_text import NEW_TOKENS, change_lane, change_question, known_heads, sampling, what_is_left
 from app.live.start import start_form
 from app.navigation import context_bar, page
@@ -57,7 +56,9 @@ YOURS = " On this server you alone see it."
 def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
     """A menu with the name of the prefix; its button lets the worker write the lane as it was after the context."""
     key = f"live-keep-{number}"
-    why = why_not_keep(request, number, lane, is_busy)
+    why = request.why_not_kept(number)
+    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
+    why = why or ("The worker is busy with this session." if is_busy else "")
     with st.popover("Keep as prefix", **widget_options(why, key=key)):
         proposed = proposed_name(runs_root(), request.context, request.lanes[number])
         name = st.text_input("Name", proposed, key=f"{key}-name").strip()
@@ -75,13 +76,6 @@ def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, 
         st.caption(plain(f"Kept as {lane.kept}."))
 
 
-def why_not_keep(request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> str:
-    """Why a lane cannot be kept now; empty if it can."""
-    why = request.why_not_kept(number)
-    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
-    return why or ("The worker is busy with this session." if is_busy else "")
-
-
 LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
 # answers, and what is left of the context
 POLL_SECONDS = 0.15
@@ -93,17 +87,46 @@ def conversation(session: str, request: LiveRequest) -> None:
     st.html(f"<style>:root {{ --kv-ground: {SURFACES[page_theme()]}; }} {read_static('live.css')}</style>")
     job = sessions.running_job(session)
     transcript = sessions.transcript_of(session)
-    if failure := sessions.last_failure(session):
-        st.error(plain(failure))
+    last_job = st.session_state.get(sessions.LAST_JOB)
+    if last_job is not None and last_job[0] == session:
+        status = jobs.status(runs_root(), last_job[1])
+        if status.state == "failed" and status.message:
+            st.error(plain(status.message))
     for note in transcript.notes[-1:]:
         st.info(plain(note), icon=":material/info:")
     if transcript.is_read:
-        meters(session, request, transcript, is_busy=job is not None)
-    if transcript.is_read:
+        # Bytes of every lane beside the full cache's, and menus to change the lane and to keep it. A lane is over its
+        # budget by what it has added since the context was compressed, such as tokens of answers.
+        columns = st.columns(len(transcript.lanes))
+        for column, (number, lane) in zip(columns, sorted(transcript.lanes.items()), strict=True):
+            share = f"{100 * lane.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
+            detail = share if number else f"{transcript.tokens_seen:,} tokens seen"
+            if number == 0 and not request.has_full_cache:
+                detail += f" · {share}"
+            if request.prefixes:
+                detail += f" · prefix {request.prefixes[number]}"
+            with column:
+                if number and lane.live_bytes > lane.settled_bytes:
+                    detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
+                st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
+                if lane.failure:
+                    st.error(plain(lane.failure))
+                with st.container(horizontal=True, gap="small"):
+                    if number:
+                        change_lane(session, request, number, job is not None)
+                    if not request.prefixes:
+                        keep_lane(session, request, number, lane, job is not None)
+        if not request.has_full_cache and request.choices:
+            first = transcript.lanes[0].label
+            st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
         if job is None:
             what_is_left(session, request, transcript, is_busy=False)
         else:
-            st.fragment(_follow_context, run_every=CONTEXT_SECONDS)(session, request)
+            # Less often than the answers, because it takes longer.
+            st.fragment(
+                lambda: what_is_left(session, request, sessions.transcript_of(session), is_busy=True),
+                run_every=CONTEXT_SECONDS,
+            )()
     if job is None:
         show_questions(session, request, transcript, None)
     else:
@@ -119,11 +142,6 @@ def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
     if job is None or transcript.is_read != is_read:
         st.rerun()
     show_questions(session, request, transcript, job)
-
-
-def _follow_context(session: str, request: LiveRequest) -> None:
-    """Draw what is left of the context, less often than the answers, because it takes longer."""
-    what_is_left(session, request, sessions.transcript_of(session), is_busy=True)
 
 
 def show_questions(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
@@ -145,34 +163,6 @@ def show_questions(session: str, request: LiveRequest, transcript: Transcript, j
         sessions.waiting(job, "The question is read …")
     elif job is not None and all(answer.reason for answer in answers.values()):  # it has not begun to write
         sessions.waiting(job, f"The worker is at work: {job.title}")
-
-
-def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
-    """Bytes of every lane beside the full cache's, and menus to change the lane and to keep it.
-
-    A lane is over its budget by what it has added since the context was compressed, such as tokens of answers.
-    """
-    for column, (number, lane) in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes.items()), strict=True):
-        share = f"{100 * lane.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
-        detail = share if number else f"{transcript.tokens_seen:,} tokens seen"
-        if number == 0 and not request.has_full_cache:
-            detail += f" · {share}"
-        if request.prefixes:
-            detail += f" · prefix {request.prefixes[number]}"
-        with column:
-            if number and lane.live_bytes > lane.settled_bytes:
-                detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
-            st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
-            if lane.failure:
-                st.error(plain(lane.failure))
-            with st.container(horizontal=True, gap="small"):
-                if number:
-                    change_lane(session, request, number, is_busy)
-                if not request.prefixes:
-                    keep_lane(session, request, number, lane, is_busy)
-    if not request.has_full_cache and request.choices:
-        first = transcript.lanes[0].label
-        st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
 
 
 def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
@@ -208,13 +198,13 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         # The session as a page that plays its steps: in a new tab, or as a file.
         events, _ = read_events(runs_root(), session)
         title = f"{model_title(request.model)}: {shorten(request.context.strip())}"
-        page = replay(events, title, theme())
+        page = replay(events, title, page_theme())
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             present_button(page, key="live-present")
             st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
             st.download_button(
                 "GIF",
-                partial(live_gif, events, title, theme()),
+                partial(live_gif, events, title, page_theme()),
                 f"live-{session}.gif",
                 key="live-gif",
                 on_click="ignore",
@@ -232,7 +222,8 @@ def ask(session: str, request: LiveRequest, action: Action, question: str) -> No
 
 def live_page() -> None:
     session = get_param("session") or chosen_value("session")
-    if session is None or not is_presented():
+    is_presented = get_param(PRESENT) == YES
+    if session is None or not is_presented:
         page.heading(
             "Live",
             "Read a text once, then ask questions: the full cache and compressed ones answer side by side, and "
@@ -251,7 +242,7 @@ def live_page() -> None:
         return
     remember("session", session)
     context_bar.clicks(lambda place: go_to(**place))
-    if is_presented():
+    if is_presented:
         present(session, POLL_SECONDS)
     else:
         conversation(session, request)

@@ -39,19 +39,6 @@ from kvlab.views.base.words import plural
 ON_TOP = "Working memory of the kernels and recordings come on top."
 
 
-def show_plan(plan: Plan) -> None:
-    """The verdict, and a table of parts."""
-    st.caption(plain(plan.verdict))
-    table = pd.DataFrame(
-        {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why} for part in plan.parts
-    )
-    subject = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-    offer = Offer("Memory of the comparison", lambda: table_of(table), f"{plan.verdict} {ON_TOP}", subject)
-    show_title(offer, "plan-table")
-    st.dataframe(table, hide_index=True, alt="One row per part and its size")
-    st.caption(ON_TOP)
-
-
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; needs the most memory and disk.",
     "light": "Light: counts and memory per step and layer. No timeline and no similarity maps.",
@@ -61,15 +48,6 @@ GENERATION_CONFIG = (
     "Whether to apply the checkpoint's own generation settings, such as penalties and suppressed tokens, as generate "
     "does."
 )
-
-
-def length_and_level() -> dict[str, Any]:
-    """The number of new tokens and the record level, in the row that is open."""
-    tokens = st.number_input(
-        "New tokens", 1, 4096, NEW_TOKENS, **in_url("max_new_tokens"), help="Decoded after the prompt", width=140
-    )
-    level = one_of("Record", list(LEVELS), "full", key="level", help="  \n".join(LEVELS.values()), width="content")
-    return {"max_new_tokens": tokens, "level": level}
 
 
 def recording_section(default_title: str, level: str) -> dict[str, Any]:
@@ -84,7 +62,19 @@ def recording_section(default_title: str, level: str) -> dict[str, Any]:
         generation_config = one_of(
             "Generation config", get_args(GenerationSettings), key="generation_config", help=GENERATION_CONFIG
         )
-        record = _arrays_section() if level == "full" else ""
+        record = ""
+        if level == "full":
+            # The layers, KV heads and steps whose arrays are recorded, in the format of `--record`.
+            st.caption(
+                "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always "
+                "complete."
+            )
+            layers, heads, rows = st.columns(3)
+            record = compare_form.record_text(
+                layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8"),
+                heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2"),
+                rows.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every")),
+            )
     return {
         "private": private_switch(),
         "title": title or default_title,
@@ -94,18 +84,6 @@ def recording_section(default_title: str, level: str) -> dict[str, Any]:
         "record": record,
         "generation_config": generation_config,
     }
-
-
-def _arrays_section() -> str:
-    """The layers, KV heads and steps whose arrays are recorded, in the format of `--record`."""
-    st.caption(
-        "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always complete."
-    )
-    layers, heads, every = st.columns(3)
-    chosen_layers = layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
-    chosen_heads = heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
-    steps = every.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
-    return compare_form.record_text(chosen_layers, chosen_heads, steps)
 
 
 def run_bar(
@@ -130,47 +108,45 @@ def run_bar(
         problem = str(error)
     with st.bottom, st.container(key="run-bar", horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(key="run-sentence"):
-            _sentence(request, problem, plan, notes, waiting, is_empty=not question.prompt.strip())
+            # What would run, or why nothing can.
+            if request is None or problem:
+                (st.error if question.prompt.strip() else st.caption)(plain(problem))
+            else:
+                queue = f", after {plural(waiting, 'job')} in the queue" if waiting else ""
+                st.markdown(f"**{plain(run_summary(request, plan) + queue)}**")
+                for note in notes:
+                    st.caption(f":material/warning: {plain(note)}")
         if plan is not None:
             with st.popover("Plan", icon=":material/memory:", type="tertiary"):
-                show_plan(plan)
+                # The verdict, and a table of parts.
+                st.caption(plain(plan.verdict))
+                table = pd.DataFrame(
+                    {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why}
+                    for part in plan.parts
+                )
+                model = model_title(plan.model.name)
+                subject = f"{model} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+                words = f"{plan.verdict} {ON_TOP}"
+                show_title(Offer("Memory of the comparison", lambda: table_of(table), words, subject), "plan-table")
+                st.dataframe(table, hide_index=True, alt="One row per part and its size")
+                st.caption(ON_TOP)
         ask()
         start: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:", "key": "run"}
         if button_unless("Run", plain(problem), **start) and request is not None:
-            _submit(request)
-
-
-def _sentence(
-    request: CompareRequest | None,
-    problem: str,
-    plan: Plan | None,
-    notes: Sequence[str],
-    waiting: int,
-    is_empty: bool,
-) -> None:
-    """What would run, or why nothing can."""
-    if request is None or problem:
-        (st.caption if is_empty else st.error)(plain(problem))
-        return
-    queue = f", after {plural(waiting, 'job')} in the queue" if waiting else ""
-    st.markdown(f"**{plain(run_summary(request, plan) + queue)}**")
-    for note in notes:
-        st.caption(f":material/warning: {plain(note)}")
-
-
-def _submit(request: CompareRequest) -> None:
-    """Queue the comparison and show its progress, or an error."""
-    try:
-        withdraw()
-        job_id = jobs.submit(runs_root(), request, session_id())
-        compare_form.store_last_form(
-            runs_root(), request.model, {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS}
-        )
-        jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("compare", job=job_id)
+            # Queue the comparison and show its progress.
+            try:
+                withdraw()
+                job_id = jobs.submit(runs_root(), request, session_id())
+                compare_form.store_last_form(
+                    runs_root(),
+                    request.model,
+                    {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS},
+                )
+                jobs.ensure_worker(runs_root())
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            go("compare", job=job_id)
 
 
 QUESTIONS = {
@@ -218,11 +194,15 @@ def form() -> None:
         st.error(plain(str(error)))
         return
     with row:
-        options = length_and_level()
+        new_tokens = st.number_input(
+            "New tokens", 1, 4096, NEW_TOKENS, **in_url("max_new_tokens"), help="Decoded after the prompt", width=140
+        )
+        level = one_of("Record", list(LEVELS), "full", key="level", help="  \n".join(LEVELS.values()), width="content")
+        options: dict[str, Any] = {"max_new_tokens": new_tokens, "level": level}
     with drawers:
         typed = hyper_parameter_section(chosen)
         fit_section(model, chosen)
-        options |= recording_section(choice.title, options["level"]) | placement_section()
+        options |= recording_section(choice.title, level) | placement_section()
     with st.spinner("Planning"):
         plan = plan_preview.plan_of(tokens, model, chosen, budgets, typed, options)
         chunk = options["prefill_chunk"]

@@ -124,14 +124,10 @@ def show_card(place: Place, card: scorecard.Card, model: str) -> None:
             st.caption(plain(card.missing))
 
 
-def show_each(place: Place, card: scorecard.Card, judged: Iterable[scorecard.Judged]) -> None:
-    """Add a line with the verdicts on the card's claim on every model."""
+def complete_card(place: Place, card: scorecard.Card, judged: Iterable[scorecard.Judged]) -> None:
+    """Add a line with the verdicts on the card's claim on every model, and the button that queues what it needs."""
     if card.judged and (words := scorecard.verdicts_on_each(judged, card.judged[0].claim.paper)):
         place.each.caption(plain(words))
-
-
-def show_button(place: Place, card: scorecard.Card) -> None:
-    """Add the button that queues what the card needs; its estimate takes longer than most cards."""
     if card.measurement:
         with place.button.container():
             measure_button(card.measurement, place.exhibit.key)
@@ -192,7 +188,12 @@ def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
     """The list as it is shown: a column per model with verdict and n, and the claim last, as it is the widest."""
     shown = frame[["paper", "number", "title"]].copy()
     for model in models:
-        shown[model] = [_cell(verdict, n) for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True)]
+        cells = []
+        for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True):
+            mark = MARKS[verdict] if isinstance(verdict, str) else "–"
+            is_counted = isinstance(verdict, str) and isinstance(n, int | float) and n
+            cells.append(f"{mark} (n = {n:.0f})" if is_counted else mark)
+        shown[model] = cells
     return shown.assign(claim=frame["claim"])
 
 
@@ -202,12 +203,6 @@ def _look(rows: pd.DataFrame) -> dict[str, Any]:
     columns = {name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows}
     height = min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows)))
     return {"hide_index": True, "alt": TITLE, "placeholder": "", "height": height, "column_config": columns}
-
-
-def _cell(verdict: object, n: object) -> str:
-    if not isinstance(verdict, str):
-        return "–"
-    return f"{MARKS[verdict]} (n = {n:.0f})" if isinstance(n, int | float) and n else MARKS[verdict]
 
 
 def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -> None:
@@ -288,9 +283,9 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
         )
     )
     for exhibit, place in places.items():
-        show_each(place, drawn[exhibit], [one for model in of_model for one in judged.get((exhibit, model), ())])
         # Estimates wait for a second process, once for each server, so the buttons come last.
-        show_button(place, drawn[exhibit])
+        every = [one for model in of_model for one in judged.get((exhibit, model), ())]
+        complete_card(place, drawn[exhibit], every)
     with buttons:
         measure_all([card.measurement for card in drawn.values() if card.measurement], here)
 
@@ -331,7 +326,15 @@ def pick_paper() -> str:
     # Not `in_url`, which puts labels into the URL.
     st.session_state[PAPER] = requested
     names = {ALL: "All"} | {str(name): title for name, title in PAPERS.items()}
-    st.pills("Paper", list(names), key=PAPER, format_func=names.__getitem__, required=True, on_change=_remember_paper)
+    st.pills(
+        "Paper",
+        list(names),
+        key=PAPER,
+        format_func=names.__getitem__,
+        required=True,
+        on_change=_remember,
+        args=("paper", PAPER),
+    )
     return st.session_state[PAPER]
 
 
@@ -348,21 +351,17 @@ def pick_exhibit(exhibits: dict[str, Exhibit], paper: str) -> Exhibit | None:
         key=PICKED,
         format_func=lambda slug: exhibits[slug].label,
         placeholder="All of them",
-        on_change=_remember_exhibit,
+        on_change=_remember,
+        args=("exhibit", PICKED),
     )
     return exhibits.get(st.session_state[PICKED])
 
 
-def _remember_paper() -> None:
-    clear_page_param("exhibit")
-    if st.session_state[PAPER]:
-        set_page_param("paper", st.session_state[PAPER])
-    else:
-        clear_page_param("paper")
-
-
-def _remember_exhibit() -> None:
-    if st.session_state[PICKED]:
-        set_page_param("exhibit", st.session_state[PICKED])
-    else:
+def _remember(name: str, key: str) -> None:
+    """Callback: put the value of a picker into the URL; another paper has other exhibits."""
+    if name == "paper":
         clear_page_param("exhibit")
+    if st.session_state[key]:
+        set_page_param(name, st.session_state[key])
+    else:
+        clear_page_param(name)

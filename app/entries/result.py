@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,18 +43,6 @@ from kvlab.views.frames.textdiff import diff
 from kvlab.views.frames.trade_off import run_points
 
 LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
-
-
-def report_menu(runs: Sequence[Run]) -> None:
-    """Buttons for the formats; a file is created on download."""
-    if not any(run.record.method != "full" for run in runs):
-        return
-    with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
-        st.caption("Question, answers, table, key figures, texts, and caveats.")
-        for kind, media in FORMATS.items():
-            name = f"{runs[0].record.comparison_id}.{kind}"
-            file_button(LABELS[kind], kind, partial(_report, runs, kind), name, media, "report", width="stretch")
-        explain_formats()
 
 
 def _report(runs: Sequence[Run], kind: str) -> bytes:
@@ -153,16 +142,24 @@ def compare_page() -> None:
         runs = runs_at(runs, budget)
         names = dict(zip((run.record.run_id for run in runs), compare.unique_labels(runs), strict=True))
         table = compare.rename_runs(table, names)
-        board = board and board.select(names)
+        board = board and replace(board, table=table, frame=compare.rename_runs(board.frame, names))
     drawn = first_screen(runs, board) if board is not None else False
     if shows_trade_off:
         drawn |= home_view(points, budget, all_runs)
     if board is not None:
         drawn |= board_section(runs, board)
     answer_form(runs, board)
-    what_differs(runs)
+    # What differs between the runs, besides method and budget.
+    settings = differing_settings([run.record for run in runs])
+    further = settings.drop(index=["method", "budget"], errors="ignore")
+    if len(further):
+        with st.expander(
+            f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
+        ):
+            build = partial(table_of, settings.rename_axis("setting").reset_index())
+            show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
+            st.dataframe(settings, alt="One row per setting, one column per run")
     headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
-    notes(runs)
     along = compare.along_text(runs)
     sections = [
         partial(kl_along_the_text, runs, along),
@@ -185,7 +182,15 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{of_comparison(runs)}: {labels}; {versions}.")
-    report_menu(runs)
+    # A report in each format; a file is created on download.
+    if not any(run.record.method != "full" for run in runs):
+        return
+    with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
+        st.caption("Question, answers, table, key figures, texts, and caveats.")
+        for kind, media in FORMATS.items():
+            name = f"{runs[0].record.comparison_id}.{kind}"
+            file_button(LABELS[kind], kind, partial(_report, runs, kind), name, media, "report", width="stretch")
+        explain_formats()
 
 
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
@@ -196,7 +201,14 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
         mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats per token"
         by_answer = "By the answer, then closest" if "verdict" in table else "Closest"
-        lines = [line for kind, groups in ranking for line in ranks(kind, groups)]
+        # One line per kind of answer or, without answers, one per group of equal bytes.
+        lines = []
+        for kind, groups in ranking:
+            ranks = []
+            for group in groups:
+                closest = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
+                ranks.append(f"about {byte_size(group['live_bytes'].median())}: {closest}")
+            lines += [f"- **{kind}**, {'; '.join(ranks)}"] if kind else [f"- {rank}" for rank in ranks]
         st.markdown("\n".join([f"{by_answer} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
@@ -216,32 +228,7 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     show_title(Offer("Speed of the runs", lambda: table_of(speed), SPEED_ROW, origin), "compare-speed")
     alt = "One row per run: speed, its limit, seconds of the prompt"
     st.dataframe(speed, hide_index=True, column_config=COLUMNS, alt=alt, height=height)
-
-
-def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
-    """The lines of a ranking: one per kind of answer or, without answers, one per group of equal bytes."""
-    lines = []
-    for group in groups:
-        runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
-        lines.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
-    return [f"- **{kind}**, {'; '.join(lines)}"] if kind else [f"- {line}" for line in lines]
-
-
-def what_differs(runs: Sequence[Run]) -> None:
-    """The settings that differ between the runs, besides method and budget."""
-    table = differing_settings([run.record for run in runs])
-    further = table.drop(index=["method", "budget"], errors="ignore")
-    if len(further):
-        with st.expander(
-            f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
-        ):
-            build = partial(table_of, table.rename_axis("setting").reset_index())
-            show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
-            st.dataframe(table, alt="One row per setting, one column per run")
-
-
-def notes(runs: Sequence[Run]) -> None:
-    """Each note once, preceded by its runs if it does not apply to all."""
+    # Each note once, preceded by its runs if it does not apply to all.
     runs_of: dict[str, list[str]] = {}
     for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
@@ -264,7 +251,9 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "of full": 100 * table["live_ratio"].astype(float),
         "read KiB": (table["bytes_read"].astype(float) / 1024).round() if table["reading"].ne("").any() else None,
         "not read": 100 * unread if (unread := table["unread_mass"].astype(float)).notna().any() else None,
-        "over budget": over_budget_words(table),
+        "over budget": ["–" if pd.isna(share) else excess_text(share) for share in beyond]
+        if (beyond := table["over_budget"].astype(float)).notna().any()
+        else None,
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         LIMIT: [limit_text(limit) for limit in table["speed_limit"].astype(float).where(table["method"] != "full")],
@@ -277,14 +266,6 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: values for name, values in columns.items() if values is not None}, index=table.index)
-
-
-def over_budget_words(table: pd.DataFrame) -> list[str] | None:
-    """How far each run's bytes are above its budget, a dash without a budget; None if no run has one."""
-    shares = table["over_budget"].astype(float)
-    if not shares.notna().any():
-        return None
-    return ["–" if pd.isna(share) else excess_text(share) for share in shares]
 
 
 def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
@@ -350,7 +331,9 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
                 if row.method != "full" and run.record.level == "full":
                     link("autopsy", "Fate of a word", run=run.record.run_id)
             if run.record.free_text.strip():
-                st.html(f'<div class="kv-text">{mark_differences(run.record.free_text, full)}</div>')
+                segments = diff(run.record.free_text, full)
+                marked = "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in segments)
+                st.html(f'<div class="kv-text">{marked}</div>')
             else:
                 length = len(run.record.free_text)
                 st.caption(f"Only white space ({length} characters)." if length else "No text was generated.")
@@ -363,8 +346,3 @@ def difference(row: Any) -> str:
     if row.status != "complete" and pd.isna(row.first_divergence):
         return "not finished"
     return "the same" if pd.isna(row.first_divergence) else f"differs from token {int(row.first_divergence)}"
-
-
-def mark_differences(text: str, full: str) -> str:
-    """The run's text as escaped HTML with differences marked."""
-    return "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in diff(text, full))

@@ -47,20 +47,17 @@ def offer(page: str) -> None:
         name = st.text_input("Story", value=default_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What this view shows")
         items = telling_items()
-        st.caption(plain(_slide_note(items)))
+        # What the slides of the view will show; parts of a page that are drawn later are not known yet.
+        note = "This page shows no figure, table or text, so there is nothing to put on a slide."
+        if items:
+            note = (
+                f"Slides show the first figures of this page, at most {MOST_SLIDES}, beginning with "
+                f"“{items[0].title}”. Every figure can be added from its own menu."
+            )
+        st.caption(plain(note))
         empty = "" if items else "The slide would be empty."
         if button_unless("Add this view", empty, type="primary", key="story-save"):
             _add(page, name, caption, items)
-
-
-def _slide_note(items: Sequence[Item]) -> str:
-    """A line on what the slides of the view will show; parts of a page that are drawn later are not known yet."""
-    if not items:
-        return "This page shows no figure, table or text, so there is nothing to put on a slide."
-    return (
-        f"Slides show the first figures of this page, at most {MOST_SLIDES}, beginning with “{items[0].title}”. "
-        "Every figure can be added from its own menu."
-    )
 
 
 def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
@@ -132,7 +129,17 @@ def story_page() -> None:
         "sidebar, as slides; then reorder, present and export them. Keys while presenting: arrows to move, F for full "
         "screen, N for a slide's source.",
     )
-    import_section()
+    with st.popover("Import", icon=":material/upload:", key="story-import"):
+        file = st.file_uploader("A story exported as JSON", type=["json"], key="story-file")
+        if file is not None and st.button("Import", key="story-take"):
+            try:
+                imported = stories.parse_story(file.getvalue())
+                story = stories.import_story(runs_root(), imported)
+            except UserError as error:
+                st.error(plain(str(error)))
+            else:
+                both = "" if story.name == imported.name else f" {plain(imported.name)} exists already; both are kept."
+                st.success(f"{plain(story.name)}: {len(story.views)} views.{both}")
     names = stories.list_stories(runs_root())
     if not names:
         st.info("There is no story yet: open a page about a run, and click **Add to a story** in the sidebar.")
@@ -146,40 +153,17 @@ def story_page() -> None:
     why = why_not_change([owner])
     actions(story)
     if owner:
-        share(name, owner, why)
+        # The story's owner, and the switch that makes it private.
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption(f"Created by **{plain(owner)}**.", width="content")
+            private = stories.is_private(runs_root(), name)
+            help_text = "Only you can see it."
+            if st.toggle(
+                "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
+            ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
+                st.rerun()
     for at in range(len(story.views)):
         view_row(story, at, why)
-
-
-def share(name: str, owner: str, why: str) -> None:
-    """The story's owner, and the switch that makes it private."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(f"Created by **{plain(owner)}**.", width="content")
-        private = stories.is_private(runs_root(), name)
-        help_text = "Only you can see it."
-        if st.toggle(
-            "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
-        ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
-            st.rerun()
-
-
-def import_section() -> None:
-    """Import a story that was exported as JSON."""
-    with st.popover("Import", icon=":material/upload:", key="story-import"):
-        file = st.file_uploader(
-            "A story exported as JSON",
-            type=["json"],
-            key="story-file",
-        )
-        if file is not None and st.button("Import", key="story-take"):
-            try:
-                imported = stories.parse_story(file.getvalue())
-                story = stories.import_story(runs_root(), imported)
-            except UserError as error:
-                st.error(plain(str(error)))
-                return
-            renamed = "" if story.name == imported.name else f" {plain(imported.name)} exists already; both are kept."
-            st.success(f"{plain(story.name)}: {len(story.views)} views.{renamed}")
 
 
 def actions(story: stories.Story) -> None:
@@ -196,22 +180,17 @@ def actions(story: stories.Story) -> None:
         st.download_button(
             "JSON", story.model_dump_json(indent=2), f"{slug(story.name)}.json", key="story-json", on_click="ignore"
         )
+        # The dashboard's URL, for links in the exported story.
+        base = (st.context.url or "").split("?")[0].removesuffix("/").removesuffix("/story")
         st.download_button(
-            "Links", story_html(story, base()), f"{slug(story.name)}-links.html", key="story-html", on_click="ignore"
+            "Links", story_html(story, base), f"{slug(story.name)}-links.html", key="story-html", on_click="ignore"
         )
     explain_formats()
 
 
-def base() -> str:
-    """The dashboard's URL, for links in an exported story."""
-    url = st.context.url or ""
-    return url.split("?")[0].removesuffix("/").removesuffix("/story")
-
-
-@st.cache_data(max_entries=200, show_spinner=False, hash_funcs={stories.View: stories.View.model_dump_json})
-def picture_of(view: stories.View) -> str:
-    """The thumbnail of a view, an SVG."""
-    return view_thumbnail(view)
+picture_of = st.cache_data(
+    max_entries=200, show_spinner=False, hash_funcs={stories.View: stories.View.model_dump_json}
+)(view_thumbnail)
 
 
 def view_row(story: stories.Story, at: int, why: str) -> None:

@@ -1,12 +1,14 @@
 """Why wrong: the smallest sets of tokens, heads or merges whose restoration corrects a run, and the fate of a word."""
 
 import html
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
+from app.base.component import on_value
 from app.base.links import link
 from app.base.text import plain
 from app.base.widgets import one_of
@@ -30,7 +32,6 @@ from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
 from kvlab.views import autopsy as figures
-from kvlab.views.base.head_map import Place
 from kvlab.views.base.palette import FATES_OF_READING
 from kvlab.views.base.provenance import of_run
 from kvlab.views.frames import autopsy, board
@@ -61,45 +62,39 @@ def restore_page() -> None:
     if (job := get_param("search")) is not None:
         restore.follow(job)
     if result is not None:
-        show_result(run, result)
-    elif "search" not in params():
-        offer(run)
-
-
-def offer(run: Run) -> None:
-    """The estimated time of the search, and the button that starts it."""
-    if run.record.method == "full":
+        page.verdict(analysis.sentence(result, run))
+        if budget := analysis.budget_sentence(result):
+            st.markdown(plain(budget))
+        kind = "the expected answer" if result.expected else "the full cache's own text up to where this run diverges"
+        criterion = f"Restored means that the run generates “{result.answer.strip()}”, {kind}."
+        st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
+        table = analysis.search_table(result)
+        chosen = choose(result)
+        # The texts before and after, side by side.
+        texts = [("Before", result.text_before)]
+        texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
+        show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
+        left, right = st.columns(2, gap="large")
+        place: dict[str, Any] = {"search": None if chosen is None else chosen.search, "result": result}
+        with left:
+            show_view("restored_kl", run, "restore-kl", **place)
+        with right:
+            show_view("restored_attention", run, "restore-looks", **place)
+        st.header("All searches")
+        shown = table[list(COLUMNS)].rename(columns=COLUMNS)
+        show_table(shown, "One row per search", height=38 + 35 * len(shown))
+        csv_button(table, page.file_name(run, "restore"))
+        further(run, result, chosen)
+    elif "search" not in params() and run.record.method == "full":
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
-        return
-    record = run.record
-    estimate = restore.estimate(run, restore.MOST_RERUNS)
-    page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
-    restore.button(run, "ask-restore")
-    texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
-    show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
-
-
-def show_result(run: Run, result: RestoreResult) -> None:
-    page.verdict(analysis.sentence(result, run))
-    if budget := analysis.budget_sentence(result):
-        st.markdown(plain(budget))
-    kind = "the expected answer" if result.expected else "the full cache's own text up to where this run diverges"
-    criterion = f"Restored means that the run generates “{result.answer.strip()}”, {kind}."
-    st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
-    table = analysis.search_table(result)
-    chosen = choose(result)
-    # The texts before and after, side by side.
-    texts = [("Before", result.text_before)]
-    texts += [(chosen.returned.description, chosen.text)] if chosen is not None else []
-    show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
-    left, right = st.columns(2, gap="large")
-    place: dict[str, Any] = {"search": None if chosen is None else chosen.search, "result": result}
-    with left:
-        show_view("restored_kl", run, "restore-kl", **place)
-    with right:
-        show_view("restored_attention", run, "restore-looks", **place)
-    everything(run, table)
-    further(run, result, chosen)
+    elif "search" not in params():
+        # The estimated time of the search, and the button that starts it.
+        record = run.record
+        estimate = restore.estimate(run)
+        page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
+        restore.button(run, "ask-restore")
+        texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
+        show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
 
 
 def choose(result: RestoreResult) -> SearchResult | None:
@@ -124,23 +119,12 @@ def show_texts(run: Run, title: str, caption: str, texts: list[tuple[str, str]],
     for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(name)}**")
-            st.html(f'<div style="{STYLE}">{mark_answer(text, answer, run)}</div>')
-
-
-def mark_answer(text: str, answer: str, run: Run) -> str:
-    """The text as escaped HTML with the answer marked."""
-    shown = text.strip() or "only white space"
-    start, stop = find_answer(hide_thinking(shown, tags=declared_tags(run.record.chat)), answer) or (0, 0)
-    before, found, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
-    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{found}</mark>' if found else ""
-    return f"{before}{mark}{after}"
-
-
-def everything(run: Run, table: pd.DataFrame) -> None:
-    st.header("All searches")
-    shown = table[list(COLUMNS)].rename(columns=COLUMNS)
-    show_table(shown, "One row per search", height=38 + 35 * len(shown))
-    csv_button(table, page.file_name(run, "restore"))
+            # The text as escaped HTML with the answer marked.
+            shown = text.strip() or "only white space"
+            start, stop = find_answer(hide_thinking(shown, tags=declared_tags(run.record.chat)), answer) or (0, 0)
+            before, found, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
+            mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{found}</mark>' if found else ""
+            st.html(f'<div style="{STYLE}">{before}{mark}{after}</div>')
 
 
 def further(run: Run, result: RestoreResult, chosen: SearchResult | None) -> None:
@@ -194,14 +178,42 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
                 key="needle-offer",
             )
         return
-    moment = moment_of(run)[1]
-    reads = records_reads(run, span)
+    step, moment = moment_of(run)
+    try:
+        reads = figures.unread_of_span(run, span) is not None  # which slots the run's sparse reading left out
+    except UserError as error:
+        st.warning(plain(str(error)))
+        reads = False
+    place: dict[str, Any] = {"span": span, "step": step, "reads": reads}
     with first_line:
-        survived = frame_of("fate_by_head", run, **place_of(run, span, reads))
+        survived = frame_of("fate_by_head", run, **place)
         page.verdict(figures.verdict(survived, run.record.label, moment))
-    everywhere(run, span, reads, moment, (layer, head))
-    show_moment(run, span, reads, layer, head, moment)
-    keep_and_rerun(run, span)
+    st.header("In every head")
+    fates = (*autopsy.FATES, autopsy.UNREAD) if reads else autopsy.FATES
+    left, right = page.map_columns(run)
+    with left:
+        if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
+            st.session_state["fate"] = "kept"
+        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
+        fate = one_of("Show the share", labels, fates[-1], key="fate")
+        show_view("fate_by_head", run, "autopsy-heads", fate=fate, moment=moment, focus=(layer, head), **place)
+    with right:
+        show_view("fate_over_steps", run, "autopsy-steps", span=span, reads=reads)
+    st.header(f"In layer {layer}, head {head}")
+    texts = page.head_history(run, layer, head)[2]
+    rows = autopsy.token_rows(figures.fates_at(run, **place), texts, layer, head)
+    st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
+    show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
+    csv_button(rows, "autopsy")
+    show_view("attention_to_span", run, "autopsy-mass", layer=layer, head=head, span=span, full=full_cache_of(run))
+    st.header("What if they had been kept?")
+    count = span[1] - span[0] + 1
+    st.markdown(
+        f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "
+        "tokens kept in every head within the budget. **Difference of two runs**, under Cache, then shows the change."
+    )
+    if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
+        queue_and_open("compare", lambda: counterfactual(run.record, *span))
 
 
 def choose_words(run: Run, layer: int, head: int) -> tuple[int, int] | None:
@@ -211,20 +223,38 @@ def choose_words(run: Run, layer: int, head: int) -> tuple[int, int] | None:
     words = left.text_input(
         "Words to find",
         **in_url("words"),
-        on_change=forget_span,
+        on_change=clear_page_param,
+        args=("span",),
         placeholder="such as a name, a number or a sentence of the prompt",
     )
-    span = span_in_url(lineage.tokens)
+    # The span in the URL, `first-last`, if the text has it; else the token chosen on another page, or the fact.
+    edges = url_numbers("span", 2)
+    span = (edges[0], edges[1]) if edges is not None and edges[0] <= edges[1] < lineage.tokens else None
     if span is None and not words.strip():
-        span = shared_span(run, lineage.tokens) or fact_span(run)
+        token = shared_token([run.record.comparison_id])
+        span = fact_span(run) if token is None or token >= lineage.tokens else (token, token)
     elif span is None:
         try:
             span = next(iter(autopsy.find_span(texts, words)), None)
         except UserError as error:
             st.warning(plain(str(error)))
     if words.strip() and span is not None:
-        with right:
-            pick_place(texts, words, span)
+        # A picker of all places where the words occur.
+        with right, suppress(UserError):
+            places = autopsy.find_span(texts, words)
+            options = places if span in places else [span, *places]
+            st.session_state[PLACE] = span
+            labels = {
+                (first, last): f"tokens {first} to {last}: “{''.join(texts[first : last + 1]).strip()}”"
+                for first, last in options
+            }
+            st.selectbox(
+                "Place",
+                options,
+                key=PLACE,
+                format_func=labels.__getitem__,
+                on_change=lambda: set_page_param("span", "-".join(map(str, st.session_state[PLACE]))),
+            )
     step, moment = moment_of(run)
     codes = states_at(lineage, step)
     if span is not None and span == fact_span(run):
@@ -237,7 +267,7 @@ def choose_words(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         identity=str(run.path),
         key=TEXT,
         chosen=span,
-        on_chosen=partial(remember_span, run.record.comparison_id),
+        on_chosen=partial(on_value, TEXT, "chosen", partial(remember_span, run.record.comparison_id)),
         scroll=span[0] if span else None,
         title=f"{run.record.label}: the fate of each token, {moment}",
         source=of_run(run),
@@ -267,97 +297,9 @@ def fact_span(run: Run) -> tuple[int, int] | None:
 
 def look_for(words: str) -> None:
     st.session_state["words"] = words
-    forget_span()
-
-
-def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:
-    """A picker of all places where the words occur."""
-    try:
-        places = autopsy.find_span(texts, words)
-    except UserError:
-        return
-    options = places if span in places else [span, *places]
-    st.session_state[PLACE] = span
-    labels = {
-        (first, last): f"tokens {first} to {last}: “{''.join(texts[first : last + 1]).strip()}”"
-        for first, last in options
-    }
-    st.selectbox("Place", options, key=PLACE, format_func=labels.__getitem__, on_change=remember_place)
-
-
-def remember_place() -> None:
-    set_page_param("span", "-".join(map(str, st.session_state[PLACE])))
-
-
-def span_in_url(tokens: int) -> tuple[int, int] | None:
-    """The span in the URL, `first-last`, if the text has it."""
-    edges = url_numbers("span", 2)
-    if edges is None:
-        return None
-    first, last = edges
-    return (first, last) if first <= last < tokens else None
-
-
-def shared_span(run: Run, tokens: int) -> tuple[int, int] | None:
-    """The token chosen on another page in this text, as a span."""
-    token = shared_token([run.record.comparison_id])
-    return None if token is None or token >= tokens else (token, token)
-
-
-def remember_span(comparison: str) -> None:
-    if (chosen := st.session_state[TEXT].get("chosen")) is not None:
-        set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
-        share_token(comparison, int(chosen[0]))
-
-
-def forget_span() -> None:
     clear_page_param("span")
 
 
-def records_reads(run: Run, span: tuple[int, int]) -> bool:
-    """Whether the run says which slots its sparse reading left out; False with a sentence if this is damaged."""
-    try:
-        return figures.unread_of_span(run, span) is not None
-    except UserError as error:
-        st.warning(plain(str(error)))
-        return False
-
-
-def place_of(run: Run, span: tuple[int, int], reads: bool) -> dict[str, Any]:
-    return {"span": span, "step": moment_of(run)[0], "reads": reads}
-
-
-def everywhere(run: Run, span: tuple[int, int], reads: bool, moment: str, focus: Place) -> None:
-    st.header("In every head")
-    fates = (*autopsy.FATES, autopsy.UNREAD) if reads else autopsy.FATES
-    left, right = page.map_columns(run)
-    with left:
-        if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
-            st.session_state["fate"] = "kept"
-        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
-        fate = one_of("Show the share", labels, fates[-1], key="fate")
-        place = place_of(run, span, reads)
-        show_view("fate_by_head", run, "autopsy-heads", fate=fate, moment=moment, focus=focus, **place)
-    with right:
-        show_view("fate_over_steps", run, "autopsy-steps", span=span, reads=reads)
-
-
-def show_moment(run: Run, span: tuple[int, int], reads: bool, layer: int, head: int, moment: str) -> None:
-    st.header(f"In layer {layer}, head {head}")
-    texts = page.head_history(run, layer, head)[2]
-    rows = autopsy.token_rows(figures.fates_at(run, **place_of(run, span, reads)), texts, layer, head)
-    st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
-    show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
-    csv_button(rows, "autopsy")
-    show_view("attention_to_span", run, "autopsy-mass", layer=layer, head=head, span=span, full=full_cache_of(run))
-
-
-def keep_and_rerun(run: Run, span: tuple[int, int]) -> None:
-    st.header("What if they had been kept?")
-    count = span[1] - span[0] + 1
-    st.markdown(
-        f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "
-        "tokens kept in every head within the budget. **Difference of two runs**, under Cache, then shows the change."
-    )
-    if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
-        queue_and_open("compare", lambda: counterfactual(run.record, *span))
+def remember_span(comparison: str, chosen: Sequence[float]) -> None:
+    set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
+    share_token(comparison, int(chosen[0]))

@@ -1,6 +1,7 @@
 """The form of an evaluation: tasks, files and uploads, methods, budgets, lengths, and the estimated time."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from kvlab.evaluation.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.chat_template import has_template
-from kvlab.planning.choices import TaskEntry, TaskList, model_field_help, task_list
+from kvlab.planning.choices import TaskList, model_field_help, task_list
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.risk.sentences import fewest_prompts, prompts_warning
@@ -129,7 +130,10 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         return
     with notes:
         abilities_of(job.request, listed, rows)
-    count = count_prompts(job, listed)
+    count = len(prompt_lengths(job.request, listed))
+    caches = len(job.request.all_choices)
+    measurements = f"{count * caches:,} measurements"
+    st.caption(plain(f"{count:,} prompts under {caches} caches, including the full cache: {measurements}."))
     arms = {
         (one.method, canonical_json(one.hyper_parameters)) for one in job.request.choices if one.method != FULL.method
     }
@@ -157,8 +161,24 @@ def tasks_section(
     for name in names:
         st.caption(plain(f"{name}: {known[name].summary}."))
     notes = st.container(key="abilities")
-    with_parameters = [known[name] for name in names if known[name].parameters]
-    difficulty = _difficulty(with_parameters) if with_parameters else {}
+    # The parameters that differ from each task's defaults.
+    difficulty: dict[str, dict[str, JsonValue]] = {}
+    fields = [(known[name], field, value) for name in names for field, value in known[name].parameters.items()]
+    columns: Sequence[DeltaGenerator] = ()
+    if fields:
+        with st.expander("Difficulty", **in_url("difficulty")):
+            columns = st.columns(3)
+    for number, (task, field, value) in enumerate(fields):
+        parameter = f"{task.name}.{field}"
+        label = f"{task.name}: {field}".replace("_", " ")
+        with columns[number % 3]:
+            typed: JsonValue
+            if words := task.choices.get(field):
+                typed = st.selectbox(label, words, words.index(str(value)), **in_url(parameter))
+            else:
+                typed = int(st.number_input(label, 1, 10**6, int(value), **in_url(parameter)))
+        if typed != value:
+            difficulty.setdefault(task.name, {})[field] = typed
     uploaded = _uploaded(listed, purpose)
     with st.expander("Files on this machine", **in_url("eval_files_open")):
         files = st.text_area(
@@ -183,28 +203,6 @@ def _uploaded(listed: TaskList, purpose: Purpose) -> FileChoice | None:
         )
     st.caption(plain(f"{file.name} is read as {checked.form}. {checked.description}."))
     return choice
-
-
-def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, JsonValue]]:
-    """The parameters that differ from each task's defaults."""
-    changed: dict[str, dict[str, JsonValue]] = {}
-    with st.expander("Difficulty", **in_url("difficulty")):
-        columns = st.columns(3)
-        fields = [(task, name, value) for task in tasks for name, value in task.parameters.items()]
-        for number, (task, name, value) in enumerate(fields):
-            with columns[number % 3]:
-                typed = _typed(task, name, value)
-            if typed != value:
-                changed.setdefault(task.name, {})[name] = typed
-    return changed
-
-
-def _typed(task: TaskEntry, name: str, value: int | str) -> JsonValue:
-    label = f"{task.name}: {name}".replace("_", " ")
-    parameter = f"{task.name}.{name}"
-    if words := task.choices.get(name):
-        return st.selectbox(label, words, words.index(str(value)), **in_url(parameter))
-    return int(st.number_input(label, 1, 10**6, int(value), **in_url(parameter)))
 
 
 def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> None:
@@ -276,15 +274,6 @@ def prompts_section(model: str, purpose: Purpose) -> dict[str, Any]:
         "prefill_chunk": int(chunk) or None,
         "forced": forced,
     }
-
-
-def count_prompts(job: EvalJob, listed: TaskList) -> int:
-    """One line with the number of measurements; returns the number of prompts."""
-    prompts = len(prompt_lengths(job.request, listed))
-    runs = len(job.request.all_choices)
-    measurements = f"{prompts * runs:,} measurements"
-    st.caption(plain(f"{prompts:,} prompts under {runs} caches, including the full cache: {measurements}."))
-    return prompts
 
 
 def is_possible(job: EvalJob, listed: TaskList) -> bool:

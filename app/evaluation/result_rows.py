@@ -47,29 +47,23 @@ class ResultsPage:
         query = params()
         if query.pop(f"{self.name}_view", "").startswith("New"):  # links of before: the form stood here
             go("new_run", **query, ask=self.ask)
-        job = get_param("job")
+        job_id = get_param("job")
         try:
-            if job is not None:
-                self.follow(job)
-            else:
-                self._link_to_form()
+            if job_id is None:
+                link("new_run", "Measure more", icon=":material/add:", ask=self.ask)
                 self.results()
+                return
+            # The progress of a job and its results so far.
+            status = jobs.status(runs_root(), job_id)
+            request = jobs.request_of(runs_root(), job_id)
+            if not isinstance(request, self.job):
+                go("compare", job=job_id)
+                return
+            show_job(job_id)
+            link("new_run", "Measure more", icon=":material/add:", ask=self.ask)
+            if status.ended:
+                self.results(request.name)
+            else:
+                st.fragment(self.results, run_every=REDRAWN_SECONDS)(request.name)
         except UserError as error:
             st.error(plain(str(error)))
-
-    def follow(self, job_id: str) -> None:
-        """The progress of a job and its results so far."""
-        status = jobs.status(runs_root(), job_id)
-        request = jobs.request_of(runs_root(), job_id)
-        if not isinstance(request, self.job):
-            go("compare", job=job_id)
-            return
-        show_job(job_id)
-        self._link_to_form()
-        if status.ended:
-            self.results(request.name)
-        else:
-            st.fragment(self.results, run_every=REDRAWN_SECONDS)(request.name)
-
-    def _link_to_form(self) -> None:
-        link("new_run", "Measure more", icon=":material/add:", ask=self.ask)

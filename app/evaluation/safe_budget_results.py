@@ -1,6 +1,7 @@
 """Safe budgets of an evaluation: the answer, the risk by budget, the prompts that change, and flips."""
 
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -64,7 +65,19 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
     row = prompts.iloc[places[0] if places and places[0] < len(prompts) else 0]
     which = "the chosen prompt" if places else "the first prompt"
     try:
-        recorded = _recorded(row)
+        # The job that recorded this prompt with this method and budget, if any.
+        wanted = sample_of(row)
+        complete = (job.job_id for job in jobs.list_jobs(runs_root()) if job.state == "complete")
+        requests = ((job_id, jobs.request_of(runs_root(), job_id)) for job_id in complete)
+        recorded = next(
+            (
+                job_id
+                for job_id, request in requests
+                if isinstance(request, SampleJob)
+                and (request.request, request.content) == (wanted.request, wanted.content)
+            ),
+            None,
+        )
     except UserError as error:
         st.caption(plain(str(error)))
         return
@@ -79,20 +92,6 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
         record(row)
 
 
-def _recorded(row: pd.Series) -> str | None:
-    """The job that recorded this prompt with this method and budget, if any. Raises UserError as `sample_of`."""
-    wanted = sample_of(row)
-    for status in jobs.list_jobs(runs_root()):
-        if status.state == "complete":
-            request = jobs.request_of(runs_root(), status.job_id)
-            if isinstance(request, SampleJob) and (request.request, request.content) == (
-                wanted.request,
-                wanted.content,
-            ):
-                return status.job_id
-    return None
-
-
 def as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
     """The frame with these shares in percent, with as many digits as the sentences beside it."""
     return frame.assign(**{name: [float(f"{100 * share:.3g}") for share in frame[name]] for name in names})
@@ -104,23 +103,12 @@ def offered_table(
     """A table with its export menu; returns the selected rows if it `picks`."""
     shown = frame[list(names)].rename(columns=names).dropna(axis="columns", how="all")
     show_title(Offer(title, partial(table_of, shown), source=origin), key)
-    if not picks:
-        st.dataframe(shown, hide_index=True, height=_height(shown), alt=title)
-        return []
-    picked = st.dataframe(
-        shown,
-        hide_index=True,
-        height=_height(shown),
-        key=f"{key}-rows",
-        on_select="rerun",
-        selection_mode="single-row",
-        alt=title,
+    selecting: dict[str, Any] = (
+        {"key": f"{key}-rows", "on_select": "rerun", "selection_mode": "single-row"} if picks else {}
     )
-    return list(picked.selection.rows)
-
-
-def _height(shown: pd.DataFrame) -> int:
-    return 38 + 35 * min(max(len(shown), 1), 9)
+    height = 38 + 35 * min(max(len(shown), 1), 9)
+    picked: Any = st.dataframe(shown, hide_index=True, height=height, alt=title, **selecting)
+    return list(picked.selection.rows) if picks else []
 
 
 WAYS: dict[Measure, str] = {
@@ -150,7 +138,8 @@ def results(name: str | None = None) -> None:
     rows = chosen_rows(measured_rows("every_evaluation"), name)
     if rows.empty:
         return
-    if _is_at_work(str(rows["name"].iloc[0])):
+    working = (jobs.request_of(runs_root(), job.job_id) for job in jobs.list_jobs(runs_root()) if not job.ended)
+    if any(isinstance(request, EvalJob) and request.name == str(rows["name"].iloc[0]) for request in working):
         st.info(
             "This evaluation is being measured. The guarantee is worked out once, when it is complete: looking at it "
             "again and again and stopping when it looks good would make it untrue."
@@ -169,16 +158,6 @@ def results(name: str | None = None) -> None:
         st.warning(plain(found))
         return
     draw(rows, found)
-
-
-def _is_at_work(name: str) -> bool:
-    """Whether a job that has not ended writes to this evaluation."""
-    for status in jobs.list_jobs(runs_root()):
-        if not status.ended:
-            request = jobs.request_of(runs_root(), status.job_id)
-            if isinstance(request, EvalJob) and request.name == name:
-                return True
-    return False
 
 
 def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:

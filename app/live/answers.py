@@ -11,7 +11,7 @@ from app.base.widgets import attempt, button_unless
 from app.live.sessions import LANE, running_job, transcript_of, waiting
 from app.navigation.place import page_keys
 from app.navigation.selection import runs_root
-from app.session.url_state import get_param, set_page_param, set_param, url_number
+from app.session.url_state import set_page_param, set_param, url_number
 from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
@@ -32,11 +32,6 @@ TARGETS = {
 }
 
 
-def is_presented() -> bool:
-    """Whether the address asks for the session as a presentation."""
-    return get_param(PRESENT) == YES
-
-
 def present(session: str, poll_seconds: float) -> None:
     """The last question with all answers, followed while a job of the session waits or runs."""
     st.html(f"<style>{read_static('live-present.css')}</style>")
@@ -49,7 +44,12 @@ def present(session: str, poll_seconds: float) -> None:
         st.fragment(_follow, run_every=poll_seconds)(session)
     with st.container(horizontal=True, gap="small", key="live-present-controls"):
         lanes = sorted(transcript.lanes)
-        st.button("Next lane (n)", key="live-next-lane", on_click=next_lane, args=(lanes,), disabled=len(lanes) < 2)
+        st.button(
+            "Next lane (n)",
+            key="live-next-lane",
+            on_click=lambda: set_page_param(LANE, lanes[(lanes.index(lane_in_focus(lanes)) + 1) % len(lanes)]),
+            disabled=len(lanes) < 2,
+        )
         if button_unless("Stop (s)", "" if job is not None else "Nothing is running.", key="live-present-stop"):
             assert job is not None
             attempt(lambda: jobs.cancel(runs_root(), job.job_id))
@@ -92,12 +92,6 @@ def lane_in_focus(lanes: list[int]) -> int:
     """The lane in the URL, else the first beside the reference."""
     lane = url_number(LANE)
     return lane if lane in lanes else lanes[min(1, len(lanes) - 1)]
-
-
-def next_lane(lanes: list[int]) -> None:
-    """Callback: put the next lane into focus."""
-    place = lanes.index(lane_in_focus(lanes))
-    set_page_param(LANE, lanes[(place + 1) % len(lanes)])
 
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade

@@ -1,9 +1,11 @@
 """The text of the context, each token shaded by the share of layers and heads that still hold it."""
 
+import secrets
 from functools import partial
 
 import streamlit as st
 
+from app.base.component import on_value
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of, widget_options
@@ -11,13 +13,13 @@ from app.components import SentTexts, tokentext
 from app.figures.figure import show
 from app.live import sessions
 from app.navigation.selection import runs_root
-from app.session.url_state import drop_stale_option, set_param
-from kvlab.core.choice import FULL, MethodChoice
+from app.session.url_state import chosen_value, drop_stale_option, params, set_param
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.restore import token_words
 from kvlab.core.validation import quote_value
 from kvlab.forms import compare_form
-from kvlab.live.events import heads_path
+from kvlab.live.events import fork_log, heads_path
 from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
 from kvlab.planning.choices import methods
 from kvlab.planning.parameters import DEFAULT, PRESET
@@ -80,7 +82,9 @@ def change_question(session: str, request: LiveRequest, turn: int, question: str
             st.rerun()
     help_text = "A new session with what was said before this question; this one stays"
     if st.button("Fork", help=help_text, key=f"{key}-fork"):
-        set_param("session", sessions.fork_session(session, request, turn))
+        other = secrets.token_hex(8)  # in which nothing is read until its first question
+        fork_log(runs_root(), session, other, turn, sessions.opened_event(request))
+        set_param("session", other)
         st.rerun()
 
 
@@ -119,10 +123,23 @@ def word_edits(
     why = request.why_fixed or ("An answer is being written." if is_busy else "")
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
-        head = _where(heads, words[1])
+        # The head (layer, head) in which an edit is made; None for all.
+        head = None
+        if heads is not None and words[1] < heads.attention.shape[2]:
+            most = heads.most_attentive(words[1])
+            focus = sessions.head_in_focus(heads, words[1])
+            options = {ALL: "in all heads", ONE: f"in layer {most[0]}, head {most[1]}, which reads it most"}
+            if focus is not None and focus != most:
+                options[FOCUS] = f"in layer {focus[0]}, head {focus[1]}, in view"
+            drop_stale_option("edit_in", list(options))
+            where = one_of("Where", options, key="edit_in", label_visibility="collapsed")
+            head = {ONE: most, FOCUS: focus}.get(where)
         for edit, (name, icon, text) in BUTTONS.items():
             if button_unless(name, why, icon=f":material/{icon}:", help=text, key=f"live-{edit}"):
-                changed = _edited(choice, edit, words, head)
+                try:
+                    changed = edit_tokens(choice, edit, range(words[0], words[1] + 1), head)
+                except UserError as error:
+                    st.error(plain(str(error)))
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
         if button_unless("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
@@ -132,30 +149,6 @@ def word_edits(
     st.caption(plain(f"Edits of this lane: {edit_words(choice)}.") if edit_words(choice) else note)
     if changed is not None and sessions.act(session, request, "lane", lane=lane, choice=changed, **sampling()):
         st.rerun()
-
-
-def _where(heads: TokenHeads | None, token: int) -> tuple[int, int] | None:
-    """The head (layer, head) in which an edit is made; None for all."""
-    if heads is None or token >= heads.attention.shape[2]:
-        return None
-    most = heads.most_attentive(token)
-    focus = sessions.head_in_focus(heads, token)
-    options = {ALL: "in all heads", ONE: f"in layer {most[0]}, head {most[1]}, which reads it most"}
-    if focus is not None and focus != most:
-        options[FOCUS] = f"in layer {focus[0]}, head {focus[1]}, in view"
-    drop_stale_option("edit_in", list(options))
-    where = one_of("Where", options, key="edit_in", label_visibility="collapsed")
-    return {ONE: most, FOCUS: focus}.get(where)
-
-
-def _edited(
-    choice: MethodChoice, edit: Edit, words: tuple[int, int], head: tuple[int, int] | None
-) -> MethodChoice | None:
-    try:
-        return edit_tokens(choice, edit, range(words[0], words[1] + 1), head)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return None
 
 
 def known_heads(session: str, transcript: Transcript, lane: int) -> TokenHeads | None:
@@ -220,15 +213,23 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         return
     st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
-    sessions.follow_run(transcript)
+    # Begin with the lane whose run was chosen on another page.
+    run = chosen_value("run")
+    follows = next((lane for lane, recorded in transcript.runs.items() if recorded == run), None)
+    if follows is not None and sessions.LANE not in params() and sessions.LANE not in st.session_state:
+        st.session_state[sessions.LANE] = str(follows)
     number = int(one_of("Lane", labels, key=sessions.LANE, on_change=partial(sessions.share_lane, transcript)))
     chosen = known[number]
     words = sessions.chosen_words(transcript)
     # Looks of the classes of `NAMES`, from dropped everywhere to held everywhere.
     light, dark = (SEQUENTIAL[theme] for theme in ("light", "dark"))
     colours = [STATE_COLOURS["evicted"], STATE_COLOURS["absorbed"], *zip(light[1:], dark[1:], strict=True)]
+    # The texts as sent to the browser, which are hashed once for a session.
+    sent: tuple[list[str], SentTexts] | None = st.session_state.get(SENT)
+    if sent is None or sent[0] is not transcript.texts:
+        sent = st.session_state[SENT] = transcript.texts, SentTexts(transcript.texts)
     tokentext(
-        _sent(transcript.texts),
+        sent[1],
         codes_of(chosen),
         tuple(
             TokenClass(name=name, colour=colour, cue=cue)
@@ -238,7 +239,9 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         key=TEXT,
         notes=merge_notes(chosen, transcript.texts),
         chosen=words,
-        on_chosen=partial(remember_words, transcript),
+        on_chosen=partial(
+            on_value, TEXT, "chosen", lambda edges: sessions.choose_words(transcript, int(edges[0]), int(edges[1]))
+        ),
         title=f"{chosen.label}: share of layers and heads that hold each token",
         has_menu=not is_busy,
     )
@@ -248,17 +251,3 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     word_heads(session, request, transcript, number, heads, is_busy)
     if not is_busy:
         sessions.recorded_links(transcript, number, words, sessions.head_in_focus(heads, words and words[1]))
-
-
-def _sent(texts: list[str]) -> SentTexts:
-    """The texts as sent to the browser, which are hashed once for a session."""
-    known: tuple[list[str], SentTexts] | None = st.session_state.get(SENT)
-    if known is None or known[0] is not texts:
-        known = st.session_state[SENT] = texts, SentTexts(texts)
-    return known[1]
-
-
-def remember_words(transcript: Transcript) -> None:
-    """Callback: choose the words that were clicked."""
-    if (chosen := st.session_state[TEXT].get("chosen")) is not None:
-        sessions.choose_words(transcript, int(chosen[0]), int(chosen[1]))

@@ -15,7 +15,7 @@ from kvlab import jobs
 from kvlab.common.lab import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.live.events import append_event, fork_log, read_events
+from kvlab.live.events import append_event, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveJob, LiveRequest
 from kvlab.trace.catalogue import list_runs
@@ -27,35 +27,27 @@ LAST_JOB = "live-job"
 def open_session(request: LiveRequest) -> str | None:
     """The id of a new session whose context is being read; None, with an error, if it cannot be queued."""
     session = secrets.token_hex(8)
-    append_event(runs_root(), session, _opened(request))
+    append_event(runs_root(), session, opened_event(request))
     return session if act(session, request, "start") else None
 
 
-def fork_session(session: str, request: LiveRequest, turn: int) -> str:
-    """The id of a new session with what was said before question `turn`; nothing is read until its first question."""
-    other = secrets.token_hex(8)
-    fork_log(runs_root(), session, other, turn, _opened(request))
-    return other
-
-
-def _opened(request: LiveRequest) -> dict[str, Any]:
+def opened_event(request: LiveRequest) -> dict[str, Any]:
     return {"kind": "opened", "owner": acting().name, "request": request.model_dump(mode="json")}
 
 
 def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
     """Queue an action; whether that was possible, else with an error."""
-    title = str(fields.get("question") or _title(request, action, str(fields.get("name", ""))))
+    # The job has the question as its title, or what is done without one.
+    done = {
+        "lane": "a lane is compressed again",
+        "heads": "the heads are read",
+        "keep": f"kept as {fields.get('name', '')}",
+    }.get(action, "prefixes are opened" if request.prefixes else "the context is read")
+    title = str(fields.get("question") or f"Live: {done}")
     job_id = queue_job(lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields))
     if job_id is not None:
         st.session_state[LAST_JOB] = session, job_id
     return job_id is not None
-
-
-def _title(request: LiveRequest, action: Action, name: str) -> str:
-    """Title of the job of an action without a question."""
-    changes = {"lane": "a lane is compressed again", "heads": "the heads are read", "keep": f"kept as {name}"}
-    begins = "prefixes are opened" if request.prefixes else "the context is read"
-    return f"Live: {changes.get(action, begins)}"
 
 
 def transcript_of(session: str) -> Transcript:
@@ -106,15 +98,6 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
     st.caption(plain(words))
 
 
-def last_failure(session: str) -> str:
-    """Why the session's last job failed; empty if it did not."""
-    known = st.session_state.get(LAST_JOB)
-    if known is None or known[0] != session:
-        return ""
-    status = jobs.status(runs_root(), known[1])
-    return status.message if status.state == "failed" else ""
-
-
 # URL parameters; `span` is there with `token`, its last token, for more than one
 LANE = "lane"
 SPAN = "span"
@@ -153,14 +136,6 @@ def head_in_focus(heads: TokenHeads | None, token: int | None) -> Head | None:
     if layer is not None and head is not None and (heads is None or heads.has(layer, head)):
         return layer, head
     return None if heads is None or token is None else heads.most_attentive(token)
-
-
-def follow_run(transcript: Transcript) -> None:
-    """Begin with the lane whose run was chosen on another page; call before the lane's widget is drawn."""
-    chosen = url_state.chosen_value("run")
-    lane = next((lane for lane, run in transcript.runs.items() if run == chosen), None)
-    if lane is not None and LANE not in url_state.params() and LANE not in st.session_state:
-        st.session_state[LANE] = str(lane)
 
 
 def share_lane(transcript: Transcript) -> None:

@@ -1,6 +1,6 @@
 """The form of a new live session: a context, a model, and the lanes; or kept prefixes, which have all three."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import streamlit as st
 from pydantic import ValidationError
@@ -38,7 +38,15 @@ def text_section(model: str) -> KeptText | None:
     for problem in problems:
         st.caption(plain(f"Not listed: {problem}"))
     if not texts:
-        st.info(plain(why_none(files, model)))
+        # That no prefix can be opened, and how one is made: with a command, or on a shared server from a session.
+        titles = sorted({model_title(file.header.model.name) for file in files} - {model_title(model)})
+        others = f" There are some of {', '.join(titles)}: type that model." if titles else ""
+        why = f"You have no prefix of {model_title(model)}.{others} Read a context, and keep a lane as one."
+        if lab() is None:
+            runs = f" --runs {runs_root()}" if str(runs_root()) != "runs" else ""
+            command = f"kvlab prefix make NAME --file paper.pdf --model {model}{runs}"
+            why = f"No prefix of {model_title(model)} is kept here.{others} Make one: {command}"
+        st.info(plain(why))
         return None
     known: dict[str, KeptText] = {}
     for text in texts:
@@ -50,7 +58,16 @@ def text_section(model: str) -> KeptText | None:
     if names and TEXT not in params() and TEXT not in st.session_state:
         of_names = (key for key, text in known.items() if names & {file.name for file in text.files})
         st.session_state[TEXT] = next(of_names, next(iter(known)))
-    chosen = known[st.selectbox("Text", list(known), 0, on_change=_choose_first, args=(known,), **in_url(TEXT))]
+    name = st.selectbox(
+        "Text",
+        list(known),
+        0,
+        on_change=lambda: st.session_state.update(
+            {LANES: [file.name for file in known[st.session_state[TEXT]].files[:FIRST]]}
+        ),
+        **in_url(TEXT),
+    )
+    chosen = known[name]
     rows = [
         {
             "name": file.name,
@@ -65,44 +82,6 @@ def text_section(model: str) -> KeptText | None:
     ]
     st.dataframe(rows, hide_index=True, alt="One row per prefix of this text")
     return chosen
-
-
-def _choose_first(known: Mapping[str, KeptText]) -> None:
-    """Callback: another text has other prefixes."""
-    st.session_state[LANES] = [file.name for file in known[st.session_state[TEXT]].files[:FIRST]]
-
-
-def why_none(files: list[PrefixFile], model: str) -> str:
-    """That no prefix can be opened, and how one is made: with a command, or on a shared server from a session."""
-    known = sorted({model_title(file.header.model.name) for file in files} - {model_title(model)})
-    others = f" There are some of {', '.join(known)}: type that model." if known else ""
-    if lab() is not None:
-        return f"You have no prefix of {model_title(model)}.{others} Read a context, and keep a lane as one."
-    runs = f" --runs {runs_root()}" if str(runs_root()) != "runs" else ""
-    command = f"kvlab prefix make NAME --file paper.pdf --model {model}{runs}"
-    return f"No prefix of {model_title(model)} is kept here.{others} Make one: {command}"
-
-
-def lanes_section(text: KeptText) -> tuple[PrefixFile, ...]:
-    """Choose prefixes of the text, in the order of their lanes, with a sentence about what they are compared with."""
-    files = {file.name: file for file in text.files}
-    first = None if LANES in st.session_state else list(files)[:FIRST]
-    names = st.multiselect("Lanes", list(files), first, wrap=True, max_selections=1 + MOST_LANES, **in_url(LANES))
-    lanes = in_order(files[name] for name in names)
-    if len(lanes) > 1:
-        st.caption(plain(compared_with(lanes)))
-    return lanes
-
-
-def compared_with(lanes: tuple[PrefixFile, ...]) -> str:
-    """Sentence that names the lane that answers are compared with."""
-    if lanes[0].header.choice.method == FULL.method:
-        return f"The first lane is the full cache, {lanes[0].name}: the others are compared with it."
-    first = f"{lanes[0].name} ({lanes[0].header.choice.label})"
-    return (
-        f"No full cache is among them: the others are compared with the first, {first}. "
-        "Make one with kvlab prefix make NAME --method full."
-    )
 
 
 PREFIX = "Prefix"
@@ -142,7 +121,24 @@ def prefix_form(left: DeltaGenerator, right: DeltaGenerator) -> None:
     with left:
         text = text_section(model)
     with right:
-        lanes = lanes_section(text) if text is not None else ()
+        # Prefixes of the text, in the order of their lanes, with a sentence about what they are compared with.
+        lanes: tuple[PrefixFile, ...] = ()
+        if text is not None:
+            files = {file.name: file for file in text.files}
+            default = None if LANES in st.session_state else list(files)[:FIRST]
+            most = 1 + MOST_LANES
+            names = st.multiselect("Lanes", list(files), default, wrap=True, max_selections=most, **in_url(LANES))
+            lanes = in_order(files[name] for name in names)
+        if len(lanes) > 1:
+            first = lanes[0].header.choice
+            if first.method == FULL.method:
+                words = f"The first lane is the full cache, {lanes[0].name}: the others are compared with it."
+            else:
+                words = (
+                    "No full cache is among them: the others are compared with the first, "
+                    f"{lanes[0].name} ({first.label}). Make one with kvlab prefix make NAME --method full."
+                )
+            st.caption(plain(words))
     why = "" if text else "There is no prefix to open."
     why = why or ("" if lanes else "Choose at least one prefix.")
     if button_unless("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):

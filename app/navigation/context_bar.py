@@ -119,9 +119,9 @@ def caption(*parts: str, model: str = "") -> None:
 def clicks(on_go: Callable[[dict[str, int]], None]) -> None:
     """Call `on_go` with the target of a clicked cell, such as `{"layer": 3, "head": 1}`."""
     with row():
-        _clicks(key=CLICKS, on_go_change=lambda: on_go(_target()))
-
-
-def _target() -> dict[str, int]:
-    target = st.session_state[CLICKS].get("go") or {}
-    return {name: int(value) for name, value in target.items() if name != "count"}
+        _clicks(
+            key=CLICKS,
+            on_go_change=lambda: on_go(
+                {name: int(at) for name, at in (st.session_state[CLICKS].get("go") or {}).items() if name != "count"}
+            ),
+        )

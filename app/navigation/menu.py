@@ -12,7 +12,7 @@ from importlib import import_module
 import streamlit as st
 
 from app.base.component import component
-from app.base.links import START, go, link, page_at, page_link, run_in_url
+from app.base.links import START, go, link, page_at, run_in_url
 from app.base.theme import theme
 from app.session.open_runs import runs_root
 from app.session.url_state import params
@@ -142,11 +142,11 @@ def page_tabs(shown: Menu, page: st.Page) -> None:
     entry = views[0][0].url_path
     if page.url_path != entry:
         # Streamlit marks only the page itself, which the sidebar does not list.
-        link = f'[data-testid="stSidebarNavLink"][href$="/{entry}"]'
-        st.html(f"<style>{link} {{ background: #8884; }} {link} span {{ font-weight: 600; }}</style>")
+        selector = f'[data-testid="stSidebarNavLink"][href$="/{entry}"]'
+        st.html(f"<style>{selector} {{ background: #8884; }} {selector} span {{ font-weight: 600; }}</style>")
     with st.container(key=TABS, horizontal=True, gap="small"):
         for view, title in views:
-            page_link(view, title, **run_in_url())
+            link(view, title, **run_in_url())
 
 
 def top_tools(shown: Menu) -> None:

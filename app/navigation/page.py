@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base.component import component
+from app.base.component import component, on_value
 from app.base.text import plain
 from app.components import SentTexts, state_classes, tokentext
 from app.figures.figure import begin_page
@@ -129,31 +129,6 @@ KEY = "scrubber"
 _component = component("scrubber", read_static("scrubber.html"), "step-bar.css")
 
 
-def scrubber(
-    step: int, steps: Sequence[int], events: Sequence[int], texts: Sequence[str], *, identity: str, why: str = ""
-) -> None:
-    """Mount the scrubber at `step`; the URL parameter `step` follows the user.
-
-    `steps` are those recorded, `events` those with evictions or merges, `texts` a word or two about each step, `why`
-    the reason for a default step. Mount it in the fragment that draws the step: it sticks below the bar.
-    """
-    data = {
-        "steps": list(steps),
-        "events": list(events),
-        "texts": list(texts),
-        "identity": identity,
-        "step": step,
-        "why": why,
-    }
-    with st.container(key="context-step"):
-        _component(key=KEY, data=data, on_step_change=_remember)
-
-
-def _remember() -> None:
-    if (step := st.session_state[KEY].get("step")) is not None:
-        go_to(step=int(step))
-
-
 def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, more: Keys = ()) -> None:
     """Call `draw` with the chosen layer and head; when they change, only this fragment is rerun.
 
@@ -182,10 +157,24 @@ def _at_place(
 
 
 def run_scrubber(run: Run) -> int:
-    """The chosen step, from the scrubber in the bar; its events are those of all heads."""
+    """The chosen step, from the scrubber in the bar; its events are those of all heads.
+
+    Call it in the fragment that draws the step: the scrubber sticks below the bar.
+    """
     steps, events, words = _steps(run)
     step = chosen_step(run, steps)
-    scrubber(step, steps, events, words, identity=str(run.path), why=step_reason(run))
+    # `events` are the steps with evictions or merges, `texts` a word or two about each step, `why` the reason for a
+    # default step. The URL parameter `step` follows the user.
+    data = {
+        "steps": steps,
+        "events": events,
+        "texts": words,
+        "identity": str(run.path),
+        "step": step,
+        "why": step_reason(run),
+    }
+    with st.container(key="context-step"):
+        _component(key=KEY, data=data, on_step_change=partial(on_value, KEY, "step", lambda at: go_to(step=int(at))))
     return step
 
 
@@ -260,12 +249,7 @@ def warn_of_reference(runs: Sequence[Run]) -> None:
     except UserError:
         return  # the page Result shows the error
     if wanted is not None and _fails(runs, wanted.answers):
-        warn_reference_fails()
-
-
-def warn_reference_fails() -> None:
-    """Warn that the full cache itself fails the question."""
-    st.warning(CLEAR_REFERENCE, icon=":material/warning:")
+        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_STAMP)

@@ -11,7 +11,6 @@ import streamlit as st
 
 from app.base.component import component
 from app.base.text import code
-from app.navigation import context_bar
 from app.navigation import context_bar as bar
 from app.navigation.selection import take_choice
 from app.session import url_state
@@ -64,12 +63,6 @@ def pick_token(run: Run) -> int | None:
         return st.number_input(
             "Token", 0, last, None, 1, **url_state.in_url("token"), help=help_text, width=bar.WIDTHS["step"]
         )
-
-
-def place_of(run: Run) -> tuple[int, int]:
-    """The layer and head shown, for callbacks: the session has them before the URL does."""
-    layer, head = (url_state.pending_value(name) or url_state.chosen_value(name) for name in ("layer", "head"))
-    return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
 def head_in_view(run: Run) -> tuple[int, int]:
@@ -211,8 +204,8 @@ def page_keys(
     """
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None, "targets": dict(targets or {})}
-    with context_bar.row(), st.container(key="context-keys", width="content"):
-        _component(key=KEY, data=data, on_turned_change=partial(_turned, run))
+    with bar.row(), st.container(key="context-keys", width="content"):
+        _component(key=KEY, data=data, on_turned_change=partial(_turn, run) if run else lambda: None)
     if run and _turn(run):  # the next request interrupted the callback, which is not called again
         st.rerun("fragment" if is_fragment_run() else "app")
 
@@ -223,16 +216,14 @@ def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> 
     return layers[place // heads], place % heads
 
 
-def _turned(run: Run | None) -> None:
-    if run:
-        _turn(run)
-
-
 def _turn(run: Run) -> bool:
     """Go to the head that the keys have turned to since the last call; whether it is another one."""
     turned = (st.session_state.get(KEY) or {}).get("turned")
     layers = recorded_layers(run)
-    layer, head = place_of(run)
+    # The layer and head shown: the session has them before the URL does.
+    shown = [url_state.pending_value(name) or url_state.chosen_value(name) for name in ("layer", "head")]
+    numbers = [int(value) for value in shown if value is not None]
+    layer, head = numbers if len(numbers) == 2 else telling_head(run)[:2]
     if turned is None or turned == url_state.heads_turned() or layer not in layers:
         return False
     layer, head = next_head(

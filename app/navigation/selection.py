@@ -56,14 +56,13 @@ def runs_words(runs: Sequence[Run]) -> str:
     ]
     ratios = headline(runs).set_index("run_id")["live_ratio"] if without_budget else {}
     words = [f"{len(with_budget)} at {budgets} ({methods})"] if with_budget else []
-    words += [f"{method} at its own{_share(ratios[run_id])}" for method, run_id in without_budget]
+    for method, run_id in without_budget:
+        # The share of the full cache's bytes; unknown without that cache's run.
+        share = ratios[run_id]
+        known = share is not None and share == share
+        words.append(f"{method} at its own ({number(100 * share, 2)} %)" if known else f"{method} at its own")
     words += ["full cache"] if any(label.method == "full" for label in labels) else []
     return f"{len(runs)} runs: {', '.join(words)}" if len(runs) > 1 else f"one run: {words[0]}"
-
-
-def _share(share: float | None) -> str:
-    """A share of the full cache's bytes in parentheses after a space; "" if unknown."""
-    return "" if share is None or share != share else f" ({number(100 * share, 2)} %)"
 
 
 def _prompt_words(run: Run) -> str:
@@ -74,22 +73,6 @@ def _prompt_words(run: Run) -> str:
     prefix = f"{shorten(title, 60)}, " if title else ""
     which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
     return f"{which} ({prefix}{run.record.prompt_tokens:,} tokens)"
-
-
-def comparison_label(group: Sequence[ComparisonEntry]) -> str:
-    """The prompt of a comparison or batch, the number of prompts, and the time, which tells equal prompts apart."""
-    comparison = group[0]
-    numbers = len({entry.number for entry in group})
-    together = len(items.split_joint_id(comparison.comparison_id))
-    count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
-    return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
-
-
-def failure(entry: RunEntry) -> str:
-    """The sentence on a failed run."""
-    text = entry.message.strip() or "no reason was recorded"
-    reason = text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-    return f"{entry.label} failed: {reason} What it had saved is shown."
 
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
@@ -146,12 +129,16 @@ def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
     shown = requested if requested in by_id else next(iter(by_id))
     st.session_state["pick_b"] = shown
     help_text = "Shows which tokens only one of the two runs has kept."
-    bar.picker("b", "B, compared with it", list(by_id), names.__getitem__, help_text, on_change=_choose_other)
+    bar.picker(
+        "b",
+        "B, compared with it",
+        list(by_id),
+        names.__getitem__,
+        help_text,
+        on_change=url_state.set_page_param_from,
+        args=("b", "pick_b"),
+    )
     return by_id[shown]
-
-
-def _choose_other() -> None:
-    url_state.set_page_param_from("b", "pick_b")
 
 
 def current_sources(prefer: Prefer = "any") -> Sources:
@@ -181,7 +168,9 @@ def _open_or_explain(entry: RunEntry) -> Run | None:
         st.error(plain(str(error)))
         return None
     if entry.status == "failed":
-        st.warning(plain(failure(entry)))
+        reason = entry.message.strip() or "no reason was recorded"
+        reason = reason[0].upper() + reason[1:] + ("" if reason.endswith((".", "!", "?")) else ".")
+        st.warning(plain(f"{entry.label} failed: {reason} What it had saved is shown."))
     for problem in run.problems:
         st.warning(plain(f"{entry.label}: {problem}"))
     return run
@@ -197,7 +186,11 @@ def _pick_comparison() -> ComparisonEntry | None:
         st.info("There are no runs yet. Start one on the page **New**, or with `kvlab compare` on the command line.")
         return None
     wanted = wanted_comparison(comparisons) or comparisons[0].comparison_id
-    comparisons = _with_joined(comparisons, wanted)
+    if items.split_joint_id(wanted):
+        try:
+            comparisons = [items.join_comparisons(runs_root(), wanted, comparisons), *comparisons]
+        except UserError as error:
+            st.error(plain(str(error)))
     by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     # A batch is one entry, represented by the repeat shown.
     groups = {
@@ -205,43 +198,38 @@ def _pick_comparison() -> ComparisonEntry | None:
         for group in by_batch(comparisons)
     }
     # The browser names an option by its label, so two comparisons of one title and minute need different ones.
-    names = number_duplicates([comparison_label(group) for group in groups.values()])
+    titles = []
+    for group in groups.values():
+        # The prompt, the number of prompts, and the time, which tells equal prompts apart.
+        first = group[0]
+        several = len({entry.number for entry in group})
+        together = len(items.split_joint_id(first.comparison_id))
+        count = f" · {together} together" if together else f" · {prompts(several)}" if several > 1 else ""
+        titles.append(f"{shorten(first.text or first.comparison_id, 28)}{count} · {day_or_time(first.created)}")
+    names = number_duplicates(titles)
     labels = dict(zip(groups, names, strict=True))
     if not _bar_picker("comparison", "Prompt", list(groups), wanted, labels.__getitem__):
         return None
-    _pick_repeat(wanted, groups[wanted])
+    if len(groups[wanted]) > 1:
+        # The picker of a batch's repeats.
+        numbers = {entry.comparison_id: entry.number for entry in groups[wanted]}
+        st.session_state["pick_repeat"] = wanted
+        every = len(set(numbers.values()))
+        repeats = {name: f"{place} of {every}" for name, place in numbers.items()}
+        help_text = "One prompt of this batch; the page Result shows all of them together."
+        bar.picker(
+            "repeat",
+            "Which prompt",
+            list(repeats),
+            repeats.__getitem__,
+            help_text,
+            on_change=take_choice,
+            args=(("repeat",),),
+        )
     url_state.remember("comparison", wanted)
     bar.reserve_prompt()
     bar.clicks(lambda place: url_state.go_to_and_redraw(**place))
     return by_id[wanted]
-
-
-def _with_joined(comparisons: list[ComparisonEntry], wanted: str) -> list[ComparisonEntry]:
-    """The comparisons, preceded by the joined one if `wanted` names several."""
-    if not items.split_joint_id(wanted):
-        return comparisons
-    try:
-        return [items.join_comparisons(runs_root(), wanted, comparisons), *comparisons]
-    except UserError as error:
-        st.error(plain(str(error)))
-        return comparisons
-
-
-def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
-    """The picker of a batch's repeats; nothing for a prompt without repeats."""
-    if len(group) == 1:
-        return
-    numbers = {entry.comparison_id: entry.number for entry in group}
-    st.session_state["pick_repeat"] = wanted
-    count = len(set(numbers.values()))
-    labels = {name: f"{number} of {count}" for name, number in numbers.items()}
-    help_text = "One prompt of this batch; the page Result shows all of them together."
-    bar.picker("repeat", "Which prompt", list(labels), labels.__getitem__, help_text, on_change=_choose_repeat)
-
-
-def _choose_repeat() -> None:
-    st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
-    take_choice(("comparison",))
 
 
 def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
@@ -301,7 +289,10 @@ def _bar_picker(
 
 
 def take_choice(names: tuple[str, ...]) -> None:
-    """Callback of the pickers: put their values into the URL."""
+    """Callback of the pickers: put their values into the URL. A repeat of a batch is a comparison."""
+    if "repeat" in names:
+        st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
+        names = ("comparison",)
     if "comparison" in names:
         for name in ("run", "b", "step", "token"):
             url_state.forget(name)

@@ -78,11 +78,6 @@ class Question:
         except ValidationError:
             return None
 
-    @property
-    def comparisons(self) -> int:
-        """The number of comparisons."""
-        return len(self.repeats) or len(self.several) or 1
-
 
 def plant_needle(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = ()) -> Question:
     """The question with the needle of the first of `repeats`; `notes` are those of the text.
@@ -122,7 +117,9 @@ def answer_section(choice: PromptChoice) -> Question:
         )
     sample = next((sample for sample in shipped_samples() if sample.text == prompt), None)
     if sample is not None and sample.answer is not None:
-        return _of_sample(prompt, sample.answer, sample.facts)
+        basis = f", which depends on “{plain(sample.facts[0])}”" if sample.facts else ""
+        st.caption(f"The right answer is **{plain(sample.answer)}**{basis}.")
+        return Question(prompt, sample.answer, find_facts(prompt, sample.facts))
     if not one.turns and st.toggle(
         "Plant a needle in my text",
         **in_url("plant"),
@@ -150,7 +147,7 @@ def _proposed(prompt: str, answer: str | None) -> tuple[tuple[int, int], ...]:
     """
     if answer is None or marked_in(prompt) or (st.session_state.get(NEW_RUN.typed) or get_param(NEW_RUN.typed)):
         return ()
-    found = _sentences(prompt, answer)
+    found = _sentences(prompt, [answer])
     if len(found) == 1:
         words = plain(shorten(prompt[slice(*found[0])], LONGEST_PROPOSAL))
         use = st.checkbox(f"The answer depends on “{words}”", True, **in_url("propose_fact"))
@@ -163,19 +160,27 @@ def _proposed(prompt: str, answer: str | None) -> tuple[tuple[int, int], ...]:
     return ()
 
 
-@st.cache_data(max_entries=8, show_spinner=False)
-def _sentences(prompt: str, answer: str) -> list[tuple[int, int]]:
-    return proposed_facts(prompt, [answer])
-
-
-def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
-    basis = f", which depends on “{plain(facts[0])}”" if facts else ""
-    st.caption(f"The right answer is **{plain(answer)}**{basis}.")
-    return Question(prompt, answer, find_facts(prompt, facts))
+_sentences = st.cache_data(max_entries=8, show_spinner=False)(proposed_facts)
 
 
 def _planted(one: OnePrompt) -> Question:
-    count, vary = _repeats_section()
+    # The number of prompts, and what varies between them besides name and number.
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    count = int(
+        left.number_input(
+            "Repeats",
+            1,
+            MOST_REPEATS,
+            1,
+            **in_url("plant_repeats"),
+            on_change=_lighter,
+            help="The number of prompts, each with another name and number: the board then shows the accuracy of "
+            "every cell with a confidence interval",
+        )
+    )
+    vary: tuple[str, ...] = ()
+    if count > 1:
+        vary = tuple(right.pills("Vary", VARIED, selection_mode="multi", default=VARIED, **in_url("plant_vary")))
     kind = 0
     depth = 30
     if "wording" not in vary:
@@ -215,27 +220,6 @@ def _planted(one: OnePrompt) -> Question:
     return question
 
 
-def _repeats_section() -> tuple[int, tuple[str, ...]]:
-    """The number of prompts, and what varies between them besides name and number."""
-    left, right = st.columns([2, 3], vertical_alignment="bottom")
-    count = int(
-        left.number_input(
-            "Repeats",
-            1,
-            MOST_REPEATS,
-            1,
-            **in_url("plant_repeats"),
-            on_change=_lighter,
-            help="The number of prompts, each with another name and number: the board then shows the accuracy of "
-            "every cell with a confidence interval",
-        )
-    )
-    if count == 1:
-        return 1, ()
-    vary = right.pills("Vary", VARIED, selection_mode="multi", default=VARIED, **in_url("plant_vary"))
-    return count, tuple(vary)
-
-
 def _lighter() -> None:
     """Callback: preselect level light for several prompts."""
     if st.session_state["plant_repeats"] > 1:
@@ -257,7 +241,13 @@ def fitted_question(question: Question, how: ChatFormat) -> Question:
         text = cut_section(question.text, how, NEEDLE_TOKENS)
         return question if text == question.text else plant_needle(text, question.repeats, question.notes)
     if question.several:
-        return _several(question, how)
+        over = _too_long(question.prompt, how)
+        keep = part_to_keep(over) if over and not how.turns else None
+        if keep is None:
+            return question
+        cut, lost = uploads.truncate_prompts(question.several, how, new_tokens(), keep)
+        st.caption(f"{sum(lost.values()):,} characters in {len(lost)} prompts are left out.")
+        return replace(question, several=cut)
     if question.turns:
         _too_long(question.prompt, how)
         return question
@@ -313,13 +303,3 @@ def _too_long(prompt: str, how: ChatFormat) -> int:
     if over and how.turns:
         st.warning(f"Conversation and new tokens exceed the model's context window by {over:,} tokens: shorten a turn.")
     return over
-
-
-def _several(question: Question, how: ChatFormat) -> Question:
-    over = _too_long(question.prompt, how)
-    keep = part_to_keep(over) if over and not how.turns else None
-    if keep is None:
-        return question
-    cut, lost = uploads.truncate_prompts(question.several, how, new_tokens(), keep)
-    st.caption(f"{sum(lost.values()):,} characters in {len(lost)} prompts are left out.")
-    return replace(question, several=cut)

@@ -1,6 +1,7 @@
 """The full cache's answer to the question on the form of New: asked for alone, awaited and judged."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -72,7 +73,18 @@ class FullAnswer:
         if self.request is None:
             return
         if self.key not in _asked() and first != opened and self.question.answer is not None:
-            self._ask_alone()
+            # Ask if the model fits and the queue is idle. A job of this session for an older question ends. An error
+            # is left to the button.
+            withdraw()
+            left = jobs.list_jobs(runs_root(), open_only=True)
+            if left and all(job.cancelling for job in left):  # such as the one just withdrawn
+                st.fragment(_until_idle, run_every=POLL_SECONDS)()
+            elif not left:
+                try:
+                    plan_preview.check_fits(self.request)
+                    self._ask()
+                except UserError:
+                    _asked()[self.key] = ""
         if not (job_id := _asked().get(self.key)):
             return
         try:
@@ -89,7 +101,11 @@ class FullAnswer:
         """The button that asks for the text."""
         if self.request is None:
             return
-        why = "The answer is shown above." if _is_known(_asked().get(self.key, "")) else ""
+        why = ""
+        with suppress(UserError):
+            job_id = _asked().get(self.key)
+            if job_id and jobs.status(runs_root(), job_id).state in ("queued", "running", "complete"):
+                why = "The answer is shown above."
         if not button_unless("Ask the full cache", why, icon=":material/help:", key="ask-full"):
             return
         try:
@@ -98,24 +114,6 @@ class FullAnswer:
             st.error(plain(str(error)))
             return
         st.rerun()
-
-    def _ask_alone(self) -> None:
-        """Ask if the model fits and the queue is idle. A job of this session for an older question ends.
-
-        An error is left to the button.
-        """
-        if self.request is None:
-            return
-        withdraw()
-        if left := jobs.list_jobs(runs_root(), open_only=True):
-            if all(job.cancelling for job in left):  # such as the one just withdrawn
-                st.fragment(_until_idle, run_every=POLL_SECONDS)()
-            return
-        try:
-            plan_preview.check_fits(self.request)
-            self._ask()
-        except UserError:
-            _asked()[self.key] = ""
 
     def _ask(self) -> None:
         assert self.request is not None
@@ -147,19 +145,18 @@ class FullAnswer:
             st.success(f"{wrote}, which is right.")
         else:
             st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")
-            self._ways_out()
-
-    def _ways_out(self) -> None:
-        """What can be done where the small model that ships with kvlab cannot answer a question."""
-        if self.model.strip() != EMBEDDED:
-            return
-        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ways-out"):
-            chat_model_button()
-            with st.popover("A wording that mini knows", icon=":material/edit_note:"):
-                st.caption("mini was trained on these. State the fact in one of them, and ask in the words beside it.")
-                for one in taught():
-                    if one.kind == "a number":
-                        st.markdown(plain(f"{one_line(one.statement)}  →  {one_line(one.question)}"))
+            if self.model.strip() != EMBEDDED:
+                return
+            # What can be done where the small model that ships with kvlab cannot answer a question.
+            with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ways-out"):
+                chat_model_button()
+                with st.popover("A wording that mini knows", icon=":material/edit_note:"):
+                    st.caption(
+                        "mini was trained on these. State the fact in one of them, and ask in the words beside it."
+                    )
+                    for one in taught():
+                        if one.kind == "a number":
+                            st.markdown(plain(f"{one_line(one.statement)}  →  {one_line(one.question)}"))
 
 
 def withdraw() -> None:
@@ -179,14 +176,6 @@ def withdraw() -> None:
 def _asked() -> dict[str, str]:
     """Job ids by `FullAnswer.key`, of all sessions of this server; "" for a request that failed at once."""
     return {}
-
-
-def _is_known(job_id: str) -> bool:
-    """Whether the job answers, or will."""
-    try:
-        return bool(job_id) and jobs.status(runs_root(), job_id).state in ("queued", "running", "complete")
-    except UserError:
-        return False
 
 
 def _until_idle() -> None:

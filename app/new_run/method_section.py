@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -19,7 +20,6 @@ from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, measurement_job
 from kvlab.forms.compare_form import PLACEMENTS
-from kvlab.models.fitting.request import Fittable
 from kvlab.planning.choices import MethodEntry, methods
 from kvlab.planning.parameters import DEFAULT, PRESET, Parameter, parameters
 
@@ -37,7 +37,14 @@ def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
         st.caption(plain(entry.summary) + source)
         if entry.origin:
             st.caption(plain(f"From the plug-in {entry.origin}."))
-        preset = _preset(entry, usual)
+        preset = DEFAULT
+        if entry.presets:
+            names = [DEFAULT, *entry.presets]
+            start = usual if usual in names else DEFAULT
+            preset = str(one_of("Settings", names, start, key=f"{entry.name}.{PRESET}.{usual}"))
+        if preset in entry.presets:
+            about = entry.presets[preset]
+            st.caption(plain(f"{about.about[:1].upper()}{about.about[1:]}. {about.beyond}"))
         fields = parameters(entry, preset)
         if not fields:
             st.caption("This method has no settings.")
@@ -51,19 +58,6 @@ def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
         return values
 
 
-def _preset(entry: MethodEntry, usual: str) -> str:
-    """The chosen preset; `usual` by default, if the method has it."""
-    if not entry.presets:
-        return DEFAULT
-    names = [DEFAULT, *entry.presets]
-    start = names.index(usual) if usual in names else 0
-    chosen = one_of("Settings", names, names[start], key=f"{entry.name}.{PRESET}.{usual}")
-    if chosen in entry.presets:
-        about = entry.presets[chosen]
-        st.caption(plain(f"{about.about[:1].upper()}{about.about[1:]}. {about.beyond}"))
-    return str(chosen)
-
-
 def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
     # Each preset has its own widgets, which start from its values.
     key = f"{method}.{parameter.name}" if preset == DEFAULT else f"{method}.{preset}.{parameter.name}"
@@ -72,38 +66,28 @@ def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
         source = plain(f"{parameter.default} by {parameter.source}")
     else:
         source = plain(f"Default {parameter.default}" + (f": {reason}" if reason else ""))
-    text = ". ".join(part for part in (_help(parameter), source) if part)
+    described = plain(parameter.description)
+    described = described[:1].upper() + described[1:]
+    described += f" ({parameter.limits})" if parameter.limits else ""
+    text = ". ".join(part for part in (described, source) if part)
     if parameter.optional and st.checkbox(
         f"{label}: {LEFT_TO_METHOD}", parameter.default is None, **in_url(f"{key}.none")
     ):
         return None
     if parameter.kind == "choice":
-        return st.selectbox(label, parameter.options, _index(parameter), help=text, **in_url(key))
+        index = parameter.options.index(parameter.default) if parameter.default in parameter.options else 0
+        return st.selectbox(label, parameter.options, index, help=text, **in_url(key))
     if parameter.kind == "switch":
         return st.toggle(label, bool(parameter.default), help=text, **in_url(key))
     if parameter.kind in ("integer", "number"):
-        return _number(parameter, label, text, key)
+        cast = int if parameter.kind == "integer" else float
+        low = None if parameter.minimum is None else cast(parameter.minimum)
+        high = None if parameter.maximum is None else cast(parameter.maximum)
+        start = parameter.default if parameter.default is not None else (low or 0)
+        step, shape = (1, "%d") if cast is int else (0.05, "%g")
+        return st.number_input(label, low, high, cast(start), step, format=shape, help=text, **in_url(key))
     default = parameter.default if parameter.kind == "text" else json.dumps(parameter.default)
     return st.text_input(label, default or "", help=text, **in_url(key))
-
-
-def _number(parameter: Parameter, label: str, text: str, key: str) -> int | float:
-    cast = int if parameter.kind == "integer" else float
-    low = None if parameter.minimum is None else cast(parameter.minimum)
-    high = None if parameter.maximum is None else cast(parameter.maximum)
-    default = parameter.default if parameter.default is not None else (low or 0)
-    step, shape = (1, "%d") if cast is int else (0.05, "%g")
-    return st.number_input(label, low, high, cast(default), step, format=shape, help=text, **in_url(key))
-
-
-def _index(parameter: Parameter) -> int:
-    return parameter.options.index(parameter.default) if parameter.default in parameter.options else 0
-
-
-def _help(parameter: Parameter) -> str:
-    described = plain(parameter.description)
-    described = described[:1].upper() + described[1:]
-    return f"{described} ({parameter.limits})" if parameter.limits else described
 
 
 SETTINGS = ["default", "paper", "code"]
@@ -184,50 +168,49 @@ WHAT = {
 
 def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
     """A box for each chosen method that can be fitted."""
-    for entry in chosen:
-        if entry.name in measurement_job.LEARNS and model.strip():
-            _box(model.strip(), entry)
-
-
-def _box(model: str, entry: MethodEntry) -> None:
-    method = measurement_job.LEARNS[entry.name]
-    files = measurement_job.fitted_files(runs_root(), model, method)
-    with st.expander(
-        plain(f"{entry.title}: fit it to {model_title(model)}"), expanded=not files and not measurement_job.ships(model)
-    ):
-        st.caption(plain(f"{entry.title} learns {WHAT[method]}, from the texts shipped with kvlab."))
-        if measurement_job.ships(model):
-            st.caption("A file fitted to mini is shipped with kvlab and used by default.")
-        for file in files:
-            st.button(
-                f"Use {plain(file.name)}",
-                key=f"use-{entry.name}-{file.name}",
-                icon=":material/check:",
-                on_click=use,
-                args=(entry, measurement_job.request_name(file)),
-            )
-        try:
-            options = _options(entry.name, method)
-            job = measurement_job.make_fit(model, method, options, private=private_switch(f"fit-{entry.name}.private"))
-        except UserError as error:
-            st.error(plain(str(error)))
-            return
-        if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
-            queue_and_open("compare", lambda: job)
-
-
-def _options(name: str, method: Fittable) -> dict[str, Any]:
-    """The amount of text, and device and weights from the rest of the form."""
-    options: dict[str, Any] = {
-        field: further_down(field, next(iter(kinds))) for field, (_, kinds) in PLACEMENTS.items()
-    }
-    if method == "less":
-        minutes = st.number_input("Processor minutes", 0.1, 600.0, 3.0, 0.5, **in_url(f"fit-{name}.minutes"))
-        return options | {"minutes": minutes}
-    left, right = st.columns(2)
-    windows = left.number_input("Windows of text", 2, 4096, 64, **in_url(f"fit-{name}.windows"))
-    length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"fit-{name}.length"))
-    return options | {"windows": int(windows), "length": int(length)}
+    model = model.strip()
+    for entry in chosen if model else ():
+        if entry.name not in measurement_job.LEARNS:
+            continue
+        method = measurement_job.LEARNS[entry.name]
+        files = measurement_job.fitted_files(runs_root(), model, method)
+        ships = measurement_job.ships(model)
+        title = plain(f"{entry.title}: fit it to {model_title(model)}")
+        with st.expander(title, expanded=not files and not ships):
+            st.caption(plain(f"{entry.title} learns {WHAT[method]}, from the texts shipped with kvlab."))
+            if ships:
+                st.caption("A file fitted to mini is shipped with kvlab and used by default.")
+            for file in files:
+                st.button(
+                    f"Use {plain(file.name)}",
+                    key=f"use-{entry.name}-{file.name}",
+                    icon=":material/check:",
+                    on_click=use,
+                    args=(entry, measurement_job.request_name(file)),
+                )
+            try:
+                # The amount of text, and device and weights from the rest of the form.
+                options: dict[str, Any] = {
+                    field: further_down(field, next(iter(kinds))) for field, (_, kinds) in PLACEMENTS.items()
+                }
+                prefix = f"fit-{entry.name}"
+                if method == "less":
+                    options["minutes"] = st.number_input(
+                        "Processor minutes", 0.1, 600.0, 3.0, 0.5, **in_url(f"{prefix}.minutes")
+                    )
+                else:
+                    left, right = st.columns(2)
+                    windows = left.number_input("Windows of text", 2, 4096, 64, **in_url(f"{prefix}.windows"))
+                    length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"{prefix}.length"))
+                    options |= {"windows": int(windows), "length": int(length)}
+                private = private_switch(f"{prefix}.private")
+                build = partial(measurement_job.make_fit, model, method, options, private=private)
+                build()  # an error comes before the button
+            except UserError as error:
+                st.error(plain(str(error)))
+                continue
+            if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
+                queue_and_open("compare", build)
 
 
 def use(entry: MethodEntry, file: str) -> None:

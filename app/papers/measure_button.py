@@ -1,6 +1,7 @@
 """Buttons that queue the measurements a card of the atlas needs, or all missing ones."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import streamlit as st
@@ -34,7 +35,13 @@ def measure_button(measurement: Measurement, key: str, is_whole: bool = False) -
         st.caption(plain(str(error)))
         return
     if is_whole:
-        st.caption(plain(f"{size_text(measurement)} on {model_title(model_of(measurement))}."))
+        # A benchmark has no model.
+        model = "this machine" if isinstance(measurement, Benchmark) else measurement.model
+        size = f"Recording {FillSize().prompts} texts" if isinstance(measurement, ExhibitFill) else "Measuring it"
+        if isinstance(measurement, Evaluation):
+            cells = max(1, len(measurement.lengths)) * max(1, len(measurement.depths))
+            size = f"Measuring {measurement.samples * len(measurement.tasks) * cells:,} prompts"
+        st.caption(plain(f"{size} on {model_title(model)}."))
         with st.popover("Command", key=f"command-{key}", type="tertiary"):
             st.code(command_line(measurement), language="bash", wrap_lines=True)
     if st.button("Queue it", icon=":material/add_task:", key=f"order-{key}"):
@@ -43,10 +50,14 @@ def measure_button(measurement: Measurement, key: str, is_whole: bool = False) -
 
 def measure_all(measurements: Sequence[Measurement], model: str) -> None:
     """Button that queues everything that the model lacks, at a small size."""
-    able = tuple(measurement for measurement in dict.fromkeys(measurements) if _has_job(measurement))
+    able = []
+    for measurement in dict.fromkeys(measurements):
+        with suppress(UserError):  # its card says why
+            job_of(measurement)
+            able.append(measurement)
     if not able:
         return
-    found = _jobs(able, True, str(runs_root()))
+    found = _jobs(tuple(able), True, str(runs_root()))
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
     small = FillSize()
     size = f"{small.prompts} recorded texts, {small.samples} prompts of {small.lengths[0]} tokens per task"
@@ -54,19 +65,6 @@ def measure_all(measurements: Sequence[Measurement], model: str) -> None:
     st.caption(plain(words))
     if st.button(f"Queue all {len(found)}", icon=":material/playlist_add:", key="order-all"):
         submit(found)
-
-
-def size_text(measurement: Measurement) -> str:
-    """How much it measures, such as `Measuring 80 prompts`."""
-    if isinstance(measurement, Evaluation):
-        cells = max(1, len(measurement.lengths)) * max(1, len(measurement.depths))
-        return f"Measuring {measurement.samples * len(measurement.tasks) * cells:,} prompts"
-    return f"Recording {FillSize().prompts} texts" if isinstance(measurement, ExhibitFill) else "Measuring it"
-
-
-def model_of(measurement: Measurement) -> str:
-    """The model it measures; a benchmark has none."""
-    return "this machine" if isinstance(measurement, Benchmark) else measurement.model
 
 
 def submit(works: Sequence[Work]) -> None:
@@ -79,15 +77,6 @@ def submit(works: Sequence[Work]) -> None:
         return
     first = works[0]
     go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "compare", job=ids[0])
-
-
-def _has_job(measurement: Measurement) -> bool:
-    """Whether a button can do it; if not, its card says why."""
-    try:
-        job_of(measurement)
-    except UserError:
-        return False
-    return True
 
 
 @st.cache_resource(max_entries=KEPT_JOBS, show_spinner=False)

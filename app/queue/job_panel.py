@@ -184,7 +184,32 @@ def _head(status: JobStatus) -> None:
         badge(status.state)
         st.markdown(f"**{plain(status.title)}**")
         st.space("stretch")
-        _actions(status)
+        request = jobs.request_of(runs_root(), status.job_id)
+        if isinstance(request, CompareRequest) and request.is_batch:
+            # A button that compares the repeats recorded so far.
+            batch = request.batch or status.job_id
+            recorded = list_repeats(runs_root(), batch)
+            if recorded and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
+                go("compare", comparison=recorded[0].comparison_id)
+        if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest | ImportRequest):
+            _resume(status, request)
+        if not status.ended:
+            label = "Cancelling …" if status.cancelling else "Cancel"
+            why = why_not_change([status.owner])
+            if button_unless(label, why, key="cancel_job", disabled=status.cancelling) and attempt(
+                lambda: jobs.cancel(runs_root(), status.job_id)
+            ):
+                st.rerun()
+        elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
+            "Compare the runs", type="primary", key="open_comparison"
+        ):
+            go("compare", comparison=status.job_id)
+        elif isinstance(request, CompareRequest):
+            # The run in the URL, if it is of this comparison and was recorded, else the last one.
+            runs = [entry.run_id for entry in list_runs(runs_root(), comparison_id=status.job_id)]
+            chosen = get_param("run")
+            if run := chosen if chosen in runs else next(iter(runs), None):
+                link("wall", "All heads", run=run, **place_in_url())
     _progress(status)
     if status.message:
         (st.error if status.state == "failed" else st.info)(plain(status.message))
@@ -197,42 +222,10 @@ def _details(status: JobStatus) -> None:
     with log:
         st.caption("Log")
         with st.container(height=320 if len(status.log) > 9 else "content", border=False, autoscroll=True):
-            st.code(_log(status.log) or "nothing yet", language=None, wrap_lines=True)
-
-
-def _log(lines: tuple[str, ...]) -> str:
-    """The log; without folder names on a shared server."""
-    text = "\n".join(lines)
-    return text if acting().owns_all else hide_paths(text)
-
-
-def _actions(status: JobStatus) -> None:
-    request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, CompareRequest) and request.is_batch:
-        # A button that compares the repeats recorded so far.
-        batch = request.batch or status.job_id
-        recorded = list_repeats(runs_root(), batch)
-        if recorded and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
-            go("compare", comparison=recorded[0].comparison_id)
-    if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest | ImportRequest):
-        _resume(status, request)
-    if not status.ended:
-        label = "Cancelling …" if status.cancelling else "Cancel"
-        if button_unless(label, _why_not(status), key="cancel_job", disabled=status.cancelling):
-            _act(lambda: jobs.cancel(runs_root(), status.job_id))
-    elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
-        "Compare the runs", type="primary", key="open_comparison"
-    ):
-        go("compare", comparison=status.job_id)
-    elif isinstance(request, CompareRequest) and (run := _run_in_view(status.job_id)):
-        link("wall", "All heads", run=run, **place_in_url())
-
-
-def _run_in_view(comparison: str) -> str | None:
-    """The run in the URL, if it is of this comparison and was recorded, else the last one."""
-    runs = [entry.run_id for entry in list_runs(runs_root(), comparison_id=comparison)]
-    chosen = get_param("run")
-    return chosen if chosen in runs else next(iter(runs), None)
+            log_text = "\n".join(status.log)
+            if not acting().owns_all:
+                log_text = hide_paths(log_text)  # names of folders of a shared server
+            st.code(log_text or "nothing yet", language=None, wrap_lines=True)
 
 
 def _resume(status: JobStatus, request: Work) -> None:
@@ -242,43 +235,21 @@ def _resume(status: JobStatus, request: Work) -> None:
         jobs.resume(runs_root(), status.job_id)
         jobs.ensure_worker(runs_root())
 
-    if button_unless(_resume_label(status, request), _why_not(status), type="primary", key="go_on"):
-        _act(resume)
-
-
-def _act(action: Callable[[], object]) -> None:
-    if attempt(action):
-        st.rerun()
-
-
-def _why_not(status: JobStatus) -> str:
-    return why_not_change([status.owner])
-
-
-def _resume_label(status: JobStatus, request: Work) -> str:
-    """`Resume with 3 of 7`, if that can be counted."""
-    if not isinstance(request, CompareRequest):
-        return "Resume"
-    if request.is_batch:
+    # `Resume with 3 of 7`, if that can be counted.
+    label = "Resume"
+    if isinstance(request, CompareRequest) and request.is_batch:
         missing = missing_repeats(runs_root(), request.batch or status.job_id, request)
-        return f"Resume with {len(missing)} of {request.comparisons}"
-    complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
-    return f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
+        label = f"Resume with {len(missing)} of {request.comparisons}"
+    elif isinstance(request, CompareRequest):
+        complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
+        label = f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
+    why = why_not_change([status.owner])
+    if button_unless(label, why, type="primary", key="go_on") and attempt(resume):
+        st.rerun()
 
 
 def _parts(request: CompareRequest) -> str:
     return "repeats" if request.repeats else "prompts"
-
-
-def _repeats(status: JobStatus, request: CompareRequest) -> None:
-    """The repeats that have started, with their status."""
-    started = list_repeats(runs_root(), request.batch or status.job_id)
-    for entry in started:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            badge(entry.status)
-            link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
-    if left := request.comparisons - len(started):
-        st.text(f"{left} {'has' if left == 1 else 'have'} not started.")
 
 
 def _progress(status: JobStatus) -> None:
@@ -298,8 +269,13 @@ def _progress(status: JobStatus) -> None:
         # The stage of batches and evaluations includes the time left.
         has_time = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
         left = "" if has_time else words_left(status, share, isinstance(request, CompareRequest), time.time())
-        parts = [*run_count(status), stage, left, format_duration(status.elapsed), busy]
-        stage = " · ".join(filter(None, parts))
+        # `3 of 13 runs` or `13 runs`: those that have started, once one has.
+        started = len(list_runs(runs_root(), comparison_id=status.job_id))
+        count = ""
+        if started and isinstance(request, CompareRequest):
+            total = len(request.runs)
+            count = f"{total} runs" if started == total else f"{started} of {total} runs"
+        stage = " · ".join(filter(None, [count, stage, left, format_duration(status.elapsed), busy]))
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 
@@ -313,16 +289,6 @@ def words_left(status: JobStatus, share: float, is_comparison: bool, now: float)
     return f"about {format_duration(seconds, rough=True)} left" if seconds > 0 else "longer than estimated"
 
 
-def run_count(status: JobStatus) -> list[str]:
-    """`3 of 13 runs` or `13 runs`: those that have started, once one has."""
-    request = jobs.request_of(runs_root(), status.job_id)
-    started = len(list_runs(runs_root(), comparison_id=status.job_id))
-    if not started or not isinstance(request, CompareRequest):
-        return []
-    total = len(request.runs)
-    return [f"{total} runs" if started == total else f"{started} of {total} runs"]
-
-
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, RestoreRequest | EvalJob | BenchJob | FitJob | LiveJob):
@@ -333,7 +299,14 @@ def _runs(status: JobStatus) -> None:
         return
     if request.is_batch:
         st.caption(_parts(request).capitalize())
-        _repeats(status, request)
+        # The repeats that have started, with their status.
+        repeats = list_repeats(runs_root(), request.batch or status.job_id)
+        for entry in repeats:
+            with st.container(horizontal=True, vertical_alignment="center"):
+                badge(entry.status)
+                link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
+        if left := request.comparisons - len(repeats):
+            st.text(f"{left} {'has' if left == 1 else 'have'} not started.")
         return
     planned = request.runs
     st.caption(f"Runs: {len(planned)} in total")

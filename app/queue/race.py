@@ -4,7 +4,6 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
@@ -17,10 +16,10 @@ from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.report.views import Passages
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.live_texts import LiveText, LiveTexts
+from kvlab.requests.live_texts import LiveTexts
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.trace.reader import Run
-from kvlab.trace.user_labels import Labels, load_labels
+from kvlab.trace.user_labels import load_labels
 from kvlab.views.base.palette import Theme, run_styles
 from kvlab.views.base.provenance import of_comparison
 from kvlab.views.base.words import percent
@@ -33,7 +32,20 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
     """The outcome in a sentence and the texts of a job that has ended; nothing if it recorded no readable run."""
     try:
         if request.is_batch:
-            _batch(request.batch or status.job_id)
+            # The outcome over all prompts of a batch, and the texts of each of the first prompts.
+            tables = []
+            races = []
+            for entry in list_repeats(runs_root(), request.batch or status.job_id):
+                if runs := _opened(entry.runs):
+                    tables.append(_repeat(runs, load_labels(runs_root(), entry.comparison_id)))
+                    place = runs[0].record.repeat
+                    title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
+                    races.append(_texts(runs).model_copy(update={"title": title}))
+            if tables:
+                _sentence(batch_outcome(build_batch(tables)))
+                for race in races[:MOST_RACES]:
+                    show_race(race, with_reading=False)
+                st.caption(READING)
         else:
             runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=status.job_id))))
             if runs:
@@ -47,24 +59,6 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
         st.warning(plain(str(error)))
 
 
-def _batch(name: str) -> None:
-    """The outcome over all prompts of a batch, and the texts of each of the first prompts."""
-    tables = []
-    races = []
-    for entry in list_repeats(runs_root(), name):
-        if runs := _opened(entry.runs):
-            tables.append(_repeat(runs, load_labels(runs_root(), entry.comparison_id)))
-            place = runs[0].record.repeat
-            title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
-            races.append(_texts(runs).model_copy(update={"title": title}))
-    if not tables:
-        return
-    _sentence(batch_outcome(build_batch(tables)))
-    for race in races[:MOST_RACES]:
-        show_race(race, with_reading=False)
-    st.caption(READING)
-
-
 def _sentence(words: str) -> None:
     if words:
         st.markdown(f"**{plain(words)}**")
@@ -74,19 +68,9 @@ def _opened(entries: Sequence[RunEntry]) -> list[Run]:
     return [open_cached(Path(runs_root()) / entry.run_id) for entry in entries]
 
 
-@st.cache_data(max_entries=16, show_spinner="Scoring the runs", hash_funcs=BY_STAMP)
-def _outcome(runs: Sequence[Run], labels: Labels) -> str:
-    return outcome(runs, labels)
-
-
-@st.cache_data(max_entries=16, show_spinner=False, hash_funcs=BY_STAMP)
-def _texts(runs: Sequence[Run]) -> LiveTexts:
-    return own_texts(runs)
-
-
-@st.cache_data(max_entries=512, show_spinner="Scoring the prompts", hash_funcs=BY_STAMP)
-def _repeat(runs: Sequence[Run], labels: Labels) -> pd.DataFrame:
-    return repeat_table(runs, labels)
+_outcome = st.cache_data(max_entries=16, show_spinner="Scoring the runs", hash_funcs=BY_STAMP)(outcome)
+_texts = st.cache_data(max_entries=16, show_spinner=False, hash_funcs=BY_STAMP)(own_texts)
+_repeat = st.cache_data(max_entries=512, show_spinner="Scoring the prompts", hash_funcs=BY_STAMP)(repeat_table)
 
 
 READING = (
@@ -113,61 +97,50 @@ def show_race(live: LiveTexts, with_reading: bool = True) -> None:
 
 
 def race_html(live: LiveTexts, theme: Theme = "light") -> str:
-    """The columns as escaped HTML."""
+    """The columns as escaped HTML: what is held of the cache, the text, and its state."""
     styles = run_styles(((one.label, one.method) for one in live.texts), theme)
-    columns = "".join(_column(one, styles[one.label].colour) for one in live.texts)
-    return f'<div class="kv-race" role="list">{columns}</div>'
+    columns = []
+    for one in live.texts:
+        held = "" if one.held is None else f"{percent(min(one.held, 1.0))} of the cache"
+        width = 0 if one.held is None else 100 * min(one.held, 1.0)
+        state = [STATES[one.state]]
+        if one.tokens:
+            state.append(f"{one.tokens} tokens")
+            if one.left_at is not None:
+                state.append(f"differs from token {one.left_token}")
+            elif one.method != "full":
+                state.append("as the full cache so far" if one.state == "writing" else "as the full cache")
+        # The text with the first differing token marked; of a long one the end, after an ellipsis.
+        start, stop = one.left_at or (len(one.text), len(one.text))
+        first = max(0, len(one.text) - LONGEST_TEXT)
+        before = html.escape(one.text[first:start])
+        after = html.escape(one.text[max(first, stop) :])
+        mark = ""
+        if one.left_at is not None and stop >= first:
+            token = one.text[max(first, start) : stop]
+            # A token of white space alone, or the end of the text, is drawn as a sign.
+            visible = html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
+            mark = f'<mark title="The first token that differs from the full cache\'s text">{visible}</mark>'
+        caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
+        text = f"{'… ' if first else ''}{before}{mark}{after}{caret}"
+        columns.append(
+            f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {styles[one.label].colour}">'
+            f'<h2>{html.escape(one.label)}</h2><div class="kv-held" aria-hidden="true">'
+            f'<i style="width: {width:.1f}%"></i></div><small>{held}</small><p><span>{text}</span></p>'
+            f"<small>{html.escape(', '.join(filter(None, state)))}</small></section>"
+        )
+    return f'<div class="kv-race" role="list">{"".join(columns)}</div>'
 
 
 def as_passages(live: LiveTexts) -> Passages:
     """The texts for a slide, each with its first differing token marked."""
-    return Passages(passages=tuple((one.label, _segments(one)) for one in live.texts))
-
-
-def _segments(one: LiveText) -> tuple[Segment, ...]:
-    start, stop = one.left_at or (len(one.text), len(one.text))
-    parts = (
-        Segment("same", one.text[:start]),
-        Segment("own", one.text[start:stop]),
-        Segment("same", one.text[stop:]),
-    )
-    return tuple(part for part in parts if part.text)
-
-
-def _column(one: LiveText, colour: str) -> str:
-    held = "" if one.held is None else f"{percent(min(one.held, 1.0))} of the cache"
-    width = 0 if one.held is None else 100 * min(one.held, 1.0)
-    return (
-        f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {colour}">'
-        f'<h2>{html.escape(one.label)}</h2><div class="kv-held" aria-hidden="true"><i style="width: {width:.1f}%"></i>'
-        f"</div><small>{held}</small><p><span>{_text(one)}</span></p><small>{html.escape(_state(one))}</small></section>"
-    )
-
-
-def _text(one: LiveText) -> str:
-    """The text with the first differing token marked; of a long one the end, after an ellipsis."""
-    start, stop = one.left_at or (len(one.text), len(one.text))
-    first = max(0, len(one.text) - LONGEST_TEXT)
-    before = one.text[first:start]
-    token = one.text[max(first, start) : stop]
-    after = one.text[max(first, stop) :]
-    mark = f'<mark title="The first token that differs from the full cache\'s text">{_visible(token)}</mark>'
-    caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
-    marked = mark if one.left_at is not None and stop >= first else ""
-    return f"{'… ' if first else ''}{html.escape(before)}{marked}{html.escape(after)}{caret}"
-
-
-def _visible(token: str) -> str:
-    """A token as HTML; one of white space alone, or the end of the text, by a sign."""
-    return html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
-
-
-def _state(one: LiveText) -> str:
-    parts = [STATES[one.state]]
-    if one.tokens:
-        parts.append(f"{one.tokens} tokens")
-        if one.left_at is not None:
-            parts.append(f"differs from token {one.left_token}")
-        elif one.method != "full":
-            parts.append("as the full cache so far" if one.state == "writing" else "as the full cache")
-    return ", ".join(filter(None, parts))
+    passages = []
+    for one in live.texts:
+        start, stop = one.left_at or (len(one.text), len(one.text))
+        parts = (
+            Segment("same", one.text[:start]),
+            Segment("own", one.text[start:stop]),
+            Segment("same", one.text[stop:]),
+        )
+        passages.append((one.label, tuple(part for part in parts if part.text)))
+    return Passages(passages=tuple(passages))

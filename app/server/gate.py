@@ -62,22 +62,18 @@ class Files:
 
 @contextlib.asynccontextmanager
 async def without_delay(app: Any) -> AsyncGenerator[None]:
-    """The server's lifespan: disables Nagle's algorithm before the first connection is accepted."""
-    with contextlib.suppress(OSError, psutil.Error):  # only slower then
-        disable_nagle()
-    yield
+    """The server's lifespan: disables Nagle's algorithm before the first connection is accepted.
 
-
-def disable_nagle() -> None:
-    """Disable Nagle's algorithm on this process's listening sockets, whose connections inherit that.
-
-    asyncio does so only for sockets with an explicit TCP protocol number, which Streamlit's lacks. A response of two
-    writes, or a message soon after another, would wait some 40 ms for a delayed acknowledgement.
+    Connections inherit that from the listening sockets. asyncio does so only for sockets with an explicit TCP protocol
+    number, which Streamlit's lacks. A response of two writes, or a message soon after another, would wait some 40 ms
+    for a delayed acknowledgement.
     """
-    for connection in psutil.Process().net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.fd >= 0:
-            with socket.socket(fileno=os.dup(connection.fd)) as listening:
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError, psutil.Error):  # only slower then
+        for connection in psutil.Process().net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.fd >= 0:
+                with socket.socket(fileno=os.dup(connection.fd)) as listening:
+                    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    yield
 
 
 NAME = "x-kvlab-name"
@@ -94,16 +90,11 @@ POLICY = (
 )
 
 
-def _hashes() -> str:
-    """The hashes of the inline scripts in Streamlit's index.html, for the policy."""
-    page = (STATIC / "index.html").read_text(encoding="utf-8")
-    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-
+# The inline scripts in Streamlit's index.html, whose hashes the policy allows.
+SCRIPTS = re.findall(r"<script>(.*?)</script>", (STATIC / "index.html").read_text(encoding="utf-8"), re.DOTALL)
+DIGESTS = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in SCRIPTS]
 HEADERS = {
-    "content-security-policy": POLICY.format(inline=_hashes()),
+    "content-security-policy": POLICY.format(inline=" ".join(f"'sha256-{digest}'" for digest in DIGESTS)),
     "x-content-type-options": "nosniff",
     "x-frame-options": "SAMEORIGIN",
     "referrer-policy": "same-origin",
@@ -132,31 +123,32 @@ class Gate:
         elif scope["path"] == HEALTH or self.people is None:
             await self.app(_with(scope), receive, respond.with_headers)
         elif self.people.way == "oidc":
-            await self._with_identity(scope, receive, respond)
+            # Media files and uploads, for which Streamlit does not check the sign-in; pages check it themselves.
+            if not scope["path"].startswith(FILES):
+                await self.app(_with(scope), receive, respond.with_headers)
+                return
+            cookies = {}
+            with contextlib.suppress(CookieError):
+                jar = SimpleCookie("; ".join(_all(scope, "cookie")))
+                cookies = {name: cookie.value for name, cookie in jar.items()}
+            if name := claim_in_cookie(cookies, self.people.claim):
+                await self._let_in(name, scope, receive, respond)
+            else:
+                await respond.refuse(401, "Sign in first.")
         else:
-            await self._from_proxy(scope, receive, respond)
-
-    async def _from_proxy(self, scope: Any, receive: Any, respond: Respond) -> None:
-        assert self.people is not None
-        if not self._is_proxy(scope):
-            await respond.refuse(403, "This dashboard can only be reached through the lab's proxy.")
-            return
-        named = _all(scope, self.people.header)
-        name = named[0].strip() if len(named) == 1 else ""
-        if not name or len(name) > 200:
-            await respond.refuse(401, "The lab's proxy did not send your name: sign in there.")
-            return
-        await self._let_in(name, scope, receive, respond)
-
-    async def _with_identity(self, scope: Any, receive: Any, respond: Respond) -> None:
-        """Check the sign-in for media files and uploads, for which Streamlit does not; pages check it themselves."""
-        assert self.people is not None
-        if not scope["path"].startswith(FILES):
-            await self.app(_with(scope), receive, respond.with_headers)
-        elif name := claim_in_cookie(_cookies(scope), self.people.claim):
-            await self._let_in(name, scope, receive, respond)
-        else:
-            await respond.refuse(401, "Sign in first.")
+            client = scope.get("client") or ("",)
+            is_proxy = False
+            with contextlib.suppress(ValueError):
+                peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
+                is_proxy = any(peer in network for network in self.proxies)
+            named = _all(scope, self.people.header)
+            name = named[0].strip() if len(named) == 1 else ""
+            if not is_proxy:
+                await respond.refuse(403, "This dashboard can only be reached through the lab's proxy.")
+            elif not name or len(name) > 200:
+                await respond.refuse(401, "The lab's proxy did not send your name: sign in there.")
+            else:
+                await self._let_in(name, scope, receive, respond)
 
     async def _let_in(self, name: str, scope: Any, receive: Any, respond: Respond) -> None:
         try:
@@ -165,14 +157,6 @@ class Gate:
             await respond.refuse(403, "The lab file of this server has a mistake: nobody is let in until it is mended.")
         else:
             await self.app(_with(scope, name), receive, respond.with_headers)
-
-    def _is_proxy(self, scope: Any) -> bool:
-        client = scope.get("client") or ("",)
-        try:
-            peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
-        except ValueError:
-            return False
-        return any(peer in network for network in self.proxies)
 
 
 @dataclass
@@ -194,14 +178,9 @@ class Respond:
         if self.scope["type"] == "websocket":
             await self.send({"type": "websocket.close", "code": 1008})
         else:
-            await self._answer(status, {"content-type": "text/plain; charset=utf-8"}, sentence + "\n")
-
-    async def _answer(self, status: int, headers: dict[str, str], text: str) -> None:
-        pairs = [
-            (key.encode(), value.encode("latin-1")) for key, value in (headers | {"cache-control": "no-store"}).items()
-        ]
-        await self.with_headers({"type": "http.response.start", "status": status, "headers": pairs})
-        await self.send({"type": "http.response.body", "body": text.encode()})
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+            await self.with_headers({"type": "http.response.start", "status": status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": f"{sentence}\n".encode()})
 
 
 def _with(scope: Any, name: str = "") -> Any:
@@ -222,13 +201,6 @@ def _host(scope: Any) -> str:
         return urlsplit(f"//{''.join(_all(scope, 'host'))}").hostname or ""
     except ValueError:
         return ""
-
-
-def _cookies(scope: Any) -> dict[str, str]:
-    try:
-        return {name: cookie.value for name, cookie in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
-    except CookieError:
-        return {}
 
 
 def disk_warning() -> None:

@@ -87,9 +87,8 @@ def drop_stale_widgets() -> None:
 
 def claim_in_cookie(cookies: Mapping[str, str], claim: str) -> str:
     """The user's value of an OIDC claim; "" where nobody is signed in, or the cookie was altered."""
-
-    def decode(name: str) -> bytes | None:
-        return decode_signed_value(get_cookie_secret(), name, cookies.get(name, ""))
-
-    identity = json.loads(get_cookie_with_chunks(decode, USER_COOKIE_NAME) or "{}")
+    found = get_cookie_with_chunks(
+        lambda name: decode_signed_value(get_cookie_secret(), name, cookies.get(name, "")), USER_COOKIE_NAME
+    )
+    identity = json.loads(found or "{}")
     return str(identity.get(claim) or "") if identity.get("is_logged_in") else ""

@@ -320,7 +320,11 @@ def drop_stale_option(key: str, options: Sequence[object]) -> None:
 def drop_unusable_params() -> None:
     """Remove empty values and infinite numbers from the URL before a widget reads them, with a warning."""
     current = params()
-    infinite = {name: text for name, text in current.items() if _is_infinite(text)}
+    infinite = {}
+    for name, text in current.items():
+        with suppress(ValueError):
+            if NUMERIC.fullmatch(text) and math.isinf(float(text)):
+                infinite[name] = text
     unusable = [*infinite, *(name for name, text in current.items() if not text)]
     for name in unusable:
         set_param(name, None)
@@ -337,26 +341,21 @@ def warn_of_rejected_params(page: str, requested: Mapping[str, str]) -> None:
         return
     st.session_state[CHECKED] = page
     current = params()
-    rejected = {name: text for name, text in requested.items() if name not in current and not _is_taken(name, text)}
+    rejected = {}
+    for name, text in requested.items():
+        value = st.session_state.get(name)
+        values = value if isinstance(value, list | tuple) else [value]
+        # Streamlit removes default values from the URL, so the widget may have the value all the same.
+        is_taken = name not in st.session_state or {str(item).lower() for item in values} == set(
+            text.lower().split(",")
+        )
+        if name not in current and not is_taken:
+            rejected[name] = text
     if rejected:
         _rerun_without(rejected)
-
-
-def _is_taken(name: str, text: str) -> bool:
-    """Whether a widget has the URL's value; Streamlit removes default values from the URL."""
-    value = st.session_state.get(name)
-    values = value if isinstance(value, list | tuple) else [value]
-    return name not in st.session_state or {str(item).lower() for item in values} == set(text.lower().split(","))
 
 
 def _rerun_without(rejected: Mapping[str, str]) -> None:
     """Widgets read the URL as it was when the run began, so start another run."""
     st.session_state[REJECTED] = ", ".join(f"{plain(name)} {code(text)}" for name, text in rejected.items())
     st.rerun()
-
-
-def _is_infinite(text: str) -> bool:
-    try:
-        return NUMERIC.fullmatch(text) is not None and math.isinf(float(text))
-    except ValueError:
-        return False

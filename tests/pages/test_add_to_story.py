@@ -54,8 +54,8 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/new_run/prompt_source.py _chosen_rows": "a form: prompts that are ticked and whose answers are typed",
     "app/navigation/context_bar.py prompt_text": "the prompt, with its own button for a slide",
     "app/entries/new_run.py form": "styles",
-    "app/navigation/page.py scrubber": "a choice of the step",
-    "app/entries/home.py introduction": "a schematic",
+    "app/navigation/page.py run_scrubber": "a choice of the step",
+    "app/entries/home.py start_page": "a schematic",
     "app/entries/story.py view_row": "a small picture of a slide that is in the story",
 }
 CONTROLS = {  # components that one works with and does not look at
