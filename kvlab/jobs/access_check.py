@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_bytes
@@ -70,8 +71,13 @@ def check_access(root: Path, request: Work) -> None:
     if isinstance(request, LiveJob):
         for name in request.request.prefixes:
             find_prefix(root, name)
-    for model, revision, cache_dir in _models(request):
-        place_of(model, revision, cache_dir)
+    # Shapes of a benchmark have random weights, so nothing is loaded for them.
+    if isinstance(request, BenchJob):
+        loaded: list[Any] = [part for part in request.requests if not part.model.startswith("shape:")]
+    else:
+        loaded = [request if isinstance(request, CompareRequest | ImportRequest) else request.request]
+    for part in loaded:
+        place_of(part.model, part.revision, part.cache_dir)
     for choice in _choices(request):
         check_settings(root, choice)
     if isinstance(request, EvalJob | SampleJob):
@@ -124,15 +130,6 @@ def check_settings(root: Path, choice: MethodChoice) -> None:
         named = value.removeprefix("fit:") if isinstance(value, str) and value.startswith("fit:") else None
         if named and not (fitted_file(root, named).exists() and may_view(root, named, "fit")):
             raise UserError(f"There is no fit {named} here: choose one that the form offers, or make one.")
-
-
-def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
-    if isinstance(request, BenchJob):
-        requests = [part for part in request.requests if not part.model.startswith("shape:")]
-        yield from ((part.model, part.revision, part.cache_dir) for part in requests)
-    elif not isinstance(request, RestoreRequest):
-        part = request if isinstance(request, CompareRequest | ImportRequest) else request.request
-        yield part.model, part.revision, part.cache_dir
 
 
 def _choices(request: Work) -> Iterator[MethodChoice]:

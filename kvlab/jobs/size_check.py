@@ -4,7 +4,6 @@ Functions that load torch do so when they are called.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.core.choice import FULL, MethodChoice
@@ -152,19 +151,14 @@ def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
         lengths += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
     most = min((length for length in (window, request.max_prompt) if length), default=None)
     for file in request.files:
-        lengths += _file_lengths(file.path, request.samples, most)
+        try:
+            if file.path.is_dir():  # a text per prompt
+                sizes = [text.stat().st_size // 4 for text in sorted(file.path.iterdir()) if text.is_file()]
+            else:
+                with file.path.open("rb") as lines:
+                    head = lines.read(LARGEST_PROMPT_BYTES)
+                sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()]
+        except OSError:
+            continue
+        lengths += [min(size, most) if most else size for size in sizes[: request.samples]]
     return lengths
-
-
-def _file_lengths(path: Path, samples: int, most: int | None) -> list[int]:
-    try:
-        if path.is_dir():  # a text per prompt
-            sizes = [file.stat().st_size // 4 for file in sorted(path.iterdir()) if file.is_file()]
-        else:
-            with path.open("rb") as file:
-                head = file.read(LARGEST_PROMPT_BYTES)
-            sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()]
-    except OSError:
-        return []
-    sizes = sizes[:samples]
-    return [min(size, most) if most else size for size in sizes]

@@ -88,20 +88,20 @@ def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple
     A number is matched as answers are: as a whole, by value. So is text without an exact match, ignoring case, quotes
     and letter forms. Raises UserError if the prompt lacks one of them.
     """
-    return tuple(_find(prompt, fact) for fact in facts)
-
-
-def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
-    if isinstance(fact, str):
-        text = fact.strip()
-        start = prompt.find(text) if text else -1
-        written = (start, start + len(text)) if start >= 0 else None
-        alike = find_answer(prompt, text) if written is None or quantity(text) is not None else None
-        place = alike or written
-        if place is None:
-            raise UserError(f"The prompt has no “{text[:80]}”: copy the fact from the prompt, letter by letter.")
-        return place
-    if len(fact) != 2 or not 0 <= fact[0] < fact[1] <= len(prompt):
-        shown = " to ".join(map(str, fact))
-        raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")
-    return fact[0], fact[1]
+    spans = []
+    for fact in facts:
+        if isinstance(fact, str):
+            text = fact.strip()
+            start = prompt.find(text) if text else -1
+            written = (start, start + len(text)) if start >= 0 else None
+            alike = find_answer(prompt, text) if written is None or quantity(text) is not None else None
+            place = alike or written
+            if place is None:
+                raise UserError(f"The prompt has no “{text[:80]}”: copy the fact from the prompt, letter by letter.")
+            spans.append(place)
+        elif len(fact) == 2 and 0 <= fact[0] < fact[1] <= len(prompt):
+            spans.append((fact[0], fact[1]))
+        else:
+            shown = " to ".join(map(str, fact))
+            raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")
+    return tuple(spans)
