@@ -6,7 +6,8 @@ as real ones do (cosine of two about 0.86); otherwise merging methods would find
 the prompt see `QUERY_ROWS` queries, which changes which slots are kept, but neither their number nor the cost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +30,17 @@ def fill(
 
     Equal seeds give equal states. A method with a second pass decides without it, as there is no text.
     """
+    heads = model.shape.num_key_value_heads
+    head_dim = model.shape.head_dim
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):
         for index, layer in enumerate(cache.layers) if tokens else ():
             place = model.device_of(index)
-            keys, values = (part.to(place) for part in _states(model, batch, tokens, states, shared))
+            # Keys share a direction; the order of the draws decides what equal seeds give.
+            keys = normal(model, states, batch, heads, tokens, head_dim)
+            keys.add_(normal(model, states, heads, 1, head_dim), alpha=shared)
+            values = normal(model, states, batch, heads, tokens, head_dim).to(place)
+            keys = keys.to(place)
             if isinstance(layer, CompressedLayer):
                 _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
             else:
@@ -66,26 +73,12 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     return attending.attend(query, seen_keys, seen_values, call)
 
 
-def _states(
-    model: BenchModel, batch: int, tokens: int, source: torch.Generator, shared: float
-) -> tuple[Tensor, Tensor]:
-    shape = model.shape
-    size = (batch, shape.num_key_value_heads, tokens, shape.head_dim)
-    keys = normal(model, source, *size)
-    direction = normal(model, source, shape.num_key_value_heads, 1, shape.head_dim)
-    return keys.add_(direction, alpha=shared), normal(model, source, *size)
-
-
 def _through_attention(
     model: BenchModel, layer: CompressedLayer, module: nn.Module, keys: Tensor, values: Tensor, source: torch.Generator
 ) -> None:
     batch, _, tokens, head_dim = keys.shape
     query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
-    query = query.to(keys.device)
-
-    def work() -> Tensor:
-        return attend_by_hand(layer, module, query, keys, values)
-
+    work = partial(attend_by_hand, layer, module, query.to(keys.device), keys, values)
     if layer.settings.pipeline.score.needs_hidden_states:
         states = normal(model, source, batch, tokens, model.config.hidden_size)
         # Call the module with `work` as its forward, so that hooks see its inputs.
@@ -105,9 +98,25 @@ PER_LAYER_BYTES = 1024
 
 def tensor_bytes(thing: object) -> int:
     """Bytes of all tensor storages reachable from a cache or layer, without shared settings."""
-    return sum(
-        {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(thing)}.values()
-    )
+    taken: dict[int, int] = {}  # by address
+    waiting = [thing]
+    met = set[int]()
+    while waiting:
+        item = waiting.pop()
+        if id(item) in met or isinstance(item, LayerSettings | torch.Generator | type):
+            continue
+        met.add(id(item))
+        if isinstance(item, Tensor):
+            taken[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
+        elif isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple | set):
+            waiting.extend(item)
+        elif isinstance(item, Cache | CompressedLayer) or type(item).__module__.startswith(
+            ("kvlab.", "transformers.cache")
+        ):
+            waiting.extend(vars(item).values())
+    return sum(taken.values())
 
 
 def check_allocated_bytes(cache: CompressedCache) -> None:
@@ -131,41 +140,7 @@ def live_bytes(cache: Cache, context: int) -> int:
     if isinstance(cache, CompressedCache):
         memory = cache.memory()
         return memory.bytes_read + memory.sliding_bytes
-    return sum(_live(layer, context) for layer in cache.layers)
-
-
-def block_bytes(cache: CompressedCache, block: int) -> int:
-    """Bytes of one block of slots per head, over all layers."""
-    memory = {m.layer: m for m in cache.memory().layers}
-    total = 0
-    for layer in cache.compressed_layers():
-        layer_memory = memory[layer.layer_idx]
-        total += round(block * layer_memory.live_bytes / max(layer_memory.live_slots, 1e-9))
-    return total
-
-
-def _live(layer: object, context: int) -> int:
-    states = [getattr(layer, name, None) for name in ("keys", "values")]
+    states = [getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values")]
     return sum(
         s[:, :, :1].numel() * s.element_size() * min(context, s.shape[2]) for s in states if isinstance(s, Tensor)
     )
-
-
-def _tensors(thing: object) -> Iterator[Tensor]:
-    waiting = [thing]
-    met = set[int]()
-    while waiting:
-        item = waiting.pop()
-        if id(item) in met or isinstance(item, LayerSettings | torch.Generator | type):
-            continue
-        met.add(id(item))
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, Mapping):
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple | set):
-            waiting.extend(item)
-        elif isinstance(item, Cache | CompressedLayer) or type(item).__module__.startswith(
-            ("kvlab.", "transformers.cache")
-        ):
-            waiting.extend(vars(item).values())

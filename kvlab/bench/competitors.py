@@ -69,10 +69,6 @@ class Contender(ABC):
         return self.model.token_bytes * self.load.batch * (self.load.context + self.request.timed_steps)
 
     @property
-    def remark(self) -> str:
-        return ""
-
-    @property
     def live_bytes(self) -> int:
         """Bytes of cache that a step reads."""
         return live_bytes(self.cache, self.load.context)

@@ -24,6 +24,10 @@ from kvlab.engine.out_of_memory import release_memory
 from kvlab.models.load import pick_device
 from kvlab.requests.compare import Progress
 
+# Figures that are not about a cache.
+BANDWIDTH = "copy bandwidth"
+NOT_RUN = "not run"
+
 Listener = Callable[[str, int, int], None]
 
 
@@ -88,15 +92,9 @@ def _run(opened: OpenModel, request: BenchRequest) -> Iterator[Row]:
         yield from _not_run(request, "oom", f"the model does not fit: {error}")
         return
     stamped = stamp(request, model)
-    yield replace(_bandwidth(request, peaks), **stamped)
-    for row in MEASURE[request.mode](Bench(model, request, peaks)):
-        yield replace(row, **stamped)
-
-
-def _bandwidth(request: BenchRequest, peaks: Peaks) -> Row:
-    return Row(
+    yield Row(
         mode=request.mode,
-        figure="copy bandwidth",
+        figure=BANDWIDTH,
         model=request.model,
         method="",
         batch=0,
@@ -106,7 +104,10 @@ def _bandwidth(request: BenchRequest, peaks: Peaks) -> Row:
         median=peaks.bytes_per_second / 1e9,
         iqr=0.0,
         note=f"bytes read and written; matrix products {peaks.flops_per_second / 1e12:.2f} TFLOP/s",
+        **stamped,
     )
+    for row in MEASURE[request.mode](Bench(model, request, peaks)):
+        yield replace(row, **stamped)
 
 
 def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
@@ -116,7 +117,7 @@ def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
             for choice in request.choices:
                 yield Row(
                     mode=request.mode,
-                    figure="not run",
+                    figure=NOT_RUN,
                     model=request.model,
                     method=method_label(choice),
                     batch=batch,
@@ -148,9 +149,6 @@ def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
 
 
 FOLDER = "bench"
-# figures that are not about a cache
-BANDWIDTH = "copy bandwidth"
-NOT_RUN = "not run"
 
 
 def run_bench(

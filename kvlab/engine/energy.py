@@ -71,9 +71,30 @@ def find_energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Ener
         except (nvml.NVMLError, AttributeError, RuntimeError) as error:
             return NoCounter(f"NVML has no energy counter for this GPU ({error})")
         return EnergyCounter("NVML", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
-    if device.type == "cpu":
-        return _rapl(powercap)
-    return NoCounter(f"no energy counter is known for {device.type}")
+    if device.type != "cpu":
+        return NoCounter(f"no energy counter is known for {device.type}")
+    # RAPL, of all processor packages.
+    if not powercap.is_dir():
+        return NoCounter(f"this machine has no {powercap}")
+    packages = [
+        path
+        for path in sorted(powercap.glob("intel-rapl:*"))
+        if _PACKAGE.fullmatch(path.name) and _text(path / "name").startswith("package")
+    ]
+    if not packages:
+        return NoCounter(f"{powercap} has no counter of a processor package")
+    counters: list[tuple[Callable[[], int], int]] = []
+    for path in packages:
+        file = path / "energy_uj"
+        try:
+            _number(file)
+            counters.append((partial(_number, file), _number(path / "max_energy_range_uj")))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not a number"
+            return NoCounter(f"{file} cannot be read ({why}): an administrator can allow it")
+    return EnergyCounter(
+        f"RAPL, {', '.join(_text(path / 'name') for path in packages)}", WrappingCounter(counters).joules
+    )
 
 
 @lru_cache
@@ -97,30 +118,6 @@ class Meter:
     def joules(self) -> float | None:
         """Joules since the meter was made."""
         return self._counter.joules() - self._begun if self._counter else None
-
-
-def _rapl(powercap: Path) -> Energy:
-    if not powercap.is_dir():
-        return NoCounter(f"this machine has no {powercap}")
-    packages = [
-        path
-        for path in sorted(powercap.glob("intel-rapl:*"))
-        if _PACKAGE.fullmatch(path.name) and _text(path / "name").startswith("package")
-    ]
-    if not packages:
-        return NoCounter(f"{powercap} has no counter of a processor package")
-    counters: list[tuple[Callable[[], int], int]] = []
-    for path in packages:
-        file = path / "energy_uj"
-        try:
-            _number(file)
-            counters.append((partial(_number, file), _number(path / "max_energy_range_uj")))
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not a number"
-            return NoCounter(f"{file} cannot be read ({why}): an administrator can allow it")
-    return EnergyCounter(
-        f"RAPL, {', '.join(_text(path / 'name') for path in packages)}", WrappingCounter(counters).joules
-    )
 
 
 def _number(file: Path) -> int:

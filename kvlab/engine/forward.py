@@ -35,7 +35,10 @@ def read_on(
     Every cache has one row and has read `tokens_read` tokens; `ids` are equally many tokens for each.
     """
     found: list[Tensor | Exception] = []
-    for group in _groups(caches):
+    # All run in one batch if every layer is compressed, as other layers hold states of equal length.
+    numbers = list(range(len(caches)))
+    alike = all(isinstance(layer, CompressedLayer) for cache in caches[:1] for layer in cache.layers)
+    for group in [numbers] if alike and numbers else [[number] for number in numbers]:
         given = torch.tensor([ids[number] for number in group], device=device)
         starts = torch.tensor([tokens_read[number] for number in group], device=device)[:, None]
         positions = starts + torch.arange(given.shape[1], device=device)
@@ -60,15 +63,6 @@ def _pass(
         return [branch.error or error for branch in branches] or [error]
     errors = [branch.error for branch in branches] or [None]
     return [error if error is not None else row for error, row in zip(errors, logits, strict=True)]
-
-
-def _groups(caches: Sequence[CompressedCache]) -> list[list[int]]:
-    """Numbers of the caches that run in one batch: all, if every layer is compressed, as others hold states of equal
-    length."""
-    numbers = list(range(len(caches)))
-    if all(isinstance(layer, CompressedLayer) for cache in caches[:1] for layer in cache.layers):
-        return [numbers] if numbers else []
-    return [[number] for number in numbers]
 
 
 class ModelWithTokenizer(Protocol):
@@ -185,10 +179,6 @@ class ProcessedArgmax:
 
 def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> LogitsProcessorList:
     """The logits processors that greedy `generate` would use after this prompt, taken from `generate` itself."""
-
-    def hand_over(*_: object, logits_processor: LogitsProcessorList, **__: object) -> LogitsProcessorList:
-        return logits_processor
-
     generate: Any = loaded.model.generate
     config = loaded.model.generation_config
     without_stops = copy(config)
@@ -204,7 +194,7 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
             do_sample=False,
             num_beams=1,
             eos_token_id=sorted(end_ids(loaded)) or None,
-            custom_generate=hand_over,
+            custom_generate=lambda *_, logits_processor, **__: logits_processor,
         )
     finally:
         loaded.model.generation_config = config

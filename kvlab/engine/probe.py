@@ -134,11 +134,13 @@ class HiddenStatistics:
         normal = torch.special.ndtr(ordered)
         count = len(ordered)
         above = torch.arange(1, count + 1, device=ordered.device)[:, None] / count
+        bins = len(EDGES) - 1, float(EDGES[0]), float(EDGES[-1])
+        width = float(EDGES[1] - EDGES[0])
         return found | {
             "distance": torch.maximum((above - normal).abs(), (normal - above + 1 / count).abs())
             .amax(0)
             .masked_fill(constant, torch.nan),
-            "histogram": torch.stack([_density(values) for values in shown]),
+            "histogram": torch.stack([torch.histc(values, *bins) / len(values) / width for values in shown]),
             "quantiles": torch.stack([_quantiles(values) for values in shown]),
         }
 
@@ -148,11 +150,6 @@ def _sorted(numbers: Tensor) -> Tensor:
     if numbers.device.type == "cpu":
         return torch.from_numpy(np.sort(numbers.numpy(), axis=0))
     return numbers.sort(0).values
-
-
-def _density(ordered: Tensor) -> Tensor:
-    counts = torch.histc(ordered, len(EDGES) - 1, float(EDGES[0]), float(EDGES[-1]))
-    return counts / len(ordered) / float(EDGES[1] - EDGES[0])
 
 
 def _quantiles(ordered: Tensor) -> Tensor:
@@ -235,22 +232,20 @@ class Probe:
         gathered.query = torch.cat([part[:, :, -rows:] for part in parts], 2)[:, :, -rows:]
 
     def _write(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
-        self._write_states(layer_idx, slots, layer_pass, hidden)
+        sinks = self.samples.sinks
+        if hidden.tokens_read >= self.prompt_tokens > sinks + 2:
+            dtype = hidden.kept[0].dtype
+            self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(layer_pass.key.device)))
+            moments = hidden.inner.mean, hidden.inner.deviation
+            try:
+                arrays = self.samples.arrays(slots, layer_pass, self.prompt_tokens, moments, dtype)
+            except UserError:
+                pass  # unknown query projection of this model family: skip only these arrays
+            else:
+                self.writer.write_arrays("sampled", layer_idx, _host(arrays))
         if layer_idx in self.history_layers:
             rows = history(layer_pass, self.history_rows + self.tokens - self.prompt_tokens)
             self.writer.write_arrays("history", layer_idx, {name: array[:, self.heads] for name, array in rows.items()})
-
-    def _write_states(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
-        if hidden.tokens_read < self.prompt_tokens or self.prompt_tokens <= self.samples.sinks + 2:
-            return
-        dtype = hidden.kept[0].dtype
-        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(layer_pass.key.device)))
-        try:
-            inner = hidden.inner
-            arrays = self.samples.arrays(slots, layer_pass, self.prompt_tokens, (inner.mean, inner.deviation), dtype)
-        except UserError:
-            return  # unknown query projection of this model family: skip only these arrays
-        self.writer.write_arrays("sampled", layer_idx, _host(arrays))
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Nothing to do: the full cache makes no decisions."""

@@ -71,28 +71,9 @@ class SharedPass:
         """Read the prompt, decode, and finish every run."""
         counter = energy_counter(self.prepared.loaded.device)
         meter = Meter(counter)
-        rows = self._read_prompt()
-        index = 0
-        for index in range(self.most):
-            tokens = self._choose(rows, index)
-            self.fan_out.drop([branch for branch in self.fan_out.branches if branch not in tokens])
-            if not tokens:
-                break
-            together = self.fan_out.num_rows
-            stage = "decoding" if together == 1 else f"decoding {together} rows together"
-            self.watch.advance(stage, live=self._texts)
-            rows = self._step(tokens)
-        self.watch.skip("decoding", self.most - index)
-        self.watch.show("writing the recordings", self._texts)
-        joules = meter.joules()
-        for run in self.runs:
-            run.measured |= {"joules": joules, "energy": describe_energy(counter)}
-            run.finish(self.reference)
-
-    def _read_prompt(self) -> Tensor:
-        """Logits (R, V) after the prompt; every branch has its own row from here on."""
         prepared = self.prepared
         fan_out = self.fan_out
+        # Read the prompt; behind it every branch has its own row.
         for run in self.runs:
             run.observers.now = fan_out.now
         begun = fan_out.now()
@@ -102,15 +83,31 @@ class SharedPass:
         fan_out.copy_recurrent_states()
         self._end_failed()
         for run in self.runs:
-            run.note_prompt(common + self._branch(run).own_seconds())
-            run.write_prompt()
+            run.end_prompt(common + self._branch(run).own_seconds())
             run.end_step()
             run.observers.seconds = 0.0  # from here on, of decode steps
             run.prompt_cache = copy_cache(run.cache)
         fan_out.split()
         for run in self.runs:
             run.observers.now = fan_out.now
-        return next_logits.expand(fan_out.num_rows, -1)
+        rows = next_logits.expand(fan_out.num_rows, -1)
+        # Decode.
+        index = 0
+        for index in range(self.most):
+            tokens = self._choose(rows, index)
+            fan_out.drop([branch for branch in fan_out.branches if branch not in tokens])
+            if not tokens:
+                break
+            together = fan_out.num_rows
+            stage = "decoding" if together == 1 else f"decoding {together} rows together"
+            self.watch.advance(stage, live=self._texts)
+            rows = self._step(tokens)
+        self.watch.skip("decoding", self.most - index)
+        self.watch.show("writing the recordings", self._texts)
+        joules = meter.joules()
+        for run in self.runs:
+            run.measured |= {"joules": joules, "energy": describe_energy(counter)}
+            run.finish(self.reference)
 
     def _choose(self, rows: Tensor, index: int) -> dict[Branch, list[int]]:
         """The next tokens of every branch that goes on, one a row, from logits (R, V); notes scores and own texts."""

@@ -45,25 +45,20 @@ def measure(bench: Bench) -> Iterator[Row]:
         # without the compiled decode step, which does not affect prefill
         racers = [c for c in contenders(bench.model, load, bench.request) if not isinstance(c, StaticContender)]
         outcomes = bench.race([PrefillRacer(racer) for racer in racers], steps=1)
-        yield from prefill_rows(bench, racers, outcomes)
-        yield from over_plain(bench, racers, outcomes)
-
-
-def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome]) -> Iterator[Row]:
-    """One row each: seconds, with the larger of compute and bandwidth bound."""
-    best = best_baseline(racers, outcomes)
-    full = spread(outcomes[best].samples).median if best is not None else None
-    for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
-        row = bench.row(racer, "prefill", "s", status=outcome.status, note=outcome.note, is_full=index == best)
-        if not outcome.samples:
+        # One row each: seconds, with the larger of compute and bandwidth bound.
+        best = best_baseline(racers, outcomes)
+        full = spread(outcomes[best].samples).median if best is not None else None
+        for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
+            row = bench.row(racer, "prefill", "s", status=outcome.status, note=outcome.note, is_full=index == best)
+            if outcome.samples:
+                took = spread(outcome.samples)
+                least = max(
+                    prompt_flops(bench.model, racer.load) / bench.peaks.flops_per_second,
+                    bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),
+                )
+                row = complete_row(row, took, bound=least, ratio=took.median / full if full else None)
             yield row
-            continue
-        took = spread(outcome.samples)
-        least = max(
-            prompt_flops(bench.model, racer.load) / bench.peaks.flops_per_second,
-            bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),
-        )
-        yield complete_row(row, took, bound=least, ratio=took.median / full if full else None)
+        yield from over_plain(bench, racers, outcomes)
 
 
 def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:

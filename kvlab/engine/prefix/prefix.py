@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -50,8 +50,9 @@ class Answer:
 
 def read_context(loaded: LoadedModel, cache: CompressedCache, ids: list[int], prefill_chunk: int | None) -> None:
     """Read a text into an empty cache, in chunks of `prefill_chunk` tokens if given, which then compresses it."""
-    for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
-        next_logits(loaded, cache, piece)
+    sizes = cache.expect(len(ids), prefill_chunk)
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        next_logits(loaded, cache, ids[end - size : end])
 
 
 @torch.inference_mode()
@@ -86,11 +87,6 @@ def check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
             f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
             f"{window:,}: shorten it."
         )
-
-
-def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    ends = list(accumulate(sizes))
-    return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
 
 
 ALIGNMENT = 64  # bytes
@@ -130,7 +126,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     with path.open("wb") as file:
         file.write(len(header).to_bytes(prefixes.LENGTH, "little") + header)
         for name, place in layout.items():
-            _write(file, _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8))
+            content = _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8)
+            if content.nbytes:  # a memory view of nothing cannot be written
+                file.write(content.data)
 
 
 def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:
@@ -151,11 +149,6 @@ def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:
 def _bytes(tensor: Tensor) -> np.ndarray:
     """The memory of a contiguous tensor, on the host."""
     return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-
-
-def _write(file: BinaryIO, content: np.ndarray) -> None:
-    if content.nbytes:  # a memory view of nothing cannot be written
-        file.write(content.data)
 
 
 def with_memory(header: prefixes.PrefixHeader, cache: CompressedCache) -> prefixes.PrefixHeader:
@@ -325,7 +318,10 @@ class Prefix:
         ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
         check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
         cache = copy_cache(self.cache)
-        answer = self._verified(lambda: write_answer(self.model, cache, ids, max_new_tokens))
+        try:
+            answer = write_answer(self.model, cache, ids, max_new_tokens)
+        finally:
+            self.verify()  # an error of damaged slots is told as damage
         if keep:
             said = prefixes.PrefixText(kind=QUESTION, text=question), prefixes.PrefixText(kind=ANSWER, text=answer.text)
             self._take_over(cache, said, questions=self.header.questions + 1)
@@ -342,7 +338,10 @@ class Prefix:
         ids = self.model.encode(before + more, special=False)[0].tolist()
         check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
-        self._verified(lambda: next_logits(self.model, cache, ids))
+        try:
+            next_logits(self.model, cache, ids)
+        finally:
+            self.verify()  # as when it is asked
         self._take_over(cache, (prefixes.PrefixText(kind=EXTENSION, text=more),))
 
     def fork(self) -> Prefix:
@@ -353,13 +352,6 @@ class Prefix:
     def _is_open(self) -> bool:
         """Whether what was read last is a text, which a question follows in the same turn."""
         return self.texts[-1].kind in (CONTEXT, EXTENSION)
-
-    def _verified(self, act: Any) -> Any:
-        """What `act` returns once the slots it used are verified; an error of damaged slots is told as damage."""
-        try:
-            return act()
-        finally:
-            self.verify()
 
     def _take_over(self, cache: CompressedCache, texts: tuple[prefixes.PrefixText, ...], **changed: Any) -> None:
         self.cache = cache

@@ -122,7 +122,11 @@ class Recorder:
         if (read := layer_pass.share_read()) is not None:
             layer.columns["unread_mass"] = unread_mass(slots, columns, read, layer.shadow, layer.truth)
             if self.recording.of_layers([layer_idx]):
-                layer.read[self.step] = self._bits_read(layer.shadow, columns, read)
+                # Bits of the slots that were read, at their positions.
+                there = torch.zeros(heads, layer.shadow.capacity + 1, dtype=torch.bool, device=columns.device)
+                there.scatter_(1, columns, read[0] > 0)
+                bits = there[self.recording.of_heads(heads), : layer.shadow.tokens].cpu().numpy()
+                layer.read[self.step] = np.packbits(bits, axis=1, bitorder="little")
         if self.step > 0:
             self._note_prediction(layer, slots, layer.given)
         if self._keeps_rows(layer_idx):
@@ -238,13 +242,6 @@ class Recorder:
         received = real.sum(-1)
         error = (predicted - real).abs().sum(-1) / received
         layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
-
-    def _bits_read(self, shadow: Shadow, columns: Tensor, read: Tensor) -> np.ndarray:
-        """The recorded heads' bits (H, T / 8): which slots, named by their positions in `columns`, were read."""
-        there = torch.zeros(len(columns), shadow.capacity + 1, dtype=torch.bool, device=columns.device)
-        there.scatter_(1, columns, read[0] > 0)
-        heads = list(self.recording.of_heads(len(columns)))
-        return np.packbits(there[heads, : shadow.tokens].cpu().numpy(), axis=1, bitorder="little")
 
     def _keeps_rows(self, layer_idx: int) -> bool:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))

@@ -50,10 +50,6 @@ class HostBlocks:
         """Copy a whole host tensor to the device, ordered with its computation."""
         return small.to(self.device, non_blocking=self.pinned)
 
-    def put_back(self, into: Tensor, small: Tensor) -> None:
-        """Copy a device tensor to the host; only the device may use `into` until it is synchronised."""
-        into.copy_(small, non_blocking=self.pinned)
-
     def settle(self) -> None:
         """Wait until everything stored can be read on the host."""
         if self.stream is not None:
@@ -171,28 +167,26 @@ class Shadow:
         # (1, H, count), in text order
         newest = position.argmax(-1, keepdim=True) if count == 1 else position.topk(count, dim=-1).indices.flip(-1)
         if self.owner is None:
-            self._begin(slots, slots.position.gather(2, newest)[0, 0].long())
+            # Allocate the owners, and find the positions that are missing in this first pass.
+            first_positions = slots.position.gather(2, newest)[0, 0].long()
+            heads = slots.valid.shape[1]
+            device = slots.valid.device
+            self.host = self._host or HostBlocks(device)
+            self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
+            absent = torch.arange(self.capacity, device=device) < first_positions[-1]
+            absent[first_positions] = False
+            self.gaps = int(absent.sum())
+            owner = torch.arange(self.capacity, device=device)
+            if self.gaps:
+                self.absent = absent
+                self.present = first_positions
+                owner = owner.masked_fill(absent, self.capacity)
+            self.owner.copy_(owner.expand(heads, -1))
         for first in range(0, count, TOKENS_AT_ONCE):
             self._store(slots, newest[0, :, first : first + TOKENS_AT_ONCE])
             if count > 1:
                 self.host.settle()  # pending copies hold device memory
         self.tokens = self.rows + self.gaps
-
-    def _begin(self, slots: Slots, position: Tensor) -> None:
-        """Allocate the owners, and find the positions that are missing in the first pass's `position` (count,)."""
-        heads = slots.valid.shape[1]
-        device = slots.valid.device
-        self.host = self._host or HostBlocks(device)
-        self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
-        absent = torch.arange(self.capacity, device=device) < position[-1]
-        absent[position] = False
-        self.gaps = int(absent.sum())
-        owner = torch.arange(self.capacity, device=device)
-        if self.gaps:
-            self.absent = absent
-            self.present = position
-            owner = owner.masked_fill(absent, self.capacity)
-        self.owner.copy_(owner.expand(heads, -1))
 
     def _store(self, slots: Slots, index: Tensor) -> None:
         """Append the states of the slots `index` (H, n) to the last blocks."""
@@ -249,7 +243,8 @@ class Shadow:
             target = position.gather(1, plan.edges.target[0])
             moved.scatter_(1, torch.where(plan.edges.active[0], source, dropped), target)
             moved[:, dropped] = dropped
-        self.host.put_back(self.owner, moved.gather(1, self.host.fetch(self.owner)))
+        # Only the device may use the owners until it is synchronised.
+        self.owner.copy_(moved.gather(1, self.host.fetch(self.owner)), non_blocking=self.host.pinned)
 
     def columns(self, slots: Slots) -> Tensor:
         """(H, S) position of each slot, `capacity` for invalid ones."""
