@@ -1,7 +1,9 @@
 """`kvlab compare`: run methods on prompts beside the full cache, with progress, and print a table."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from rich.progress import Progress as ProgressBar
 from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits, notes_of
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
-from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
+from kvlab.cli.options.repeats import RepeatsOptions, Resume, show_batch
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_headline, print_speeds
 from kvlab.common.terminal import progress_columns, standard_error
@@ -140,22 +142,18 @@ def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
         change_tags(out, name, add=labels.tag or ())
 
 
-def resume_comparison(name: str, out: Path, as_json: bool) -> None:
-    """Resume a batch or an interrupted comparison, and print it."""
-    from kvlab.jobs.batch import FOLDER, load_batch
-
-    if (out / FOLDER / f"{check_id(name)}.json").exists():
-        show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
-    else:
-        request = pending_requests.load_request(out, name)
-        _show(_with_progress(request, out, resume=name, answered=None if as_json else _show_answers), as_json)
-
-
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
-    batch = request.batch or new_batch_id()
+    from kvlab.engine import compare as run_comparison
+    from kvlab.jobs.batch import run_batch
+
+    batch = request.batch or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     named = request.model_copy(update={"batch": batch})
     try:
-        _with_progress(named, out, lambda progress: run_repeats(named, out, progress))
+        _with_progress(
+            named,
+            out,
+            lambda progress: run_batch(named, out, run_comparison, comparison_id=batch, progress=progress),
+        )
     except (typer.Exit, UserError):
         typer.echo(f"Resume it: kvlab compare --resume {batch} --out {out}", err=True)
         raise
@@ -289,11 +287,17 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare methods and budgets with the full cache on one or several prompts, or on repeats of a needle."""
+    out = options.out
     if resume:
-        resume_comparison(resume, options.out, as_json)
+        from kvlab.jobs.batch import FOLDER, load_batch
+
+        if (out / FOLDER / f"{check_id(resume)}.json").exists():
+            show_batch(out, _batch_with_progress(load_batch(out, resume), out), as_json)
+        else:
+            request = pending_requests.load_request(out, resume)
+            _show(_with_progress(request, out, resume=resume, answered=None if as_json else _show_answers), as_json)
         return
     text = options.text
-    out = options.out
     methods = options.storage.added_to(methods)
     planted = repeats.plantings(options.seed)
     prompts = text.read_all(out)

@@ -212,7 +212,7 @@ def evaluate(
             errors.print(note)
     request = request_parser.parse_request(
         tasks=DEFAULT_TASKS if asked else tasks,
-        files=files_with(data, new_tokens),
+        files=[file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []],
         methods=methods,
         budgets=budgets,
         lengths=lengths,
@@ -244,11 +244,6 @@ def evaluate(
     print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
     if preset and not as_json:
         print_wide(as_table(frame_of(result.rows, "reasoning"), "reasoning"), SUMMARY_WIDTH)
-
-
-def files_with(data: list[str] | None, new_tokens: int | None) -> list[str]:
-    """Files of `--data` with the number of tokens per answer, if one is given."""
-    return [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
 
 
 def _check_defaults(preset: str, **is_default: bool) -> None:

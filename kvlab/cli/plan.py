@@ -16,7 +16,7 @@ from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
-from kvlab.planning.plan import Machine, Plan, this_machine
+from kvlab.planning.plan import Plan, this_machine
 from kvlab.requests.compare import OnePrompt
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
@@ -57,7 +57,10 @@ def plan(
     fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
     request = make_request(options.storage.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
-    estimate = plan_of(request, count, _machine(options.model.device, memory, devices))
+    machine = None  # this one
+    if memory is not None or devices is not None:
+        machine = this_machine(options.model.device, None if memory is None else parse_memory(memory), devices)
+    estimate = plan_of(request, count, machine)
     too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""
     typer.echo(json.dumps(estimate.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(estimate)
     for sentence in notes_of(request, count):
@@ -66,13 +69,6 @@ def plan(
         typer.echo(f"It cannot start: {too_long[0].lower()}{too_long[1:]}")
     if too_long or not estimate.fits:
         raise typer.Exit(1)
-
-
-def _machine(device: str, memory: str | None, devices: int | None) -> Machine | None:
-    """The machine to plan for if its memory or number of devices is given; None for this one."""
-    if memory is None and devices is None:
-        return None
-    return this_machine(device, None if memory is None else parse_memory(memory), devices)
 
 
 def parse_memory(text: str) -> int:

@@ -44,8 +44,6 @@ def new(
     folder: Annotated[Path, typer.Option("--folder", help="folder for the two files")] = Path(),
 ) -> None:
     """Write a working method with its own scorer, and a test of it."""
-    pass
-
     method, test = write_plugin(name, folder)
     typer.echo(f"Wrote {method} and {test}. Now:")
     typer.echo(f"  kvlab plugin check {method}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,7 +137,10 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
         raise UserError(f"{title} can do none of the tasks: its window of {possible.window:,} tokens is too short.")
     found = abilities(pd.concat(parts, ignore_index=True))
     found["note"] = [
-        _length_note(TASKS[line.task].lengths, line.length, possible.window) for line in found.itertuples()
+        ""
+        if line.length in TASKS[line.task].lengths
+        else f"shortened from {max(TASKS[line.task].lengths):,} tokens to fit the window of {possible.window:,}"
+        for line in found.itertuples()
     ]
     if as_json:
         lines = json.loads(found.to_json(orient="records"))
@@ -167,13 +169,6 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
         table.add_row(task, "", "–", "", "0", "–", "–", f"not measurable: {reason}")
     table.caption = f"{title}; not informative: the full cache scores below {LEAST_SCORE:g}"
     print_wide(table)
-
-
-def _length_note(default: Sequence[int], length: int, window: int) -> str:
-    """Why a task was measured at another length than its own; empty if it was not."""
-    if length in default:
-        return ""
-    return f"shortened from {max(default):,} tokens to fit the window of {window:,}"
 
 
 def _problem(request: str) -> str:

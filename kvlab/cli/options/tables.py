@@ -269,25 +269,21 @@ OF_READINGS = ("bytes_read", "unread_mass")
 
 def print_batch(cells: pd.DataFrame) -> None:
     """Print a batch (`kvlab.views.frames.repeats.cells`): one line per method and budget."""
-    if not cells["n"].any():
-        _print_closeness(cells)
-        return
-    table = Table("run", "n", "right", "share (95 %)", "live KiB", "KL on answer, nats/token", "KL on all", "agreement")
+    if cells["n"].any():
+        columns = ("n", "right", "share (95 %)", "live KiB", "KL on answer, nats/token", "KL on all", "agreement")
+        means = ("kl_answer", "mean_kl", "top1_agreement")
+        note = "share: prompts with a right answer (Wilson)"
+    else:
+        cells = cells.assign(n=cells["ended"])
+        columns = ("n", "live KiB", "KL to full, nats/token", "agreement")
+        means = ("mean_kl", "top1_agreement")
+        note = "no answer was given, so none is marked right"
+    table = Table("run", *columns)
     for row in cells.to_dict("records"):
+        right = [str(row["right"]), _mean(row, "share", 2)] if "right" in columns else []
         size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / KIB:,.0f}"
-        means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
-        table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
-    table.caption = "means over prompts with 95 % intervals; share: prompts with a right answer (Wilson)"
-    print_wide(table)
-
-
-def _print_closeness(cells: pd.DataFrame) -> None:
-    """Print a batch of prompts without answers."""
-    table = Table("run", "n", "live KiB", "KL to full, nats/token", "agreement")
-    for row in cells.assign(n=cells["ended"]).to_dict("records"):
-        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / KIB:,.0f}"
-        table.add_row(row["label"], str(row["n"]), size, *(_mean(row, name) for name in ("mean_kl", "top1_agreement")))
-    table.caption = "means over prompts with 95 % intervals; no answer was given, so none is marked right"
+        table.add_row(row["label"], str(row["n"]), *right, size, *(_mean(row, name) for name in means))
+    table.caption = f"means over prompts with 95 % intervals; {note}"
     print_wide(table)
 
 
@@ -304,7 +300,11 @@ def print_headline(frame: pd.DataFrame) -> None:
     reads = "reading" in frame and frame["reading"].ne("").any()
     shown = (name for name in COLUMNS if name in frame and (reads or name not in OF_READINGS))
     columns = {name: COLUMNS[name] for name in shown}  # without an answer there is no verdict
-    table = Table(*[title for title, _ in columns.values()], caption=_caption(frame), caption_justify="left")
+    tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
+    means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
+    device = ", ".join(frame["device"].unique()) if len(frame) else ""
+    caption = f"on {device}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
+    table = Table(*[title for title, _ in columns.values()], caption=caption, caption_justify="left")
     for _, row in frame.iterrows():
         cells = [(row[name], show) for name, (_, show) in columns.items()]
         table.add_row(*["–" if pd.isna(value) else show(value) for value, show in cells])
@@ -321,13 +321,6 @@ def print_speeds(frame: pd.DataFrame) -> None:
         table.add_row(row["label"], row["speed"], ratio, limit, share)
     table.caption = "limit by bytes: a step moves the weights and what it reads of the cache once (docs/limit.md)"
     print_wide(table)
-
-
-def _caption(frame: pd.DataFrame) -> str:
-    tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
-    means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
-    on = ", ".join(frame["device"].unique()) if len(frame) else ""
-    return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
 def print_summary(
