@@ -78,36 +78,32 @@ def run_requests(requests: Sequence[BenchRequest], *, listener: Listener | None 
     for index, request in enumerate(requests):
         if listener is not None:
             listener(f"{request.mode} {request.model}", index, len(requests))
-        yield from _run(opened, request)
+        try:
+            model, peaks = opened.open(request)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            opened.close()
+            yield from _not_run(request, "oom", f"the model does not fit: {error}")
+            continue
+        stamped = stamp(request, model)
+        yield Row(
+            mode=request.mode,
+            figure=BANDWIDTH,
+            model=request.model,
+            method="",
+            batch=0,
+            context=0,
+            unit="GB/s",
+            repeats=1,
+            median=peaks.bytes_per_second / 1e9,
+            iqr=0.0,
+            note=f"bytes read and written; matrix products {peaks.flops_per_second / 1e12:.2f} TFLOP/s",
+            **stamped,
+        )
+        for row in MEASURE[request.mode](Bench(model, request, peaks)):
+            yield replace(row, **stamped)
     opened.close()
-
-
-def _run(opened: OpenModel, request: BenchRequest) -> Iterator[Row]:
-    try:
-        model, peaks = opened.open(request)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        opened.close()
-        yield from _not_run(request, "oom", f"the model does not fit: {error}")
-        return
-    stamped = stamp(request, model)
-    yield Row(
-        mode=request.mode,
-        figure=BANDWIDTH,
-        model=request.model,
-        method="",
-        batch=0,
-        context=0,
-        unit="GB/s",
-        repeats=1,
-        median=peaks.bytes_per_second / 1e9,
-        iqr=0.0,
-        note=f"bytes read and written; matrix products {peaks.flops_per_second / 1e12:.2f} TFLOP/s",
-        **stamped,
-    )
-    for row in MEASURE[request.mode](Bench(model, request, peaks)):
-        yield replace(row, **stamped)
 
 
 def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:

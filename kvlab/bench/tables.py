@@ -107,6 +107,11 @@ def _measurements(rows: Sequence[Row]) -> Table:
     for name in columns[3:-1]:
         table.columns[columns.index(name)].justify = "right"
     for row in rows:
+        # Joules of a step or prompt, and of each of its tokens.
+        energy = [MISSING, MISSING]
+        if row.joules is not None:
+            count = row.batch * (row.context if row.mode == "prefill" else 1)
+            energy = [plain(row.joules), plain(row.joules / max(count, 1))]
         table.add_row(
             row.figure + (f", {'MiB' if row.unit == 'bytes' else row.unit}" if row.unit else ""),
             row.method + (" *" if row.is_full else ""),
@@ -119,7 +124,7 @@ def _measurements(rows: Sequence[Row]) -> Table:
             MISSING if row.fraction_of_bound is None else f"{100 * row.fraction_of_bound:.0f} %",
             MISSING if row.ratio_to_full is None else f"{row.ratio_to_full:.3g}",
             *_limit(row, rows),
-            *(_joules(row) if counted else ()),
+            *(energy if counted else ()),
             row.note if row.status == "ok" else f"{row.status}: {row.note}",
         )
     return table
@@ -139,14 +144,6 @@ def _limit(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
     limit = row.bound / full.bound
     reached = limit / row.ratio_to_full if row.unit.startswith("ms") else row.ratio_to_full / limit
     return f"{limit:.3g}", f"{100 * reached:.0f} %"
-
-
-def _joules(row: Row) -> tuple[str, str]:
-    """Joules of a step or prompt, and of each of its tokens."""
-    if row.joules is None:
-        return MISSING, MISSING
-    tokens = row.batch * (row.context if row.mode == "prefill" else 1)
-    return plain(row.joules), plain(row.joules / max(tokens, 1))
 
 
 def paper_table(rows: Sequence[Row], preset: str) -> Table | None:

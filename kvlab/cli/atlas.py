@@ -49,9 +49,17 @@ def fill(
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
     if dry_run:
+        from kvlab.jobs.size_check import prompt_lengths
+        from kvlab.planning.choices import task_list
+
         for place, job in enumerate(jobs, 1):
-            is_there = isinstance(job, CompareRequest) and _is_there(job, out)
-            typer.echo(f"{place} of {len(jobs)}  {job.title}  {'is there' if is_there else _size(job)}")
+            size = "a benchmark"
+            if isinstance(job, CompareRequest):
+                size = "is there" if _is_there(job, out) else f"{len(job.runs)} runs"
+            elif isinstance(job, EvalJob):
+                lengths = prompt_lengths(job.request, task_list())
+                size = f"{len(lengths):,} prompts under {len(job.request.all_choices)} caches"
+            typer.echo(f"{place} of {len(jobs)}  {job.title}  {size}")
         return
     stop = time.monotonic() + 60 * minutes
     failed = 0
@@ -69,15 +77,6 @@ def fill(
     if failed:
         typer.echo(f"{failed} of {len(jobs)} could not be measured.")
         raise typer.Exit(1)
-
-
-def _size(job: Work) -> str:
-    from kvlab.jobs.size_check import prompt_lengths
-    from kvlab.planning.choices import task_list
-
-    if isinstance(job, EvalJob):
-        return f"{len(prompt_lengths(job.request, task_list())):,} prompts under {len(job.request.all_choices)} caches"
-    return f"{len(job.runs)} runs" if isinstance(job, CompareRequest) else "a benchmark"
 
 
 def _is_there(work: CompareRequest, root: Path) -> bool:

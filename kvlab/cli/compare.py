@@ -73,7 +73,11 @@ class RequestOptions:
     seed: Annotated[int, typer.Option(help="seed of random methods")] = 0
 
     def fields(self, prompts: Sequence[OnePrompt], level: str, is_planted: bool = False) -> dict[str, Any]:
-        """The fields of a request for these prompts; `is_planted`: a needle is planted into the prompt."""
+        """The fields of a request for these prompts; `is_planted`: a needle is planted into the prompt.
+
+        Without a `level`, several comparisons are recorded at `light`, and one at `full`.
+        """
+        level = level or ("light" if is_planted or len(prompts) > 1 else "full")
         answer = self.answer.fields(prompts, is_planted)
         return answer | self.running.fields | self.model.fields | {"level": level, "seed": self.seed}
 
@@ -301,10 +305,5 @@ def compare(
     methods = options.storage.added_to(methods)
     planted = repeats.plantings(options.seed)
     prompts = text.read_all(out)
-    fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
+    fields = options.fields(prompts, level, bool(planted))
     execute(methods, budgets, text.title_of(prompts), out, as_json, force, labels, repeats=planted, **fields)
-
-
-def level_of(prompts: int, planted: Sequence[object]) -> str:
-    """The default recording level: `light` for several comparisons."""
-    return "light" if planted or prompts > 1 else "full"

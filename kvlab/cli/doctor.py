@@ -52,7 +52,19 @@ def doctor(
     a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
     if target is not None and target.is_dir() and not (target / "config.json").is_file():
-        _check_runs(target, as_json)
+        from kvlab.trace.verify import verify_runs
+
+        findings = verify_runs(target)
+        if as_json:
+            found = [finding.model_dump() | {"verdict": finding.verdict} for finding in findings]
+            typer.echo(json.dumps(found, indent=2))
+        else:
+            table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
+            for finding in findings:
+                table.add_row(finding.run, finding.state, finding.verdict)
+            print_wide(table)
+        if any(finding.problems for finding in findings):
+            raise typer.Exit(1)
         return
     if target is None:
         report = _machine_report()
@@ -73,23 +85,11 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _check_runs(folder: Path, as_json: bool) -> None:
-    from kvlab.trace.verify import verify_runs
-
-    findings = verify_runs(folder)
-    if as_json:
-        typer.echo(json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2))
-    else:
-        table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
-        for finding in findings:
-            table.add_row(finding.run, finding.state, finding.verdict)
-        print_wide(table)
-    if any(finding.problems for finding in findings):
-        raise typer.Exit(1)
-
-
 def _machine_report() -> dict[str, str]:
+    import torch
+
     from kvlab.core.plugins.load import load_plugins
+    from kvlab.engine.energy import describe_energy, energy_counter
 
     versions = {"kvlab": "", "python": platform.python_version()}
     for name in ("kvlab", *PACKAGES):
@@ -98,24 +98,9 @@ def _machine_report() -> dict[str, str]:
         except PackageNotFoundError:
             versions[name] = "not installed"
         versions[name] += f" (tested: {TESTED[name]})" if name in TESTED else ""
-    # What each plug-in registers, or why it failed to load.
-    plugins = {
-        f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
-        if one.failure
-        else f"{one.origin.stamp}, {one.description}"
-        for one in load_plugins()
-    }
-    return {**versions, **_machine(), **plugins, **_self_tests()}
-
-
-def _machine() -> dict[str, str]:
-    import torch
-
-    from kvlab.engine.energy import describe_energy, energy_counter
-
     memory = psutil.virtual_memory()
     disk = shutil.disk_usage(".")
-    found = {
+    machine = {
         "platform": platform.platform(),
         "cores": str(psutil.cpu_count(logical=True)),
         "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
@@ -125,7 +110,15 @@ def _machine() -> dict[str, str]:
     }
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     energy = {f"energy counter, {device}": describe_energy(energy_counter(device)) for device in devices}
-    return found | _gpus() | energy | {"fused kernels": _fused_kernels()}
+    # What each plug-in registers, or why it failed to load.
+    plugins = {
+        f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
+        if one.failure
+        else f"{one.origin.stamp}, {one.description}"
+        for one in load_plugins()
+    }
+    kernels = {"fused kernels": _fused_kernels()}
+    return {**versions, **machine, **_gpus(), **energy, **kernels, **plugins, **_self_tests()}
 
 
 def _gpus() -> dict[str, str]:

@@ -35,11 +35,6 @@ class PrefixOptions:
     ] = None
     runs: Annotated[Path, typer.Option(help="the folder of runs, next to which prefixes are stored")] = Path("runs")
 
-    @property
-    def root(self) -> Path | None:
-        """The folder of runs if prefixes are used."""
-        return self.runs if self.keep_prefixes or self.prefix else None
-
     def asked(self, out: Path) -> dict[str, Any]:
         """Fields of the request that asks the named prefixes: model, methods and the questions, as a file in `out`.
 
@@ -234,8 +229,9 @@ def evaluate(
             raise UserError(f"--on ray:parts=N takes a number of parts, not {parts}.")
         result = measure_on_ray(request, out, parts, options, errors.print)
     else:
+        prefixes = kept.runs if kept.keep_prefixes or kept.prefix else None
         with shown_progress(errors) as listener:
-            result = run(request, out, on_progress=listener, prefixes=kept.root, shard=part)
+            result = run(request, out, on_progress=listener, prefixes=prefixes, shard=part)
     for note in result.notes:
         errors.print(note)
     if part:

@@ -89,8 +89,8 @@ def live(
         session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
     events: list[dict[str, Any]] = []
     reporter = SessionReporter(session, events.append)
-    screen = Screen(session, began="opened and verified" if prefix else "read and compressed")
-    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else screen.show)
+    screen = Screen(session, began="opened and verified" if prefix else "read and compressed", as_json=as_json)
+    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), screen.show)
     talk.follow(session.read_context())
     try:
         if question:
@@ -123,12 +123,6 @@ def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
     content = live_gif(events, title) if path.suffix == ".gif" else replay(events, title).encode()
     replace_file(path, lambda temporary: temporary.write_bytes(content))
     typer.echo(f"{path}: {format_bytes(len(content))}", err=True)
-
-
-def print_json(events: Iterator[Event]) -> None:
-    """Print each event as a line of JSON."""
-    for event in events:
-        typer.echo(json.dumps(event.as_json(), ensure_ascii=False))
 
 
 @dataclass
@@ -200,11 +194,15 @@ class Talk:
 
 @dataclass
 class Screen:
-    """The lanes as columns, redrawn with every token; without a terminal, the answers when they are complete."""
+    """The lanes as columns, redrawn with every token; without a terminal, the answers when they are complete.
+
+    With `as_json` every event as a line of JSON instead.
+    """
 
     session: LiveSession
     console: Console = field(default_factory=lambda: standard_output(PIPED_WIDTH))
     began: str = "read and compressed"
+    as_json: bool = False
     heads: dict[int, str] = field(default_factory=dict)
     answers: dict[int, Text] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
@@ -213,7 +211,10 @@ class Screen:
         """Follow events until they end."""
         self.answers = {}
         self.notes = {}
-        if self.console.is_terminal:
+        if self.as_json:
+            for event in events:
+                typer.echo(json.dumps(event.as_json(), ensure_ascii=False))
+        elif self.console.is_terminal:
             with Live(console=self.console, auto_refresh=False) as live:
                 for event in events:
                     self.note(event)

@@ -52,11 +52,6 @@ class ActiveRun:
     measured: dict[str, Any] = field(default_factory=dict)  # fields of the record
     prompt_texts: list[str] = field(default_factory=list)  # of its tokens
 
-    @property
-    def label(self) -> str:
-        """The name in legends."""
-        return self.run.choice.label
-
     def end_step(self) -> None:
         """Queue the recorded rows of a pass that just ended."""
         if self.recorder is not None:
@@ -119,11 +114,6 @@ class ActiveRun:
         if is_unfinished(text.text, bool(open_tag("".join(self.prompt_texts), tags)), tags):
             self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
         self.writer.finish("complete", free_text=text.text, **self.measured)
-
-    def recording_seconds(self) -> float | None:
-        """Seconds that recording added to a decode step, or None if none was recorded."""
-        steps = len(self.forced) - 1
-        return None if self.recorder is None or steps < 1 else self.observers.seconds / steps
 
     def _append(self, phase: str, first: int, ids: list[int], **columns: list[Any]) -> None:
         """Write rows of `tokens` from position `first` on."""

@@ -160,8 +160,9 @@ class ComparisonPasses:
             self.errors += shared.errors
             for run in shared.runs:
                 if run.prompt_cache is not None and run.own_text.ids:
-                    token = run.own_text.ids[0]
-                    self.timed.append(TimedRun(run.writer.path, run.prompt_cache, token, run.recording_seconds()))
+                    steps = len(run.forced) - 1
+                    recording = None if run.recorder is None or steps < 1 else run.observers.seconds / steps
+                    self.timed.append(TimedRun(run.writer.path, run.prompt_cache, run.own_text.ids[0], recording))
 
     def _start(self, index: int, writers: ExitStack) -> ActiveRun:
         """Create the run's folder, recorder and cache; `writers` closes the folder."""
@@ -250,7 +251,8 @@ def compare(
         with memory_guard(prepared.loaded.device, "timing in turns"):
             allowed = TURNS_SHARE * (time.perf_counter() - begun)
             time_interleaved(passes.timed, prepared.loaded, allowed, watch)
-        watch.reach(watch.total, "done")
+        watch.done = watch.total  # a continuation may have ended early
+        watch.advance("done", 0)
         if passes.errors:
             raise passes.errors[0]
     except Cancelled:

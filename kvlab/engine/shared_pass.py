@@ -121,7 +121,17 @@ class SharedPass:
         tokens: dict[Branch, list[int]] = {}
         forced = None if self.forced_ended else self.reference.ids[index]
         if forced is not None:
-            self._score(logprobs, forced, index)
+            # How each run predicts the forced token next to the full cache.
+            if self.runs:
+                leader = self.leader
+                written = self.reference.logprobs[index]
+                full = written.to(logprobs.device) if leader is None else logprobs[leader.rows.start]
+                predicted = logprobs[[self._branch(run).rows.start for run in self.runs]]
+                gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - predicted)).sum(-1)
+                agrees = predicted.argmax(-1) == full.argmax()
+                scores = torch.stack([predicted[:, forced], gap, agrees.to(gap)], -1)
+                for run, row in zip(self.runs, scores, strict=True):
+                    run.forced.append(row)
             leading = [] if self.leader is None else [self.leader]
             self.forced_ended = last or self.has_ended(self.reference.ids[: index + 1])
             if not self.forced_ended:
@@ -158,18 +168,6 @@ class SharedPass:
                 text.branch = self.fan_out.fork(branch)
         if self.forced_ended and text.branch is branch:
             branch.cache.settings.observer = None
-
-    def _score(self, logprobs: Tensor, token: int, index: int) -> None:
-        """Note how each run predicts the forced `token` next to the full cache, from log-probabilities (R, V)."""
-        if not self.runs:
-            return
-        leader = self.leader
-        full = self.reference.logprobs[index].to(logprobs.device) if leader is None else logprobs[leader.rows.start]
-        predicted = logprobs[[self._branch(run).rows.start for run in self.runs]]
-        gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - predicted)).sum(-1)
-        agrees = predicted.argmax(-1) == full.argmax()
-        for run, scores in zip(self.runs, torch.stack([predicted[:, token], gap, agrees.to(gap)], -1), strict=True):
-            run.forced.append(scores)
 
     def _step(self, tokens: dict[Branch, list[int]]) -> Tensor:
         """Logits (R, V) after one more token of every row."""

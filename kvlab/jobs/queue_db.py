@@ -162,25 +162,22 @@ def _open(file: Path) -> sqlite3.Connection:
         write_ahead(connection)
         if connection.execute("PRAGMA user_version").fetchone()[0] < VERSION:
             with transaction(connection):
-                _migrate(connection)
+                # Harmless where another process did it while this one waited for the lock.
+                for statement in TABLES:
+                    connection.execute(statement)
+                columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
+                for name in [name for name in ADDED if name not in columns]:
+                    connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {ADDED[name]}")
+                if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
+                    connection.execute(
+                        "INSERT OR IGNORE INTO workers SELECT place, pid, host, since, heartbeat, '' FROM worker"
+                    )
+                    connection.execute("DROP TABLE worker")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Make the tables current; harmless if another process did it while this one waited for the lock."""
-    for statement in TABLES:
-        connection.execute(statement)
-    columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
-    for name, kind in ADDED.items():
-        if name not in columns:
-            connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
-        connection.execute("INSERT OR IGNORE INTO workers SELECT place, pid, host, since, heartbeat, '' FROM worker")
-        connection.execute("DROP TABLE worker")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _why(folder: Path, error: sqlite3.DatabaseError) -> str | None:

@@ -34,7 +34,21 @@ def measure(bench: Bench) -> Iterator[Row]:
             continue
         finally:
             contender.release()
-        yield from (_row(bench, contender, name, value) for name, value in figures.items())
+        token_bytes = float(bench.model.token_bytes * contender.load.batch)
+        full = token_bytes * contender.load.context
+        kept = contender.load.context
+        if isinstance(contender, SlotContender) and not contender.is_baseline:
+            kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
+        for figure, value in figures.items():
+            unit = {"logical tokens": "tokens", "slots held": "slots"}.get(figure, "bytes")
+            if value is None:
+                yield bench.row(contender, figure, unit, status="skipped", note=NO_ALLOCATOR)
+                continue
+            fields: dict[str, Any] = {"repeats": 1, "median": value, "iqr": 0.0}
+            if figure in ("live bytes", "allocated bytes"):  # beside all tokens, and the budget's slots alone
+                least = token_bytes * kept
+                fields |= {"bound": least, "fraction_of_bound": least / value, "ratio_to_full": value / full}
+            yield bench.row(contender, figure, unit, is_full=contender.attention == "sdpa", **fields)
 
 
 def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
@@ -81,20 +95,3 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
         figures["allocator: taken by the cache"] = float(torch.cuda.memory_allocated(device) - before)
         figures["allocator: peak with weights"] = float(torch.cuda.max_memory_allocated(device))
     return figures
-
-
-def _row(bench: Bench, contender: Contender, figure: str, value: float | None) -> Row:
-    unit = "tokens" if figure == "logical tokens" else "slots" if figure == "slots held" else "bytes"
-    if value is None:
-        return bench.row(contender, figure, unit, status="skipped", note=NO_ALLOCATOR)
-    given: dict[str, Any] = {"repeats": 1, "median": value, "iqr": 0.0, "is_full": contender.attention == "sdpa"}
-    if figure in ("live bytes", "allocated bytes"):
-        # bytes of keys and values of all tokens, and of the budget's slots alone
-        kept = contender.load.context
-        if isinstance(contender, SlotContender) and not contender.is_baseline:
-            kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
-        token_bytes = float(bench.model.token_bytes * contender.load.batch)
-        full = token_bytes * contender.load.context
-        least = token_bytes * kept
-        given |= {"bound": least, "fraction_of_bound": least / value, "ratio_to_full": value / full}
-    return bench.row(contender, figure, unit, **given)

@@ -1,6 +1,6 @@
 """Mode `prefill`: seconds to read and compress the prompt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from torch import nn
 
@@ -8,7 +8,6 @@ from kvlab.bench.bench import Bench, best_baseline, complete_row, loads, ratio_r
 from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, StaticContender, contenders
 from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
-from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.methods import make_method
 
@@ -58,19 +57,13 @@ def measure(bench: Bench) -> Iterator[Row]:
                 )
                 row = complete_row(row, took, bound=least, ratio=took.median / full if full else None)
             yield row
-        yield from over_plain(bench, racers, outcomes)
-
-
-def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """Each method's prefill time over plain transformers'."""
-    plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
-    for racer, outcome in zip(racers, outcomes, strict=True):
-        if not isinstance(racer, SlotContender) or racer.is_baseline or not (plain.samples and outcome.samples):
-            continue
-        # named by whether the method accumulates the attention of all queries
-        pipeline = make_method(racer.choice.method, **racer.choice.hyper_parameters).pipeline()
-        figure = ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
-        yield ratio_row(bench, racer, figure, outcome, plain)
+        # Each method's time over plain transformers', named by whether it accumulates the attention of all queries.
+        plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
+        for racer, outcome in zip(racers, outcomes, strict=True):
+            if isinstance(racer, SlotContender) and not racer.is_baseline and plain.samples and outcome.samples:
+                pipeline = make_method(racer.choice.method, **racer.choice.hyper_parameters).pipeline()
+                figure = ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
+                yield ratio_row(bench, racer, figure, outcome, plain)
 
 
 def prompt_flops(model: BenchModel, load: Load) -> float:

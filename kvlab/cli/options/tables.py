@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import pandas as pd
 import typer
@@ -20,13 +20,6 @@ from kvlab.views.frames.speed import limit_text, ratio_text
 
 Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning", "phase", "survival"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
-
-
-def check_kind(name: str) -> Kind:
-    """The name of a table; raises UserError for another one."""
-    if name not in get_args(Kind):
-        raise UserError(f"--of takes {', '.join(get_args(Kind))}, not '{name}'.")
-    return cast(Kind, name)
 
 
 def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:

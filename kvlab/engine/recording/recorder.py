@@ -114,7 +114,11 @@ class Recorder:
         if first and layer.shadow.absent is not None:  # with prefill saving they never reached the layer
             self._append_events(layer_idx, absent_columns(layer.shadow.absent, heads))
         layer.broken = non_finite(slots)
-        layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
+        layer.columns |= {
+            "non_finite": layer.broken.sum(-1, dtype=torch.float32),
+            "key_growth": self.same,
+            "value_growth": self.same,
+        }
         layer.truth = layer.shadow.truth(layer_pass, self._following(layer_idx))
         layer.given = given_answer(slots, layer_pass, output)
         columns = layer.shadow.columns(slots)
@@ -156,9 +160,9 @@ class Recorder:
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
             measured = lengths(after)
             layer.columns |= growth(lengths(before), plan, measured)
-            layer.columns["non_finite"] = _count(non_finite(after, measured))
+            layer.columns["non_finite"] = non_finite(after, measured).sum(-1, dtype=torch.float32)
         elif layer.broken is not None:
-            layer.columns["non_finite"] = _count(layer.broken & plan.keep[0])
+            layer.columns["non_finite"] = (layer.broken & plan.keep[0]).sum(-1, dtype=torch.float32)
         answered = answer(after, view.layer_pass)
         self._append_events(layer_idx, event_columns(before, plan, after, layer.given, answered, gone))
         layer.shadow.follow(before, plan, gone)
@@ -265,10 +269,6 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
 def _moved(shown: Answer, device: torch.device) -> Answer:
     state = None if shown.state_mass is None else shown.state_mass.to(device)
     return Answer(shown.mass.to(device), shown.output.to(device), state)
-
-
-def _count(broken: Tensor) -> Tensor:
-    return broken.sum(-1, dtype=torch.float32)
 
 
 def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:

@@ -210,13 +210,13 @@ class Shadow:
         position = self._positions(layer_pass.query.device)
         parts = []
         for keys, place in zip(islice(arriving, len(self.keys)), position.split(TOKENS_AT_ONCE), strict=True):
-            block = _by_head(keys, len(place))
+            block = keys[: len(place)].transpose(0, 1)[None]  # (1, H, tokens, d)
             parts.append(layer_pass.logits_at(block, place.expand(1, block.shape[1], -1)))
         logits = torch.cat(parts, -1) if parts[1:] else parts[0]
         mass = probabilities(logits, None, layer_pass.sinks)[0, :, :, 0]  # (H, G, rows)
         output = None
         for values, share in zip(arriving, mass.split(TOKENS_AT_ONCE, -1), strict=True):
-            part = share @ _by_head(values, share.shape[-1])[0].float()
+            part = share @ values[: share.shape[-1]].transpose(0, 1).float()
             output = part if output is None else output + part
         assert output is not None
         by_token = mass.mean(1)
@@ -267,11 +267,6 @@ class Shadow:
             unit = _spread(unit, place, self.tokens)
             norm = _spread(norm, place, self.tokens)
         return Stored(unit, norm, max(part.error for part in parts))
-
-
-def _by_head(block: Tensor, rows: int) -> Tensor:
-    """(1, H, rows, d) of a block (tokens, H, d)."""
-    return block[:rows].transpose(0, 1)[None]
 
 
 def _spread(stored: np.ndarray, place: np.ndarray, tokens: int) -> np.ndarray:
