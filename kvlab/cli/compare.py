@@ -129,21 +129,20 @@ def execute(
         typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
-        _tag(out, labels, [entry.comparison_id for entry in list_repeats(out, batch)])
-        show_batch(out, batch, as_json)
+        made = [entry.comparison_id for entry in list_repeats(out, batch)]
     else:
         for other in pending_requests.equal_requests(out, request):
             typer.echo(
                 f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
             )
         paths = _with_progress(request, out, answered=None if as_json else _show_answers)
-        _tag(out, labels, [read_record(paths[0]).comparison_id])
-        _show(paths, as_json)
-
-
-def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
-    for name in comparisons if labels.tag else ():
+        made = [read_record(paths[0]).comparison_id]
+    for name in made if labels.tag else ():
         change_tags(out, name, add=labels.tag or ())
+    if request.is_batch:
+        show_batch(out, batch, as_json)
+    else:
+        _show(paths, as_json)
 
 
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:

@@ -92,12 +92,10 @@ class ComparisonPasses:
     comparison_id: str
     paths: dict[int, Path]
     watch: Watch
+    live: LiveComparison
     reference: Reference = field(default_factory=Reference)
     timed: list[TimedRun] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.live = LiveComparison(self.prepared)
 
     def run_all(self, groups: list[Group]) -> None:
         """Read the prompt and decode for all groups; a pass that does not fit in memory is repeated in halves.
@@ -238,7 +236,7 @@ def compare(
         {"timing": TURNS_SHARE},
     )
     paths: dict[int, Path] = dict(complete)
-    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch)
+    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch, LiveComparison(prepared))
     begun = time.perf_counter()
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)

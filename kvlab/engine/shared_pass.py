@@ -148,26 +148,23 @@ class SharedPass:
             text.logprobs.append(logprobs[row, token].clone())  # a view would keep all rows
             text.ended = last or self.has_ended(text.ids)
         for run in writing:  # once every row has been read, as rows move
-            self._arrange(run, forced)
-            if run.own_text.branch is not None and not run.own_text.ended:
-                tokens.setdefault(run.own_text.branch, []).append(run.own_text.ids[-1])
+            # Its own text gets a row if it leaves the forced text, and the row of a text that ended ends.
+            text = run.own_text
+            branch = self._branch(run)
+            if text.row and (text.ended or self.forced_ended):
+                self.fan_out.keep_text(branch, 0 if text.ended else text.row)
+                text.row = 0
+            if text.branch is None and not text.ended and text.ids[-1] != forced:
+                if run.recorder is not None and not self.forced_ended and self.fan_out.add_text(branch):
+                    text.branch = branch
+                    text.row = 1
+                else:
+                    text.branch = self.fan_out.fork(branch)
+            if self.forced_ended and text.branch is branch:
+                branch.cache.settings.observer = None
+            if text.branch is not None and not text.ended:
+                tokens.setdefault(text.branch, []).append(text.ids[-1])
         return tokens
-
-    def _arrange(self, run: ActiveRun, forced: int | None) -> None:
-        """Give the run's own text a row of its own if it leaves the forced text; end the row of a text that ended."""
-        text = run.own_text
-        branch = self._branch(run)
-        if text.row and (text.ended or self.forced_ended):
-            self.fan_out.keep_text(branch, 0 if text.ended else text.row)
-            text.row = 0
-        if text.branch is None and not text.ended and text.ids[-1] != forced:
-            if run.recorder is not None and not self.forced_ended and self.fan_out.add_text(branch):
-                text.branch = branch
-                text.row = 1
-            else:
-                text.branch = self.fan_out.fork(branch)
-        if self.forced_ended and text.branch is branch:
-            branch.cache.settings.observer = None
 
     def _step(self, tokens: dict[Branch, list[int]]) -> Tensor:
         """Logits (R, V) after one more token of every row."""

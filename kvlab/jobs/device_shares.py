@@ -43,14 +43,6 @@ def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices:
     return True
 
 
-def heartbeat(connection: sqlite3.Connection, pid: int) -> bool:
-    """Record this worker's heartbeat; False if its slot was given to another."""
-    done = connection.execute(
-        "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), pid, host_id())
-    )
-    return done.rowcount > 0
-
-
 def live_workers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
     """Rows of the workers that are alive, by slot."""
     return [row for row in connection.execute("SELECT * FROM workers ORDER BY place").fetchall() if _is_alive(row)]

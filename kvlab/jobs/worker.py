@@ -279,10 +279,11 @@ def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
     while not stop.wait(worker_slots.HEARTBEAT_SECONDS):
         try:
             with queue_db.database(root) as connection:
+                beat = connection.execute(
+                    "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), os.getpid(), host_id())
+                )
                 # A worker that was silent for too long has lost its slot, and its job was marked failed.
-                if not worker_slots.heartbeat(connection, os.getpid()) or (
-                    while_kept and not worker_slots.has_keeper(connection)
-                ):
+                if beat.rowcount == 0 or (while_kept and not worker_slots.has_keeper(connection)):
                     stop.set()
         except UserError as error:
             log_line(str(error))  # a full disk for instance: the job itself reports it

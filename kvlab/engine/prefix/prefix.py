@@ -62,23 +62,6 @@ def next_logits(loaded: LoadedModel, cache: CompressedCache, ids: list[int]) -> 
     return loaded.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
 
 
-def write_answer(loaded: LoadedModel, cache: CompressedCache, ids: list[int], most: int) -> Answer:
-    """Read a question and write an answer; the model's own end token is part of the text before a next question."""
-    ends = end_ids(loaded)
-    written = list[int]()
-    logits = next_logits(loaded, cache, ids)
-    while True:
-        token = int(logits.argmax())
-        written.append(token)
-        if token in ends:
-            break
-        logits = next_logits(loaded, cache, [token])
-        if len(written) == most:
-            break
-    text = decode_answer(loaded.tokenizer, written)
-    return Answer(text.strip(), tuple(written), "end" if token in ends else "length")
-
-
 def check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
     """Raise UserError if this many tokens exceed the model's context window."""
     window = window_of(loaded.model.config)
@@ -318,10 +301,23 @@ class Prefix:
         ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
         check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
         cache = copy_cache(self.cache)
+        ends = end_ids(self.model)
+        written = list[int]()
         try:
-            answer = write_answer(self.model, cache, ids, max_new_tokens)
+            # The model's own end token is part of the text before a next question.
+            while True:
+                token = int(next_logits(self.model, cache, ids).argmax())
+                written.append(token)
+                ids = [token]
+                if token in ends:
+                    break
+                if len(written) == max_new_tokens:
+                    next_logits(self.model, cache, ids)
+                    break
         finally:
             self.verify()  # an error of damaged slots is told as damage
+        text = decode_answer(self.model.tokenizer, written)
+        answer = Answer(text.strip(), tuple(written), "end" if token in ends else "length")
         if keep:
             said = prefixes.PrefixText(kind=QUESTION, text=question), prefixes.PrefixText(kind=ANSWER, text=answer.text)
             self._take_over(cache, said, questions=self.header.questions + 1)

@@ -287,7 +287,8 @@ def write_decision(writer: RunWriter, layer_idx: int, before: Slots, plan: Plan,
         valid = before.valid[0]
         score = by_position(before, before.score, valid, tokens, torch.nan)
         stayed = by_position(before, plan.keep.float(), valid, tokens, 0.0)
-        writer.write_arrays(ARRAY, layer_idx, {"score": _host(score, recorded), "kept": _host(stayed, recorded) > 0})
+        arrays = {"score": score[recorded].cpu().numpy(), "kept": stayed[recorded].cpu().numpy() > 0}
+        writer.write_arrays(ARRAY, layer_idx, arrays)
 
 
 def by_position(slots: Slots, of_slots: Tensor, valid: Tensor, tokens: int, absent: float) -> Tensor:
@@ -295,7 +296,3 @@ def by_position(slots: Slots, of_slots: Tensor, valid: Tensor, tokens: int, abse
     row = torch.full((valid.shape[0], tokens + 1), absent, device=valid.device)
     place = torch.where(valid, slots.position[0].long(), tokens)  # an extra column takes invalid slots
     return row.scatter(1, place, of_slots[0].float())[:, :tokens]
-
-
-def _host(numbers: Tensor, heads: list[int]) -> np.ndarray:
-    return numbers[heads].cpu().numpy()

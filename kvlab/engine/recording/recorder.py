@@ -131,8 +131,15 @@ class Recorder:
                 there.scatter_(1, columns, read[0] > 0)
                 bits = there[self.recording.of_heads(heads), : layer.shadow.tokens].cpu().numpy()
                 layer.read[self.step] = np.packbits(bits, axis=1, bitorder="little")
-        if self.step > 0:
-            self._note_prediction(layer, slots, layer.given)
+        if self.step > 0 and EMA in slots.extra:
+            # Relative error of the method's predicted attention, over the slots it had a prediction for.
+            newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
+            judged = slots.valid[0] & ~newest
+            predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
+            real = layer.given.mass.masked_fill(~judged, 0.0)
+            received = real.sum(-1)
+            error = (predicted - real).abs().sum(-1) / received
+            layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
         if self._keeps_rows(layer_idx):
             if self.step == 0:
                 layer.true_mass = []
@@ -234,18 +241,6 @@ class Recorder:
         if count := len(columns["head"]):
             place = {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)}
             self.writer.append("events", place | columns)
-
-    def _note_prediction(self, layer: LayerRecord, slots: Slots, answer: Answer) -> None:
-        """Relative error of the method's predicted attention, over the slots it had a prediction for."""
-        if EMA not in slots.extra:
-            return
-        newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
-        judged = slots.valid[0] & ~newest
-        predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
-        real = answer.mass.masked_fill(~judged, 0.0)
-        received = real.sum(-1)
-        error = (predicted - real).abs().sum(-1) / received
-        layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
 
     def _keeps_rows(self, layer_idx: int) -> bool:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))

@@ -1,7 +1,7 @@
 """The shadow: one layer's uncompressed keys and values on the host, and the slot that owns each token."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -69,49 +69,43 @@ class HostBlocks:
         for index in range(len(blocks)):
             for block in queue[index + len(self.sent) : index + ROOM]:
                 self._send(block)
-            yield self.sent[0][1].arrived(self.stream)
-            self.sent.pop(0)[1].leave(self.stream)
+            place = self.sent[0][1]
+            if place.arrival is not None:
+                torch.cuda.current_stream(self.device).wait_event(place.arrival)
+            yield place.block
+            if self.stream is not None:
+                place.last_use = torch.cuda.current_stream(self.device).record_event()
+            self.sent.pop(0)
         for block in queue[len(blocks) + len(self.sent) : len(blocks) + ROOM]:
             self._send(block)
 
     def _send(self, block: Tensor) -> None:
         place = self.buffers.pop(0)
         self.buffers.append(place)
-        place.send(block, self.device, self.stream)
         self.sent.append((block, place))
+        if self.stream is None:
+            place.block = block.to(self.device)
+            return
+        if place.flat.numel() < block.numel() or place.flat.dtype != block.dtype:
+            place.flat = torch.empty(block.numel(), dtype=block.dtype, device=self.device)
+            place.flat.record_stream(self.stream)
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        place.block = place.flat[: block.numel()].view(block.shape)
+        if place.last_use is not None:
+            self.stream.wait_event(place.last_use)
+        with torch.cuda.stream(self.stream):
+            place.block.copy_(block, non_blocking=True)
+            place.arrival = self.stream.record_event()
 
 
+@dataclass
 class _Buffer:
     """A device buffer for one block, with the events of its arrival and last use."""
 
-    def __init__(self) -> None:
-        self.block = self.flat = torch.empty(0)
-        self.arrival: torch.cuda.Event | None = None
-        self.last_use: torch.cuda.Event | None = None
-
-    def send(self, block: Tensor, device: torch.device, stream: torch.cuda.Stream | None) -> None:
-        if stream is None:
-            self.block = block.to(device)
-            return
-        if self.flat.numel() < block.numel() or self.flat.dtype != block.dtype:
-            self.flat = torch.empty(block.numel(), dtype=block.dtype, device=device)
-            self.flat.record_stream(stream)
-            stream.wait_stream(torch.cuda.current_stream(device))
-        self.block = self.flat[: block.numel()].view(block.shape)
-        if self.last_use is not None:
-            stream.wait_event(self.last_use)
-        with torch.cuda.stream(stream):
-            self.block.copy_(block, non_blocking=True)
-            self.arrival = stream.record_event()
-
-    def arrived(self, stream: torch.cuda.Stream | None) -> Tensor:
-        if self.arrival is not None:
-            torch.cuda.current_stream(self.block.device).wait_event(self.arrival)
-        return self.block
-
-    def leave(self, stream: torch.cuda.Stream | None) -> None:
-        if stream is not None:
-            self.last_use = torch.cuda.current_stream(self.block.device).record_event()
+    block: Tensor = field(default_factory=lambda: torch.empty(0))
+    flat: Tensor = field(default_factory=lambda: torch.empty(0))
+    arrival: torch.cuda.Event | None = None
+    last_use: torch.cuda.Event | None = None
 
 
 TOKENS_AT_ONCE = 4096

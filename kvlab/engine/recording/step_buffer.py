@@ -91,7 +91,25 @@ class PendingRows:
             columns = dict(zip((*names, BUDGET), torch.stack(stacked).cpu().numpy(), strict=True))
             columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
             written += len(group)
-            self.writer.append("steps", self._step_columns(group, columns))
+            # Rows of `steps`, one per KV head.
+            heads = columns[LIVE].shape[1]
+            row_values = {
+                "step": [row.step for row in group],
+                "layer": [row.layer for row in group],
+                "tokens_seen": [row.tokens_seen for row in group],
+            }
+            steps = {name: values for name, values in columns.items() if name not in (LEFT, SAVED, READ)}
+            steps |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in row_values.items()}
+            steps["head"] = np.tile(np.arange(heads), (len(group), 1))
+            steps["evicted"] = columns[LEFT] - columns["merged"]
+            steps[BUDGET] = np.minimum(columns[BUDGET], steps["tokens_seen"])
+            since_last = columns[GUARDED].copy()
+            for index, row in enumerate(group):
+                since_last[index] -= self.guarded.get(row.layer, 0.0)
+                self.guarded[row.layer] = columns[GUARDED][index]
+            steps[GUARDED] = np.rint(since_last)
+            self.writer.append("steps", {name: values.reshape(-1) for name, values in steps.items()})
+            # Rows of `memory`, one per layer.
             live = columns[LIVE]
             saved = columns.get(SAVED)
             read = columns.get(READ)
@@ -116,26 +134,6 @@ class PendingRows:
                 "cache_peak_bytes": [row.cache_peak_bytes for row in group],
             }
             self.writer.append("memory", sizes)
-
-    def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns of `steps`, (rows x H,) each, from `given` (rows, H)."""
-        heads = given[LIVE].shape[1]
-        row_values = {
-            "step": [row.step for row in group],
-            "layer": [row.layer for row in group],
-            "tokens_seen": [row.tokens_seen for row in group],
-        }
-        columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED, READ)}
-        columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in row_values.items()}
-        columns["head"] = np.tile(np.arange(heads), (len(group), 1))
-        columns["evicted"] = given[LEFT] - given["merged"]
-        columns[BUDGET] = np.minimum(given[BUDGET], columns["tokens_seen"])
-        since_last = given[GUARDED].copy()
-        for index, row in enumerate(group):
-            since_last[index] -= self.guarded.get(row.layer, 0.0)
-            self.guarded[row.layer] = given[GUARDED][index]
-        columns[GUARDED] = np.rint(since_last)
-        return {name: values.reshape(-1) for name, values in columns.items()}
 
     def _tables(self, layer: CompressedLayer) -> _Held:
         """Sizes of a row's tables, recomputed only when a table was created, grown or given head state."""

@@ -112,12 +112,8 @@ class Prompt:
             rows.append(decode_one(self.loaded, cache, torch.tensor(token, device=self.loaded.device)))
         return rows
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of generated tokens, without special tokens and the end token."""
-        return "".join(self.texts(ids))
-
     def texts(self, ids: list[int]) -> list[str]:
-        """The text that each token adds."""
+        """The text that each of the generated tokens adds, without special tokens and the end token."""
         return continuation(self.loaded.tokenizer, ids, end_ids(self.loaded)).pieces
 
 
@@ -326,11 +322,11 @@ class Wanted:
             return any(judge(self._shown(texts), one).kind == "right" for one in self.answers)
         return tuple(ids[: len(self.ids)]) == self.ids
 
-    def is_settled(self, decode: Callable[[list[int]], str], ids: list[int]) -> bool:
-        """Whether more tokens can no longer change the verdict on a continuation, whose text `decode` gives."""
+    def is_settled(self, texts: Callable[[list[int]], list[str]], ids: list[int]) -> bool:
+        """Whether more tokens can no longer change the verdict on a continuation, of which `texts` gives the pieces."""
         if self.answer is None:
             return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
-        text = hide_thinking(decode(ids), self.thinks, self.tags).rstrip("\ufffd")
+        text = hide_thinking("".join(texts(ids)), self.thinks, self.tags).rstrip("\ufffd")
         found = filter(None, (find_answer(text, one) for one in self.answers))
         return any(_MORE_OF_A_NUMBER.fullmatch(text, stop) is None for _, stop in found)
 

@@ -224,7 +224,7 @@ def needed_budget(
         reruns.report(f"budget: would {percent} % have been enough?")
         more = choice.model_copy(update={"budget": percent / 100})
         again = read_prompt(loaded, request.model_copy(update={"choices": (more,)}))
-        ids = again.write(None, partial(evidence.wanted.is_settled, again.decode))
+        ids = again.write(None, partial(evidence.wanted.is_settled, again.texts))
         tried += 1
         if evidence.wanted.is_there(ids, again.texts(ids)):
             right = percent
@@ -367,7 +367,7 @@ class _Search:
     def _are_right(self, returned: Sequence[Restore]) -> list[bool]:
         """Whether the answer is right with each of `returned` restored."""
         wanted = self.evidence.wanted
-        texts = self.prompt.write_together(returned, partial(wanted.is_settled, self.prompt.decode))
+        texts = self.prompt.write_together(returned, partial(wanted.is_settled, self.prompt.texts))
         return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
 
     def save(self, ending: str) -> Path:
