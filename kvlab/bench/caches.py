@@ -41,10 +41,23 @@ def fill(
             keys.add_(normal(model, states, heads, 1, head_dim), alpha=shared)
             values = normal(model, states, batch, heads, tokens, head_dim).to(place)
             keys = keys.to(place)
-            if isinstance(layer, CompressedLayer):
-                _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
-            else:
+            if not isinstance(layer, CompressedLayer):
                 layer.update(keys, values)  # type: ignore[union-attr]  # a list of transformers' layers
+                continue
+            rows = min(tokens, QUERY_ROWS)
+            query = normal(model, queries, batch, model.shape.num_attention_heads, rows, head_dim).to(place)
+            module = model.attention_modules[index]
+            work = partial(attend_by_hand, layer, module, query, keys, values)
+            if not layer.settings.pipeline.score.needs_hidden_states:
+                work()
+                continue
+            hidden = normal(model, queries, batch, tokens, model.config.hidden_size).to(place)
+            # Call the module with `work` as its forward, so that hooks see its inputs.
+            module.forward = lambda *given, work=work, **named: work()
+            try:
+                module(hidden_states=hidden)
+            finally:
+                del module.forward
         if isinstance(cache, CompressedCache):
             cache.decide_prompt()
 
@@ -71,24 +84,6 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     hidden = take_hidden_states(module)
     call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden)
     return attending.attend(query, seen_keys, seen_values, call)
-
-
-def _through_attention(
-    model: BenchModel, layer: CompressedLayer, module: nn.Module, keys: Tensor, values: Tensor, source: torch.Generator
-) -> None:
-    batch, _, tokens, head_dim = keys.shape
-    query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
-    work = partial(attend_by_hand, layer, module, query.to(keys.device), keys, values)
-    if layer.settings.pipeline.score.needs_hidden_states:
-        states = normal(model, source, batch, tokens, model.config.hidden_size)
-        # Call the module with `work` as its forward, so that hooks see its inputs.
-        module.forward = lambda *given, **named: work()
-        try:
-            module(hidden_states=states.to(keys.device))
-        finally:
-            del module.forward
-    else:
-        work()
 
 
 # A layer's state per row and head besides its slots: budgets, tokens seen, votes lost.

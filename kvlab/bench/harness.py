@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of, preset_requests
-from kvlab.bench.rows import ResultFile, Row, Status, read_rows
+from kvlab.bench.rows import ResultFile, Row, read_rows
 from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.engine.energy import describe_energy, energy_counter
@@ -84,7 +85,22 @@ def run_requests(requests: Sequence[BenchRequest], *, listener: Listener | None 
             if not is_out_of_memory(error):
                 raise
             opened.close()
-            yield from _not_run(request, "oom", f"the model does not fit: {error}")
+            stamped = stamp(request, None)
+            for batch, context, choice in product(request.batches, request.contexts, request.choices):
+                yield Row(
+                    mode=request.mode,
+                    figure=NOT_RUN,
+                    model=request.model,
+                    method=method_label(choice),
+                    batch=batch,
+                    context=request.shortened(context),
+                    unit="",
+                    asked_context=context,
+                    asked_new_tokens=request.new_tokens,
+                    status="oom",
+                    note=f"the model does not fit: {error}",
+                    **(stamped | choice_fields(choice)),
+                )
             continue
         stamped = stamp(request, model)
         yield Row(
@@ -104,27 +120,6 @@ def run_requests(requests: Sequence[BenchRequest], *, listener: Listener | None 
         for row in MEASURE[request.mode](Bench(model, request, peaks)):
             yield replace(row, **stamped)
     opened.close()
-
-
-def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
-    stamped = stamp(request, None)
-    for batch in request.batches:
-        for context in request.contexts:
-            for choice in request.choices:
-                yield Row(
-                    mode=request.mode,
-                    figure=NOT_RUN,
-                    model=request.model,
-                    method=method_label(choice),
-                    batch=batch,
-                    context=request.shortened(context),
-                    unit="",
-                    asked_context=context,
-                    asked_new_tokens=request.new_tokens,
-                    status=status,
-                    note=why,
-                    **(stamped | choice_fields(choice)),
-                )
 
 
 def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:

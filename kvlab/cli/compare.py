@@ -305,4 +305,9 @@ def compare(
     planted = repeats.plantings(options.seed)
     prompts = text.read_all(out)
     fields = options.fields(prompts, level, bool(planted))
-    execute(methods, budgets, text.title_of(prompts), out, as_json, force, labels, repeats=planted, **fields)
+    # The default title.
+    named = text.sample or text.saved or ""
+    if text.file:
+        named = text.file[0].stem if len(text.file) == 1 else f"{len(text.file)} files"
+    title = named.replace("_", " ").capitalize() if named else " ".join(prompts[0].prompt.split())[:60]
+    execute(methods, budgets, title, out, as_json, force, labels, repeats=planted, **fields)

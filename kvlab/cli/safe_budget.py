@@ -23,7 +23,7 @@ from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
-from kvlab.evaluation.request import EvalJob, EvalRequest
+from kvlab.evaluation.request import EvalJob
 
 if TYPE_CHECKING:
     from kvlab.results.risk.losses import Measure
@@ -139,21 +139,19 @@ def safe_budget(
         place = from_rows
         chosen = split_list(methods)
     else:
-        wanted, notes = _request(
-            tasks=prompts.tasks,
-            files=prompts.files(),
-            methods=methods or DEFAULT_METHODS,
-            budgets=budgets,
+        rows, notes, place = _measured(
+            prompts,
+            methods or DEFAULT_METHODS,
+            budgets,
+            samples,
+            criterion,
+            loading,
+            out,
+            force,
             lengths=lengths,
             seed=seed,
             question_aware=question_aware,
-            samples=samples,
-            criterion=criterion,
-            loading=loading,
         )
-        place = out or prompts.runs / "eval" / f"safe-{_name(wanted)}"
-        rows, more = _evaluated(wanted, place, force, criterion)
-        notes = [*notes, *more]
         chosen = []
     found = find_safe_budgets(rows, criterion, chosen)
     if csv is not None:
@@ -191,52 +189,47 @@ def ordered_ladder(text: str) -> tuple[str, list[str]]:
     return words, [note] if is_new else []
 
 
-def _request(
-    *,
-    tasks: str,
-    files: list[str],
+def _measured(
+    prompts: OwnPrompts,
     methods: str,
     budgets: str,
     samples: int | None,
     criterion: Criterion,
     loading: ModelOptions,
+    out: Path | None,
+    force: bool,
     **options: Any,
-) -> tuple[EvalRequest, list[str]]:
-    from kvlab.evaluation.request_parser import parse_request
-    from kvlab.results.risk.bounds import least_prompts
-
-    if not tasks and not files:
-        raise UserError("Name your prompts: --prompts FILE or FOLDER, --tasks NAME, --saved all, or --from FOLDER.")
-    ladder, notes = ordered_ladder(budgets)
-    alpha = (1 - criterion.confidence) / max(1, len(split_list(methods)))
-    enough = MARGIN * least_prompts(criterion.tolerance, alpha)
-    wanted = parse_request(
-        tasks=tasks,
-        files=files,
-        methods=methods,
-        budgets=ladder,
-        depths=None,
-        samples=samples or (enough if tasks else 100_000),
-        forced=criterion.by == "kl",
-        **loading.fields,
-        **options,
-    )
-    return wanted, notes
-
-
-def _name(request: EvalRequest) -> str:
-    first = request.tasks[0].task if request.tasks else request.files[0].path.stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", first).strip(".-") or "prompts"
-
-
-def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterion) -> tuple[pd.DataFrame, list[str]]:
+) -> tuple[pd.DataFrame, list[str], Path]:
+    """The rows of an evaluation of the prompts, notes on it, and its folder."""
     from kvlab.evaluation.data_check import check_tasks, plan_ahead
     from kvlab.evaluation.harness import evaluate
     from kvlab.evaluation.job import shown_progress
+    from kvlab.evaluation.request_parser import parse_request
+    from kvlab.results.risk.bounds import least_prompts
     from kvlab.results.risk.losses import lacking
     from kvlab.results.risk.safe_budget import check_enough
     from kvlab.tasks.sample import UNSCORED
 
+    files = prompts.files()
+    if not prompts.tasks and not files:
+        raise UserError("Name your prompts: --prompts FILE or FOLDER, --tasks NAME, --saved all, or --from FOLDER.")
+    ladder, notes = ordered_ladder(budgets)
+    alpha = (1 - criterion.confidence) / max(1, len(split_list(methods)))
+    enough = MARGIN * least_prompts(criterion.tolerance, alpha)
+    request = parse_request(
+        tasks=prompts.tasks,
+        files=files,
+        methods=methods,
+        budgets=ladder,
+        depths=None,
+        samples=samples or (enough if prompts.tasks else 100_000),
+        forced=criterion.by == "kl",
+        **loading.fields,
+        **options,
+    )
+    first = request.tasks[0].task if request.tasks else request.files[0].path.stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", first).strip(".-") or "prompts"
+    place = out or prompts.runs / "eval" / f"safe-{name}"
     if not force:
         check_fits(EvalJob(name="request", request=request))
     check_tasks(request)
@@ -248,11 +241,11 @@ def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterio
         without = sum(prompt.make().metric == UNSCORED for prompt in user_prompts) if needs_answers else 0
         if without == len(plan.prompts):
             raise UserError(lacking(criterion.by))
-        methods = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}
-        check_enough(criterion, {"": len(plan.prompts) - without}, len(methods - {(FULL.method, "{}")}))
+        arms = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}
+        check_enough(criterion, {"": len(plan.prompts) - without}, len(arms - {(FULL.method, "{}")}))
     with shown_progress(standard_error()) as listener:
-        result = evaluate(request, out, on_progress=listener)
-    return result.rows, result.notes
+        result = evaluate(request, place, on_progress=listener)
+    return result.rows, [*notes, *result.notes], place
 
 
 def _existing(folder: Path, model: str, question_aware: str) -> pd.DataFrame:

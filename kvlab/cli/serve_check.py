@@ -54,7 +54,15 @@ def serve_check(
             raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
         if write is not None and not every:
             raise UserError("--write needs --all: the table holds every method.")
-        rows = _checked(methods, budget, tokens, model, device)
+        from kvlab.checking.servability import check_servability
+        from kvlab.core.methods import make_method, registered
+        from kvlab.models.load import load_model
+
+        specs = [*registered(), *FURTHER] if methods is None else split_list(methods)
+        amount = Budget.parse(budget).amount
+        made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
+        loaded = load_model(model, device)
+        rows = [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
     if write is not None:
         write_table(rows, write)
     if as_json:
@@ -66,19 +74,6 @@ def serve_check(
         print_wide(table)
     else:
         _list(rows)
-
-
-def _checked(methods: str | None, budget: str, tokens: int, model: str, device: str) -> list[Servability]:
-    """What the methods need, of all methods without names."""
-    from kvlab.checking.servability import check_servability
-    from kvlab.core.methods import make_method, registered
-    from kvlab.models.load import load_model
-
-    specs = [*registered(), *FURTHER] if methods is None else split_list(methods)
-    amount = Budget.parse(budget).amount
-    made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
-    loaded = load_model(model, device)
-    return [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
 
 
 def write_table(rows: list[Servability], file: Path) -> None:

@@ -56,8 +56,9 @@ class WrappingCounter:
         return self._microjoules / 1e6
 
 
-def find_energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Energy:
-    """The counter of a device, or why it has none."""
+@lru_cache
+def energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Energy:
+    """The counter of a device of this machine, or why it has none; found once."""
     if device.type == "cuda":
         try:
             nvml: Any = importlib.import_module("pynvml")
@@ -95,12 +96,6 @@ def find_energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Ener
     return EnergyCounter(
         f"RAPL, {', '.join(_text(path / 'name') for path in packages)}", WrappingCounter(counters).joules
     )
-
-
-@lru_cache
-def energy_counter(device: torch.device) -> Energy:
-    """The counter of a device of this machine, found once."""
-    return find_energy_counter(device)
 
 
 def describe_energy(found: Energy) -> str:

@@ -42,27 +42,22 @@ def read_on(
         given = torch.tensor([ids[number] for number in group], device=device)
         starts = torch.tensor([tokens_read[number] for number in group], device=device)[:, None]
         positions = starts + torch.arange(given.shape[1], device=device)
-        found += _pass(model, device, [caches[number] for number in group], given, positions)
+        # A fan-out cache of caches that were filled apart works on copies of their layers without slots, which is no
+        # use where there are such layers: those caches run alone.
+        fan_out = FanOutCache.of_filled([caches[number] for number in group], device) if len(group) > 1 else None
+        branches = list(fan_out.branches) if fan_out is not None else []
+        cache = caches[group[0]] if fan_out is None else fan_out
+        options = {"past_key_values": cache, "position_ids": positions, "use_cache": True}
+        try:
+            logits = model(given, **options, logits_to_keep=1).logits[:, -1].float()
+        except Exception as error:
+            if is_out_of_memory(error) or any(branch.error is None for branch in branches):
+                raise
+            found += [branch.error or error for branch in branches] or [error]
+            continue
+        errors = [branch.error for branch in branches] or [None]
+        found += [error if error is not None else row for error, row in zip(errors, logits, strict=True)]
     return found
-
-
-def _pass(
-    model: PreTrainedModel, device: torch.device, caches: Sequence[CompressedCache], ids: Tensor, positions: Tensor
-) -> list[Tensor | Exception]:
-    # A fan-out cache of caches that were filled apart works on copies of their layers without slots, which is no use
-    # where there are such layers: those caches run alone.
-    fan_out = FanOutCache.of_filled(caches, device) if len(caches) > 1 else None
-    branches = list(fan_out.branches) if fan_out is not None else []
-    cache = caches[0] if fan_out is None else fan_out
-    options = {"past_key_values": cache, "position_ids": positions, "use_cache": True}
-    try:
-        logits = model(ids, **options, logits_to_keep=1).logits[:, -1].float()
-    except Exception as error:
-        if is_out_of_memory(error) or any(branch.error is None for branch in branches):
-            raise
-        return [branch.error or error for branch in branches] or [error]
-    errors = [branch.error for branch in branches] or [None]
-    return [error if error is not None else row for error, row in zip(errors, logits, strict=True)]
 
 
 class ModelWithTokenizer(Protocol):
@@ -156,11 +151,33 @@ Choose = Callable[[Tensor], Tensor]  # logits (V,) to a token (scalar tensor)
 
 
 def chooser(loaded: LoadedModel, ids: Tensor, max_new_tokens: int, generation_config: GenerationSettings) -> Choose:
-    """A function that chooses the tokens after the prompt (1, T). Use it for one text: processors may keep state."""
-    settings = loaded.model.generation_config
-    if generation_config == "ignore" or settings is None or not processors_set(settings.to_dict()):
+    """A function that chooses the tokens after the prompt (1, T). Use it for one text: processors may keep state.
+
+    They are the logits processors that greedy `generate` would use after this prompt, taken from `generate` itself.
+    """
+    config = loaded.model.generation_config
+    if generation_config == "ignore" or config is None or not processors_set(config.to_dict()):
         return torch.argmax
-    return ProcessedArgmax(processors_of(loaded, ids, max_new_tokens), ids)
+    generate: Any = loaded.model.generate
+    without_stops = copy(config)
+    without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
+    try:
+        loaded.model.generation_config = without_stops
+        processors = generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=sorted(end_ids(loaded)) or None,
+            custom_generate=lambda *_, logits_processor, **__: logits_processor,
+        )
+    finally:
+        loaded.model.generation_config = config
+        logging.set_verbosity(before)
+    return ProcessedArgmax(processors, ids)
 
 
 class ProcessedArgmax:
@@ -175,27 +192,3 @@ class ProcessedArgmax:
         token = self.processors(self.ids, scores).argmax(-1)
         self.ids = torch.cat([self.ids, token[None]], dim=-1)
         return token[0]
-
-
-def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> LogitsProcessorList:
-    """The logits processors that greedy `generate` would use after this prompt, taken from `generate` itself."""
-    generate: Any = loaded.model.generate
-    config = loaded.model.generation_config
-    without_stops = copy(config)
-    without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
-    try:
-        loaded.model.generation_config = without_stops
-        return generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            eos_token_id=sorted(end_ids(loaded)) or None,
-            custom_generate=lambda *_, logits_processor, **__: logits_processor,
-        )
-    finally:
-        loaded.model.generation_config = config
-        logging.set_verbosity(before)

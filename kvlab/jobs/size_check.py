@@ -21,6 +21,7 @@ from kvlab.planning.plan import FootprintOf, Held, Machine, Plan, make_plan
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
+MOST_LINES = 1000  # read of a file to find its longest prompt
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
 FootprintsOf = Callable[[Iterable[MethodChoice]], FootprintOf]
 
@@ -101,7 +102,8 @@ def comparisons_of(
     if isinstance(work, CompareRequest):
         yield work, tokens_of(work)[0], 1, "all", 1
     elif isinstance(work, EvalJob | SampleJob):
-        tokens = max(longest_prompt(work.request, listed), 1)
+        few = work.request.model_copy(update={"samples": min(work.request.samples, MOST_LINES)})
+        tokens = max([1, *prompt_lengths(few, listed)])
         chunk = work.request.prefill_chunk
         rows = 1 if on_gpu or isinstance(work, SampleJob) else work.request.batch_rows or 1
         chosen = work.request.all_choices
@@ -127,15 +129,6 @@ def requested_device(work: Work) -> str:
     if isinstance(work, BenchJob):
         return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
     return work.device if isinstance(work, CompareRequest | RestoreRequest | ImportRequest) else work.request.device
-
-
-MOST_LINES = 1000  # read of a file to find its longest prompt
-
-
-def longest_prompt(request: EvalRequest, listed: TaskList) -> int:
-    """Tokens of the longest prompt; 0 if unknown."""
-    few = request.model_copy(update={"samples": min(request.samples, MOST_LINES)})
-    return max(prompt_lengths(few, listed), default=0)
 
 
 def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:

@@ -87,13 +87,6 @@ class PromptOptions:
         check_count(found)
         return found
 
-    def title_of(self, found: Sequence[OnePrompt]) -> str:
-        """The default title of a comparison of these prompts."""
-        named = self.sample or self.saved or ""
-        if self.file:
-            named = self.file[0].stem if len(self.file) == 1 else f"{len(self.file)} files"
-        return named.replace("_", " ").capitalize() if named else " ".join(found[0].prompt.split())[:60]
-
 
 @dataclass(frozen=True)
 class AnswerOptions:

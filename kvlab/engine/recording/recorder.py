@@ -57,7 +57,10 @@ class LayerRecord:
         if self.truth is None or self.truth.mass.device == device:
             return
         assert self.given is not None and self.broken is not None
-        self.truth, self.given = _moved(self.truth, device), _moved(self.given, device)
+        for name in ("truth", "given"):
+            shown: Answer = getattr(self, name)
+            state = None if shown.state_mass is None else shown.state_mass.to(device)
+            setattr(self, name, Answer(shown.mass.to(device), shown.output.to(device), state))
         self.broken = self.broken.to(device)
 
 
@@ -259,11 +262,6 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     columns = {name: [getattr(layer, name) for layer in layers] for name in names}
     return columns | {name: [value] * len(layers) for name, value in common.items()}
-
-
-def _moved(shown: Answer, device: torch.device) -> Answer:
-    state = None if shown.state_mass is None else shown.state_mass.to(device)
-    return Answer(shown.mass.to(device), shown.output.to(device), state)
 
 
 def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:

@@ -104,11 +104,12 @@ class Prompt:
                     raise branch.error
         return list(texts.values())
 
-    def along(self, cache: CompressedCache, ids: list[int], step: Callable[[], None] = lambda: None) -> list[Tensor]:
-        """Log-probabilities (V,) that predict each of `ids` when `cache` decodes them (forced)."""
+    def along(self, cache: CompressedCache, ids: list[int], observer: "AnswerAttention | None" = None) -> list[Tensor]:
+        """Log-probabilities (V,) that predict each of `ids` when `cache`, which `observer` observes, decodes them."""
         rows = [torch.log_softmax(self.first, -1)]
         for token in ids[:-1]:
-            step()
+            if observer is not None:
+                observer.step += 1
             rows.append(decode_one(self.loaded, cache, torch.tensor(token, device=self.loaded.device)))
         return rows
 
@@ -159,9 +160,6 @@ class AnswerAttention:
         self.step = 0
         self.sums: dict[int, Tensor] = {}
         self.shares: dict[int, Tensor] = {}
-
-    def begin_step(self) -> None:
-        self.step += 1
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Add this step's attention if it predicts a token of the answer."""
@@ -287,7 +285,7 @@ def decode_forced(
     observer = AnswerAttention(prompt.tokens, *answer)
     cache = prompt.cache(returned, observer)
     held = sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
-    rows = prompt.along(cache, ids, observer.begin_step)
+    rows = prompt.along(cache, ids, observer)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
     look = observer.mean(observer.sums, prompt.layers, prompt.heads)
     read = observer.mean(observer.shares, prompt.layers, prompt.heads)
@@ -319,7 +317,7 @@ class Wanted:
     def is_there(self, ids: list[int], texts: list[str]) -> bool:
         """Whether this continuation contains the expected text."""
         if self.answer is not None:
-            return any(judge(self._shown(texts), one).kind == "right" for one in self.answers)
+            return any(judge(hide_in(texts, self.thinks, self.tags), one).kind == "right" for one in self.answers)
         return tuple(ids[: len(self.ids)]) == self.ids
 
     def is_settled(self, texts: Callable[[list[int]], list[str]], ids: list[int]) -> bool:
@@ -333,9 +331,5 @@ class Wanted:
     def rows(self, texts: list[str]) -> tuple[int, int]:
         """(first, last) token of the answer in the full cache's continuation."""
         last = max(len(self.ids) - 1, 0)
-        shown = self._shown(texts)
+        shown = hide_in(texts, self.thinks, self.tags)
         return next(filter(None, (answer_tokens(shown, one) for one in self.answers)), (last, last))
-
-    def _shown(self, texts: list[str]) -> list[str]:
-        """The texts with thinking hidden."""
-        return hide_in(texts, self.thinks, self.tags)
