@@ -30,34 +30,15 @@ def fill(
 
     Equal seeds give equal states. A method with a second pass decides without it, as there is no text.
     """
-    heads = model.shape.num_key_value_heads
-    head_dim = model.shape.head_dim
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):
         for index, layer in enumerate(cache.layers) if tokens else ():
             place = model.device_of(index)
-            # Keys share a direction; the order of the draws decides what equal seeds give.
-            keys = normal(model, states, batch, heads, tokens, head_dim)
-            keys.add_(normal(model, states, heads, 1, head_dim), alpha=shared)
-            values = normal(model, states, batch, heads, tokens, head_dim).to(place)
-            keys = keys.to(place)
-            if not isinstance(layer, CompressedLayer):
+            keys, values = (part.to(place) for part in _states(model, batch, tokens, states, shared))
+            if isinstance(layer, CompressedLayer):
+                _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
+            else:
                 layer.update(keys, values)  # type: ignore[union-attr]  # a list of transformers' layers
-                continue
-            rows = min(tokens, QUERY_ROWS)
-            query = normal(model, queries, batch, model.shape.num_attention_heads, rows, head_dim).to(place)
-            module = model.attention_modules[index]
-            work = partial(attend_by_hand, layer, module, query, keys, values)
-            if not layer.settings.pipeline.score.needs_hidden_states:
-                work()
-                continue
-            hidden = normal(model, queries, batch, tokens, model.config.hidden_size).to(place)
-            # Call the module with `work` as its forward, so that hooks see its inputs.
-            module.forward = lambda *given, work=work, **named: work()
-            try:
-                module(hidden_states=hidden)
-            finally:
-                del module.forward
         if isinstance(cache, CompressedCache):
             cache.decide_prompt()
 
@@ -84,6 +65,34 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     hidden = take_hidden_states(module)
     call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden)
     return attending.attend(query, seen_keys, seen_values, call)
+
+
+def _states(
+    model: BenchModel, batch: int, tokens: int, source: torch.Generator, shared: float
+) -> tuple[Tensor, Tensor]:
+    shape = model.shape
+    size = (batch, shape.num_key_value_heads, tokens, shape.head_dim)
+    keys = normal(model, source, *size)
+    direction = normal(model, source, shape.num_key_value_heads, 1, shape.head_dim)
+    return keys.add_(direction, alpha=shared), normal(model, source, *size)
+
+
+def _through_attention(
+    model: BenchModel, layer: CompressedLayer, module: nn.Module, keys: Tensor, values: Tensor, source: torch.Generator
+) -> None:
+    batch, _, tokens, head_dim = keys.shape
+    query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
+    work = partial(attend_by_hand, layer, module, query.to(keys.device), keys, values)
+    if layer.settings.pipeline.score.needs_hidden_states:
+        states = normal(model, source, batch, tokens, model.config.hidden_size)
+        # Call the module with `work` as its forward, so that hooks see its inputs.
+        module.forward = lambda *given, **named: work()
+        try:
+            module(hidden_states=states.to(keys.device))
+        finally:
+            del module.forward
+    else:
+        work()
 
 
 # A layer's state per row and head besides its slots: budgets, tokens seen, votes lost.

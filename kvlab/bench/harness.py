@@ -79,47 +79,52 @@ def run_requests(requests: Sequence[BenchRequest], *, listener: Listener | None 
     for index, request in enumerate(requests):
         if listener is not None:
             listener(f"{request.mode} {request.model}", index, len(requests))
-        try:
-            model, peaks = opened.open(request)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            opened.close()
-            stamped = stamp(request, None)
-            for batch, context, choice in product(request.batches, request.contexts, request.choices):
-                yield Row(
-                    mode=request.mode,
-                    figure=NOT_RUN,
-                    model=request.model,
-                    method=method_label(choice),
-                    batch=batch,
-                    context=request.shortened(context),
-                    unit="",
-                    asked_context=context,
-                    asked_new_tokens=request.new_tokens,
-                    status="oom",
-                    note=f"the model does not fit: {error}",
-                    **(stamped | choice_fields(choice)),
-                )
-            continue
-        stamped = stamp(request, model)
-        yield Row(
-            mode=request.mode,
-            figure=BANDWIDTH,
-            model=request.model,
-            method="",
-            batch=0,
-            context=0,
-            unit="GB/s",
-            repeats=1,
-            median=peaks.bytes_per_second / 1e9,
-            iqr=0.0,
-            note=f"bytes read and written; matrix products {peaks.flops_per_second / 1e12:.2f} TFLOP/s",
-            **stamped,
-        )
-        for row in MEASURE[request.mode](Bench(model, request, peaks)):
-            yield replace(row, **stamped)
+        yield from _run(opened, request)
     opened.close()
+
+
+def _run(opened: OpenModel, request: BenchRequest) -> Iterator[Row]:
+    """The rows of one request; a generator of its own, so that nothing holds the model while the next one is opened."""
+    try:
+        model, peaks = opened.open(request)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        opened.close()
+        stamped = stamp(request, None)
+        for batch, context, choice in product(request.batches, request.contexts, request.choices):
+            yield Row(
+                mode=request.mode,
+                figure=NOT_RUN,
+                model=request.model,
+                method=method_label(choice),
+                batch=batch,
+                context=request.shortened(context),
+                unit="",
+                asked_context=context,
+                asked_new_tokens=request.new_tokens,
+                status="oom",
+                note=f"the model does not fit: {error}",
+                **(stamped | choice_fields(choice)),
+            )
+        return
+    stamped = stamp(request, model)
+    yield Row(
+        mode=request.mode,
+        figure=BANDWIDTH,
+        model=request.model,
+        method="",
+        batch=0,
+        context=0,
+        unit="GB/s",
+        repeats=1,
+        median=peaks.bytes_per_second / 1e9,
+        iqr=0.0,
+        note=f"bytes read and written; matrix products {peaks.flops_per_second / 1e12:.2f} TFLOP/s",
+        **stamped,
+    )
+    for row in MEASURE[request.mode](Bench(model, request, peaks)):
+        yield replace(row, **stamped)
 
 
 def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
