@@ -98,7 +98,7 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
             note = "" if line["informative"] else "not informative"
             if line["method"] == FULL.method and pd.notna(line["unasked"]):
                 note = "; ".join(filter(None, [note, f"unasked {line['unasked']:.2f}"]))
-            shown = [_mean_of_line(line, "score"), _share(line["held"]), _share(line["unreachable"])]
+            shown = [_mean_of_line(line, "score"), _shown(line["held"]), _shown(line["unreachable"])]
             names = [str(line[name]) for name in ("task", *by, "arm", "asked", "parts")]
             table.add_row(*names, *shown, note)
         table.add_section()
@@ -117,7 +117,7 @@ def _reach(frame: pd.DataFrame) -> Table:
         for line in group.to_dict("records"):
             loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
             names = [str(line[name]) for name in ("task", "arm", "asked", "samples")]
-            shares = [_share(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
+            shares = [_shown(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
             table.add_row(*names, _mean_of_line(line, "score"), *shares, loss, "cliff" if line["cliff"] else "")
         table.add_section()
     table.caption = (
@@ -202,19 +202,19 @@ def _reasoning(frame: pd.DataFrame) -> Table:
     for _, group in frame.assign(task=task_names(frame)).groupby(["task", "length"], sort=False):
         for line in group.to_dict("records"):
             most = line["asked"] if pd.isna(line["most_slots"]) else f"{line['most_slots']:.0f}"
-            lengths = [_number(line[name]) for name in ("tokens_right", "tokens_wrong")]
-            shares = [_share(line[name]) for name in ("longer", "loops")]
+            lengths = [_shown(line[name], 0) for name in ("tokens_right", "tokens_wrong")]
+            shares = [_shown(line[name]) for name in ("longer", "loops")]
             table.add_row(
                 line["task"],
                 line["arm"],
                 most,
                 str(line["samples"]),
                 _mean_of_line(line, "score"),
-                _number(line["tokens"]),
+                _shown(line["tokens"], 0),
                 *shares,
                 str(line["right"]),
                 *lengths,
-                _share(line["loops_wrong"]),
+                _shown(line["loops_wrong"]),
                 "" if line["informative"] else "not informative",
             )
         table.add_section()
@@ -226,18 +226,14 @@ def _reasoning(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _number(value: Any) -> str:
-    return "–" if pd.isna(value) else f"{value:.0f}"
+def _shown(value: Any, digits: int = 2) -> str:
+    return "–" if pd.isna(value) else f"{value:.{digits}f}"
 
 
 def _mean_of_line(line: dict[Any, Any], name: str) -> str:
     show: Callable[[float], str] = "{:.2f}".format
     mean, low, high = in_range(line[name], line[f"{name}_low"], line[f"{name}_high"], show)
     return f"{mean} [{low}, {high}]"
-
-
-def _share(value: Any) -> str:
-    return "–" if pd.isna(value) else f"{value:.2f}"
 
 
 SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals

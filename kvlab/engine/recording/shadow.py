@@ -252,28 +252,23 @@ class Shadow:
     def stored(self, name: str, heads: Sequence[int]) -> Stored:
         """The `keys` or `values` of some KV heads in the format on disk; absent tokens are zeros."""
         self.host.settle()
-        blocks = getattr(self, name)
-        filled = (block[: self.rows - index * TOKENS_AT_ONCE] for index, block in enumerate(blocks))
-        parts = [_stored(block[:, list(heads)]) for block in filled]
-        unit, norm = (np.concatenate([getattr(part, field) for part in parts], 1) for field in ("unit", "norm"))
+        units: list[np.ndarray] = []
+        norms: list[np.ndarray] = []
+        errors = []
+        for index, block in enumerate(getattr(self, name)):
+            filled = block[: self.rows - index * TOKENS_AT_ONCE]  # (tokens, H, d)
+            exact = filled[:, list(heads)].transpose(0, 1).float()
+            norm = exact.norm(dim=-1)
+            unit = (exact / norm.clamp_min(TINY)[..., None]).half()
+            length = norm.half()
+            error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
+            units.append(unit.numpy())
+            norms.append(length.numpy())
+            errors.append(float(error.max()))
+        arrays = [np.concatenate(parts, 1) for parts in (units, norms)]
         if self.absent is not None:
             place = self._positions(torch.device("cpu")).numpy()
-            unit = _spread(unit, place, self.tokens)
-            norm = _spread(norm, place, self.tokens)
-        return Stored(unit, norm, max(part.error for part in parts))
-
-
-def _spread(stored: np.ndarray, place: np.ndarray, tokens: int) -> np.ndarray:
-    wide = np.zeros((stored.shape[0], tokens, *stored.shape[2:]), stored.dtype)
-    wide[:, place] = stored
-    return wide
-
-
-def _stored(states: Tensor) -> Stored:
-    """A block (tokens, H, d) in the format on disk."""
-    exact = states.transpose(0, 1).float()
-    norm = exact.norm(dim=-1)
-    unit = (exact / norm.clamp_min(TINY)[..., None]).half()
-    length = norm.half()
-    error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
-    return Stored(unit.numpy(), length.numpy(), float(error.max()))
+            for number, array in enumerate(arrays):
+                arrays[number] = np.zeros((len(array), self.tokens, *array.shape[2:]), array.dtype)
+                arrays[number][:, place] = array
+        return Stored(*arrays, max(errors))
