@@ -122,7 +122,6 @@ def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path
         number = number + 1
     results = ResultFile(path)
     errors = standard_error()
-
     try:
         for row in run_requests(
             requests, listener=lambda stage, done, total: errors.print(f"{done + 1} of {total}: {stage}")

@@ -70,9 +70,11 @@ def check_access(root: Path, request: Work) -> None:
     if isinstance(request, LiveJob):
         for name in request.request.prefixes:
             find_prefix(root, name)
-    parts: list[Any] = (
-        list(request.requests) if isinstance(request, BenchJob) else [getattr(request, "request", request)]
-    )
+    parts: list[Any]
+    if isinstance(request, BenchJob):
+        parts = list(request.requests)
+    else:
+        parts = [request if isinstance(request, CompareRequest | ImportRequest) else request.request]
     for part in parts:
         # Shapes of a benchmark have random weights, so nothing is loaded for them.
         if not (isinstance(request, BenchJob) and part.model.startswith("shape:")):
