@@ -16,7 +16,7 @@ from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.models.info.offered_models import place_of
-from kvlab.requests.compare import MOST_RUNS, CompareRequest, RestoreRequest
+from kvlab.requests.compare import MOST_RUNS, CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
