@@ -160,7 +160,19 @@ def run_bench(
         results.rows.extend(read_rows(results.path))
     requests = preset_requests(job.preset, **job.changes) if job.preset else job.requests
     parts = parts_of(requests)
-    missing = [part for part in parts if not is_measured(part, results.rows)]
+    # A part is measured if the rows hold every method of it.
+    measured = [row for row in results.rows if row.figure not in (BANDWIDTH, NOT_RUN)]
+    missing = []
+    for part in parts:
+        setting = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
+        methods = {
+            row.method.partition(":")[0]
+            for row in measured
+            if (row.mode, row.model, row.asked_context, row.asked_new_tokens, row.compress_every) == setting
+            and row.batch in part.batches
+        }
+        if not methods or not {choice.method for choice in part.choices} - {"full"} <= methods:
+            missing.append(part)
     done = len(parts) - len(missing)
     waiting: list[Row] = []
 
@@ -183,16 +195,3 @@ def run_bench(
     keep()
     progress(Progress(stage="measured", done=len(parts), total=len(parts)))
     return results.path
-
-
-def is_measured(part: BenchRequest, rows: list[Row]) -> bool:
-    """Whether the rows hold every method of this part of a request."""
-    wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
-    measured = {
-        row.method.partition(":")[0]
-        for row in rows
-        if (row.mode, row.model, row.asked_context, row.asked_new_tokens, row.compress_every) == wanted
-        and row.batch in part.batches
-        and row.figure not in (BANDWIDTH, NOT_RUN)
-    }
-    return bool(measured) and {choice.method for choice in part.choices} - {"full"} <= measured

@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.methods import Method
@@ -54,10 +53,6 @@ class Case:
         mask = torch.ones_like(ids)
         mask[1:, : self.pads] = 0
         return ids * mask, mask
-
-    def slots(self, tokens: Tensor) -> Tensor:
-        """The budget in slots (rows,) for prompts of these lengths."""
-        return torch.tensor([Budget(self.budget).slots(int(count)) for count in tokens])
 
 
 def cases() -> list[Case]:

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
 from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
+from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.composition.composed import compose
@@ -97,7 +98,7 @@ def budget_is_kept(method: Method, case: Case) -> str:
         if over > 0:
             return f"{over} slots too many {found.place}"
     allocated = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)
-    budget = case.slots(case.prompt()[1].sum(-1))
+    budget = torch.tensor([Budget(case.budget).slots(int(tokens)) for tokens in case.prompt()[1].sum(-1)])
     if method.needs_budget and bool((allocated > budget + 1e-3).any()):
         return f"{float(allocated.max()):g} slots per head were allocated, but the budget is {int(budget.max())}"
     return ""

@@ -99,10 +99,7 @@ def before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None)
         yield
         return
 
-    def check_within_pass(*_: object) -> None:
-        with under_way():
-            check()
-
+    check_within_pass = under_way()(lambda *_: check())
     hooks = [layer.register_forward_pre_hook(check_within_pass) for layer in decoder_layers(model)]
     try:
         yield

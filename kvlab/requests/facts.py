@@ -38,24 +38,22 @@ def proposed_facts(text: str, answers: Sequence[str]) -> list[Span]:
         sentence = text[start:stop]
         place = next(filter(None, (find_answer(sentence, answer) for answer in answers)), None)
         if place is not None and not sentence.rstrip("\"'”’»)]").endswith(("?", "？")):
-            found.append(_shortened(text, (start, stop), (start + place[0], start + place[1])))
+            if stop - start > LONGEST_FACT:
+                # Whole words around the answer, of a long sentence.
+                answer_start = start + place[0]
+                answer_stop = start + place[1]
+                around = max(0, LONGEST_FACT - (place[1] - place[0])) // 2
+                first = max(start, answer_start - around)
+                last = min(stop, answer_stop + around)
+                while start < first < answer_start and not text[first - 1].isspace():
+                    first += 1
+                while answer_stop < last < stop and not text[last].isspace():
+                    last -= 1
+                piece = text[first:last]
+                start = first + len(piece) - len(piece.lstrip())
+                stop = first + len(piece.rstrip())
+            found.append((start, stop))
     return found
-
-
-def _shortened(text: str, sentence: Span, answer: Span) -> Span:
-    """The sentence, or of a long one whole words around the answer."""
-    start, stop = sentence
-    if stop - start <= LONGEST_FACT:
-        return sentence
-    around = max(0, LONGEST_FACT - (answer[1] - answer[0])) // 2
-    first = max(start, answer[0] - around)
-    last = min(stop, answer[1] + around)
-    while start < first < answer[0] and not text[first - 1].isspace():
-        first += 1
-    while answer[1] < last < stop and not text[last].isspace():
-        last -= 1
-    piece = text[first:last]
-    return first + len(piece) - len(piece.lstrip()), first + len(piece.rstrip())
 
 
 LONGEST_ANSWER = 2_000

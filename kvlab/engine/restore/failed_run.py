@@ -63,11 +63,6 @@ class Prompt:
         """The compressed layers."""
         return tuple(layer.layer_idx for layer in self.prefix.prompt_cache.compressed_layers())
 
-    @property
-    def heads(self) -> int:
-        """Number of KV heads."""
-        return int(self.prefix.prompt_cache.compressed_layers()[0].streams.heads)
-
     def cache(self, returned: Restore | None, observer: Observer | None = None) -> CompressedCache:
         """The run's cache after the prompt with `returned` restored; with `EVERYTHING`, the full cache."""
         cache = self.prefix.cache(giving_back(self.pipeline, returned, self.layers, self.most), observer)
@@ -287,8 +282,9 @@ def decode_forced(
     held = sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
     rows = prompt.along(cache, ids, observer)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
-    look = observer.mean(observer.sums, prompt.layers, prompt.heads)
-    read = observer.mean(observer.shares, prompt.layers, prompt.heads)
+    heads = int(prompt.prefix.prompt_cache.compressed_layers()[0].streams.heads)
+    look = observer.mean(observer.sums, prompt.layers, heads)
+    read = observer.mean(observer.shares, prompt.layers, heads)
     masks = []
     for layer in cache.compressed_layers():
         slots = layer.slots
