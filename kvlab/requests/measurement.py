@@ -147,5 +147,5 @@ def parse_measurement(values: Mapping[str, Any]) -> Measurement:
 
 def _options(values: Mapping[str, str | int]) -> list[str]:
     # mini is the default of `--model`
-    given = {name: value for name, value in values.items() if value and (name, value) != ("model", MINI)}
-    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    stated = {name: value for name, value in values.items() if value and (name, value) != ("model", MINI)}
+    return [word for name, value in stated.items() for word in (f"--{name}", str(value))]
