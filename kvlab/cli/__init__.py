@@ -16,9 +16,7 @@ from kvlab.core.validation import check_text, quote_value
 # Show no `<bool>` beside a switch in --help: it takes no value, so that `--headless true` fails.
 if hasattr(TyperOption, "display_type"):  # older versions show none
     display_type = TyperOption.display_type
-    TyperOption.display_type = (  # type: ignore[method-assign]
-        lambda option, ctx: "" if option.is_flag else display_type(option, ctx)
-    )
+    TyperOption.display_type = lambda option, ctx: "" if option.is_flag else display_type(option, ctx)  # type: ignore[method-assign, assignment, attr-defined]
 
 GROUP = "kvlab.commands"  # entry points of packages that add commands, each a function or a Typer application
 # Where each command is and its line in `kvlab --help`, in this order; a command is imported when it is asked for.

@@ -79,8 +79,8 @@ def run_paper_table(
     else:
         text = paper_tables.comparison_table(table, frame, rows)
         shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
-        for line in text.lines:
-            shown.add_row(*(cell.text for cell in line))
+        for cells in text.lines:
+            shown.add_row(*(cell.text for cell in cells))
         print_wide(shown, WIDTH)
     errors.print(f"As a file: kvlab table {folder} --preset {name} --out FILE.md, .tex or .html", soft_wrap=True)
 

@@ -258,6 +258,8 @@ OF_READINGS = ("bytes_read", "unread_mass")
 
 def print_batch(cells: pd.DataFrame) -> None:
     """Print a batch (`kvlab.views.frames.repeats.cells`): one line per method and budget."""
+    columns: tuple[str, ...]
+    means: tuple[str, ...]
     if cells["n"].any():
         columns = ("n", "right", "share (95 %)", "live KiB", "KL on answer, nats/token", "KL on all", "agreement")
         means = ("kl_answer", "mean_kl", "top1_agreement")

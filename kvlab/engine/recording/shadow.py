@@ -271,4 +271,4 @@ class Shadow:
             for number, array in enumerate(arrays):
                 arrays[number] = np.zeros((len(array), self.tokens, *array.shape[2:]), array.dtype)
                 arrays[number][:, place] = array
-        return Stored(*arrays, max(errors))
+        return Stored(arrays[0], arrays[1], max(errors))
