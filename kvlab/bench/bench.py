@@ -75,20 +75,6 @@ def best_baseline(racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> i
     return min(measured)[1] if measured else None
 
 
-def decode_rows(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> list[Row]:
-    """Step time and rate of each contender, with the bandwidth bound and the ratio to the best full cache."""
-    best = best_baseline(racers, outcomes)
-    full = spread(outcomes[best].samples) if best is not None else None
-    rows: list[Row] = []
-    for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
-        least = bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes)
-        step = bench.row(
-            racer, "decode step", "ms/token", status=outcome.status, note=outcome.note, is_full=index == best
-        )
-        rows += time_and_rate(step, "decode rate", outcome, least, full, racer.load.batch, 1e3)
-    return rows
-
-
 def time_and_rate(
     row: Row, rate_figure: str, outcome: Outcome, least: float, full: Spread | None, tokens: int, scale: float = 1.0
 ) -> list[Row]:

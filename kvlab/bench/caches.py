@@ -6,7 +6,8 @@ as real ones do (cosine of two about 0.86); otherwise merging methods would find
 the prompt see `QUERY_ROWS` queries, which changes which slots are kept, but neither their number nor the cost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -82,11 +83,7 @@ def _through_attention(
 ) -> None:
     batch, _, tokens, head_dim = keys.shape
     query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
-    query = query.to(keys.device)
-
-    def work() -> Tensor:
-        return attend_by_hand(layer, module, query, keys, values)
-
+    work = partial(attend_by_hand, layer, module, query.to(keys.device), keys, values)
     if layer.settings.pipeline.score.needs_hidden_states:
         states = normal(model, source, batch, tokens, model.config.hidden_size)
         # Call the module with `work` as its forward, so that hooks see its inputs.
@@ -106,9 +103,25 @@ PER_LAYER_BYTES = 1024
 
 def tensor_bytes(thing: object) -> int:
     """Bytes of all tensor storages reachable from a cache or layer, without shared settings."""
-    return sum(
-        {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(thing)}.values()
-    )
+    taken: dict[int, int] = {}  # by address
+    waiting = [thing]
+    met = set[int]()
+    while waiting:
+        item = waiting.pop()
+        if id(item) in met or isinstance(item, LayerSettings | torch.Generator | type):
+            continue
+        met.add(id(item))
+        if isinstance(item, Tensor):
+            taken[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
+        elif isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple | set):
+            waiting.extend(item)
+        elif isinstance(item, Cache | CompressedLayer) or type(item).__module__.startswith(
+            ("kvlab.", "transformers.cache")
+        ):
+            waiting.extend(vars(item).values())
+    return sum(taken.values())
 
 
 def check_allocated_bytes(cache: CompressedCache) -> None:
@@ -132,41 +145,7 @@ def live_bytes(cache: Cache, context: int) -> int:
     if isinstance(cache, CompressedCache):
         memory = cache.memory()
         return memory.bytes_read + memory.sliding_bytes
-    return sum(_live(layer, context) for layer in cache.layers)
-
-
-def block_bytes(cache: CompressedCache, block: int) -> int:
-    """Bytes of one block of slots per head, over all layers."""
-    memory = {m.layer: m for m in cache.memory().layers}
-    total = 0
-    for layer in cache.compressed_layers():
-        layer_memory = memory[layer.layer_idx]
-        total += round(block * layer_memory.live_bytes / max(layer_memory.live_slots, 1e-9))
-    return total
-
-
-def _live(layer: object, context: int) -> int:
-    states = [getattr(layer, name, None) for name in ("keys", "values")]
+    states = [getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values")]
     return sum(
         s[:, :, :1].numel() * s.element_size() * min(context, s.shape[2]) for s in states if isinstance(s, Tensor)
     )
-
-
-def _tensors(thing: object) -> Iterator[Tensor]:
-    waiting = [thing]
-    met = set[int]()
-    while waiting:
-        item = waiting.pop()
-        if id(item) in met or isinstance(item, LayerSettings | torch.Generator | type):
-            continue
-        met.add(id(item))
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, Mapping):
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple | set):
-            waiting.extend(item)
-        elif isinstance(item, Cache | CompressedLayer) or type(item).__module__.startswith(
-            ("kvlab.", "transformers.cache")
-        ):
-            waiting.extend(vars(item).values())

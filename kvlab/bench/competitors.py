@@ -69,10 +69,6 @@ class Contender(ABC):
         return self.model.token_bytes * self.load.batch * (self.load.context + self.request.timed_steps)
 
     @property
-    def remark(self) -> str:
-        return ""
-
-    @property
     def live_bytes(self) -> int:
         """Bytes of cache that a step reads."""
         return live_bytes(self.cache, self.load.context)
@@ -118,7 +114,10 @@ class Contender(ABC):
         release_memory(self.model.device)
 
     def _fill(self) -> None:
-        fill(self.model, self.cache, self.load.batch, self.load.context, seed=self.request.seed)
+        load = self.load
+        if self.is_baseline:  # its decisions do not depend on what was generated
+            load = Load(load.batch, load.context)
+        fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
 
 
 class SlotContender(Contender):
@@ -181,10 +180,6 @@ class SlotContender(Contender):
         self.decoder = None
         super().release()
 
-    def _fill(self) -> None:
-        load = self.load if not self.is_baseline else Load(self.load.batch, self.load.context)
-        fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
-
 
 def method_label(choice: MethodChoice) -> str:
     """Such as `keepkv` or `keepkv:rule=paper`."""
@@ -218,6 +213,7 @@ class StaticContender(PlainContender):
     def __init__(self, model: BenchModel, load: Load, request: BenchRequest) -> None:
         super().__init__(model, load, request)
         self._compiled: Any = None
+        self._capacity = load.context + 1 + self.warmup + request.warm_steps + request.repeats * request.timed_steps
 
     def make_cache(self) -> Cache:
         return StaticCache(config=self.model.model.config, max_cache_len=self._capacity)
@@ -226,11 +222,6 @@ class StaticContender(PlainContender):
     def expected_bytes(self) -> int:
         """The whole capacity is allocated at once."""
         return self.model.token_bytes * self.load.batch * self._capacity
-
-    @property
-    def _capacity(self) -> int:
-        request = self.request
-        return self.load.context + 1 + self.warmup + request.warm_steps + request.repeats * request.timed_steps
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -262,14 +253,11 @@ class StaticContender(PlainContender):
         return output.logits[:, -1].argmax(-1, keepdim=True)
 
 
-def baselines(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
-    """The full caches: kvlab's, transformers', and on CUDA the compiled one."""
-    caches: list[Contender] = [SlotContender(model, load, request, FULL), PlainContender(model, load, request)]
-    # The compiled one is first: it resets the compiler, which must not affect contenders that are already warm.
-    return [StaticContender(model, load, request), *caches] if model.device.type == "cuda" else caches
-
-
 def contenders(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
-    """The baselines, and every compressed method of the request."""
+    """The full caches (kvlab's, transformers', and on CUDA the compiled one), and every method of the request."""
     methods = [choice for choice in request.choices_run() if choice.method != "full"]
-    return [*baselines(model, load, request), *(SlotContender(model, load, request, choice) for choice in methods)]
+    racers: list[Contender] = [SlotContender(model, load, request, FULL), PlainContender(model, load, request)]
+    if model.device.type == "cuda":
+        # The first: it resets the compiler, which must not affect contenders that are already warm.
+        racers.insert(0, StaticContender(model, load, request))
+    return [*racers, *(SlotContender(model, load, request, choice) for choice in methods)]

@@ -34,11 +34,12 @@ def spread(samples: Sequence[float]) -> Spread:
     return Spread(statistics.median(samples), high - low, len(samples))
 
 
-def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Wall-clock seconds of a call, with the device synchronised before and after."""
+def seconds_of(work: Callable[[], object], device: torch.device, times: int = 1) -> float:
+    """Wall-clock seconds of one or several calls, with the device synchronised before and after."""
     synchronize(device)
     begun = time.perf_counter()
-    work()
+    for _ in range(times):
+        work()
     synchronize(device)
     return time.perf_counter() - begun
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of, preset_requests
-from kvlab.bench.rows import ResultFile, Row, Status, read_rows
+from kvlab.bench.rows import ResultFile, Row, read_rows
 from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.engine.energy import describe_energy, energy_counter
@@ -23,6 +24,10 @@ from kvlab.engine.environment import device_name, versions
 from kvlab.engine.out_of_memory import release_memory
 from kvlab.models.load import pick_device
 from kvlab.requests.compare import Progress
+
+# Figures that are not about a cache.
+BANDWIDTH = "copy bandwidth"
+NOT_RUN = "not run"
 
 Listener = Callable[[str, int, int], None]
 
@@ -79,24 +84,34 @@ def run_requests(requests: Sequence[BenchRequest], *, listener: Listener | None 
 
 
 def _run(opened: OpenModel, request: BenchRequest) -> Iterator[Row]:
+    """The rows of one request; a generator of its own, so that nothing holds the model while the next one is opened."""
     try:
         model, peaks = opened.open(request)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         opened.close()
-        yield from _not_run(request, "oom", f"the model does not fit: {error}")
+        stamped = stamp(request, None)
+        for batch, context, choice in product(request.batches, request.contexts, request.choices):
+            yield Row(
+                mode=request.mode,
+                figure=NOT_RUN,
+                model=request.model,
+                method=method_label(choice),
+                batch=batch,
+                context=request.shortened(context),
+                unit="",
+                asked_context=context,
+                asked_new_tokens=request.new_tokens,
+                status="oom",
+                note=f"the model does not fit: {error}",
+                **(stamped | choice_fields(choice)),
+            )
         return
     stamped = stamp(request, model)
-    yield replace(_bandwidth(request, peaks), **stamped)
-    for row in MEASURE[request.mode](Bench(model, request, peaks)):
-        yield replace(row, **stamped)
-
-
-def _bandwidth(request: BenchRequest, peaks: Peaks) -> Row:
-    return Row(
+    yield Row(
         mode=request.mode,
-        figure="copy bandwidth",
+        figure=BANDWIDTH,
         model=request.model,
         method="",
         batch=0,
@@ -106,28 +121,10 @@ def _bandwidth(request: BenchRequest, peaks: Peaks) -> Row:
         median=peaks.bytes_per_second / 1e9,
         iqr=0.0,
         note=f"bytes read and written; matrix products {peaks.flops_per_second / 1e12:.2f} TFLOP/s",
+        **stamped,
     )
-
-
-def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
-    stamped = stamp(request, None)
-    for batch in request.batches:
-        for context in request.contexts:
-            for choice in request.choices:
-                yield Row(
-                    mode=request.mode,
-                    figure="not run",
-                    model=request.model,
-                    method=method_label(choice),
-                    batch=batch,
-                    context=request.shortened(context),
-                    unit="",
-                    asked_context=context,
-                    asked_new_tokens=request.new_tokens,
-                    status=status,
-                    note=why,
-                    **(stamped | choice_fields(choice)),
-                )
+    for row in MEASURE[request.mode](Bench(model, request, peaks)):
+        yield replace(row, **stamped)
 
 
 def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
@@ -148,9 +145,6 @@ def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
 
 
 FOLDER = "bench"
-# figures that are not about a cache
-BANDWIDTH = "copy bandwidth"
-NOT_RUN = "not run"
 
 
 def run_bench(
@@ -166,7 +160,19 @@ def run_bench(
         results.rows.extend(read_rows(results.path))
     requests = preset_requests(job.preset, **job.changes) if job.preset else job.requests
     parts = parts_of(requests)
-    missing = [part for part in parts if not is_measured(part, results.rows)]
+    # A part is measured if the rows hold every method of it.
+    measured = [row for row in results.rows if row.figure not in (BANDWIDTH, NOT_RUN)]
+    missing = []
+    for part in parts:
+        setting = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
+        methods = {
+            row.method.partition(":")[0]
+            for row in measured
+            if (row.mode, row.model, row.asked_context, row.asked_new_tokens, row.compress_every) == setting
+            and row.batch in part.batches
+        }
+        if not methods or not {choice.method for choice in part.choices} - {"full"} <= methods:
+            missing.append(part)
     done = len(parts) - len(missing)
     waiting: list[Row] = []
 
@@ -189,16 +195,3 @@ def run_bench(
     keep()
     progress(Progress(stage="measured", done=len(parts), total=len(parts)))
     return results.path
-
-
-def is_measured(part: BenchRequest, rows: list[Row]) -> bool:
-    """Whether the rows hold every method of this part of a request."""
-    wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
-    measured = {
-        row.method.partition(":")[0]
-        for row in rows
-        if (row.mode, row.model, row.asked_context, row.asked_new_tokens, row.compress_every) == wanted
-        and row.batch in part.batches
-        and row.figure not in (BANDWIDTH, NOT_RUN)
-    }
-    return bool(measured) and {choice.method for choice in part.choices} - {"full"} <= measured

@@ -15,7 +15,7 @@ from kvlab.bench.device import check_room
 from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.attention.layer_handoff import PROJECTIONS
 from kvlab.engine.environment import model_shape, step_weight_bytes
-from kvlab.models.info.size import SHAPE_PREFIX, Shape, find_shape
+from kvlab.models.info.size import SHAPE_PREFIX, find_shape
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
 from kvlab.models.placement import DTYPES, input_device
 from kvlab.trace.schema import ModelShape
@@ -108,22 +108,18 @@ def open_model(
         return BenchModel(loaded.model, name, loaded.tokenizer, loaded.rounding_kl)
     place = pick_device(device)
     kind = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else torch.bfloat16)
-    return BenchModel(random_model(find_shape(name.removeprefix(SHAPE_PREFIX), scale), place, kind, seed), name)
-
-
-def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
-    """A model of this shape with random weights, created directly on its device and in its dtype."""
-    config = shape.config()
+    config = find_shape(name.removeprefix(SHAPE_PREFIX), scale).config()
     with torch.device("meta"), no_init_weights():
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    check_room(sum(p.numel() for p in empty.parameters()) * torch.finfo(dtype).bits // 8, device)
-    with device, no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-    generator = torch.Generator(device).manual_seed(seed)
+    check_room(sum(p.numel() for p in empty.parameters()) * torch.finfo(kind).bits // 8, place)
+    # Directly on its device and in its dtype, with random weights.
+    with place, no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False)
+    generator = torch.Generator(place).manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.normal_(0.0, WEIGHT_SPREAD, generator=generator)
             elif weight.dim() == 1 and not bool((weight == 1).all()):
                 weight.zero_()  # a bias; norms are already ones
-    return prepare(model).eval()
+    return BenchModel(prepare(model).eval(), name)

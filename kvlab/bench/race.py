@@ -103,7 +103,7 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 outcome.live_bytes = racer.live_bytes
             meter = Meter(energy_counter(device))
             before = time.process_time()
-            seconds = seconds_of(lambda: _several(racer, steps), device)
+            seconds = seconds_of(racer.step, device, steps)
             outcome.processor.append((time.process_time() - before) / steps)
             if (spent := meter.joules()) is not None:
                 outcome.joules.append(spent / steps)
@@ -114,11 +114,6 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
         outcome.samples = []
         if outcome.status == "oom":
             release_memory(device)
-
-
-def _several(racer: Racer, steps: int) -> None:
-    for _ in range(steps):
-        racer.step()
 
 
 def failure(error: Exception) -> tuple[Status, str]:

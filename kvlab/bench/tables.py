@@ -40,11 +40,6 @@ def tokens(row: Row) -> str:
     return f"{row.context:,}" + (f"+{row.new_tokens:,}" if row.new_tokens else "")
 
 
-def unit(row: Row) -> str:
-    """The unit as the end of a column title."""
-    return f", {'MiB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
-
-
 def number(value: float | None, unit: str) -> str:
     """A number in its unit, bytes as MiB; a dash where it is missing."""
     if value is None:
@@ -78,7 +73,14 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
         table = draw(rows_of_mode)
         table.title = f"{mode}, {model}{reductions(rows_of_mode[0])}"
         table.title_justify = "left"
-        table.caption = _caption(rows_of_mode, rows)
+        first = rows_of_mode[0]
+        rates = (row for row in rows if row.figure == "copy bandwidth" and row.device == first.device)
+        rate = next(rates, None)
+        copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
+        table.caption = (
+            f"{statistic_name(row.repeats for row in rows_of_mode)}, not of prompts; * the full cache of the ratios, "
+            f"the best one; {first.device}, {first.dtype}{copied}"
+        )
         tables.append(table)
     return tables
 
@@ -105,8 +107,13 @@ def _measurements(rows: Sequence[Row]) -> Table:
     for name in columns[3:-1]:
         table.columns[columns.index(name)].justify = "right"
     for row in rows:
+        # Joules of a step or prompt, and of each of its tokens.
+        energy = [MISSING, MISSING]
+        if row.joules is not None:
+            count = row.batch * (row.context if row.mode == "prefill" else 1)
+            energy = [plain(row.joules), plain(row.joules / max(count, 1))]
         table.add_row(
-            row.figure + unit(row),
+            row.figure + (f", {'MiB' if row.unit == 'bytes' else row.unit}" if row.unit else ""),
             row.method + (" *" if row.is_full else ""),
             budget(row),
             str(row.batch or MISSING),
@@ -117,7 +124,7 @@ def _measurements(rows: Sequence[Row]) -> Table:
             MISSING if row.fraction_of_bound is None else f"{100 * row.fraction_of_bound:.0f} %",
             MISSING if row.ratio_to_full is None else f"{row.ratio_to_full:.3g}",
             *_limit(row, rows),
-            *(_joules(row) if counted else ()),
+            *(energy if counted else ()),
             row.note if row.status == "ok" else f"{row.status}: {row.note}",
         )
     return table
@@ -137,14 +144,6 @@ def _limit(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
     limit = row.bound / full.bound
     reached = limit / row.ratio_to_full if row.unit.startswith("ms") else row.ratio_to_full / limit
     return f"{limit:.3g}", f"{100 * reached:.0f} %"
-
-
-def _joules(row: Row) -> tuple[str, str]:
-    """Joules of a step or prompt, and of each of its tokens."""
-    if row.joules is None:
-        return MISSING, MISSING
-    tokens = row.batch * (row.context if row.mode == "prefill" else 1)
-    return plain(row.joules), plain(row.joules / max(tokens, 1))
 
 
 def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
@@ -182,20 +181,9 @@ def rows_json(rows: Sequence[Row], path: str) -> str:
     named = [row.preset for row in rows if row.preset]
     numbers = beside_the_paper(rows, named[0]) if named else pd.DataFrame()
     paper = json.loads(numbers.to_json(orient="records", double_precision=15))
-    return json.dumps({"file": path, "rows": [_readable(row) for row in rows], "paper": paper}, indent=2)
-
-
-def _readable(row: Row) -> dict[str, Any]:
-    values = asdict(row)
-    return values | {name: json.loads(values[name]) for name in ("versions", "hyper_parameters")}
-
-
-def _caption(shown: Sequence[Row], rows: Sequence[Row]) -> str:
-    row = shown[0]
-    over = statistic_name(row.repeats for row in shown)
-    rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
-    copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
-    return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"
+    parsed = ("versions", "hyper_parameters")
+    readable = [asdict(row) | {name: json.loads(getattr(row, name)) for name in parsed} for row in rows]
+    return json.dumps({"file": path, "rows": readable, "paper": paper}, indent=2)
 
 
 FIGURES = {
@@ -223,23 +211,27 @@ def memory_table(rows: Sequence[Row]) -> Table:
         rows, key=lambda row: (row.method, row.hyper_parameters, row.budget, row.batch, row.context)
     ):
         lines = list(group)
-        table.add_row(*_cells(lines))
+        first = lines[0]
+        by_figure = {row.figure: row for row in lines}
+        figures = [number(row.median, row.unit) if (row := by_figure.get(name)) else MISSING for name in FIGURES]
+        allocated = by_figure.get("allocated bytes")
+        ratio = MISSING if allocated is None or allocated.ratio_to_full is None else plain(allocated.ratio_to_full)
+        failed = "" if allocated is None or allocated.status == "ok" else f"{allocated.status}: {allocated.note}"
+        # Allocated bytes over live bytes.
+        parts = (allocated, by_figure.get("live bytes"), by_figure.get("one block a head"))
+        sizes = [row.median for row in parts if row is not None and row.median is not None]
+        over_live = plain(max(sizes[0] - sizes[2], sizes[1]) / sizes[1]) if len(sizes) == 3 and sizes[1] else MISSING
+        table.add_row(
+            first.method + (" *" if first.is_full else ""),
+            budget(first),
+            str(first.batch),
+            tokens(first),
+            *figures,
+            ratio,
+            over_live,
+            failed,
+        )
     return table
-
-
-def _cells(rows: Sequence[Row]) -> list[str]:
-    by_figure = {row.figure: row for row in rows}
-    first = rows[0]
-    allocated = by_figure.get("allocated bytes")
-    shown = [number(row.median, row.unit) if (row := by_figure.get(name)) else MISSING for name in FIGURES]
-    ratio = MISSING if allocated is None or allocated.ratio_to_full is None else plain(allocated.ratio_to_full)
-    live = by_figure.get("live bytes")
-    block = by_figure.get("one block a head")
-    given = [row.median for row in (allocated, live, block) if row is not None and row.median is not None]
-    over_live = plain(max(given[0] - given[2], given[1]) / given[1]) if len(given) == 3 and given[1] else MISSING
-    failed = "" if allocated is None or allocated.status == "ok" else f"{allocated.status}: {allocated.note}"
-    name = first.method + (" *" if first.is_full else "")
-    return [name, budget(first), str(first.batch), tokens(first), *shown, ratio, over_live, failed]
 
 
 NUMBERS = Path(__file__).with_name("paper_numbers.csv")
@@ -263,12 +255,12 @@ def beside_the_paper(rows: Sequence[Row], preset: str) -> pd.DataFrame:
     A setting that was not measured has NaN in `ours` and the reason in `why`.
     """
     numbers = paper_numbers(preset)
-    mine = [_ours(number, rows) for number in numbers.itertuples()]
+    mine = [next((row for row in rows if _is_of(row, number)), None) for number in numbers.itertuples()]
     numbers["ours"] = [
         row.median / IN_UNIT.get(unit, 1.0) if row is not None and row.median is not None else float("nan")
         for row, unit in zip(mine, numbers["unit"], strict=True)
     ]
-    numbers["why"] = [_why(row) for row in mine]
+    numbers["why"] = ["not measured" if row is None else row.note if row.status != "ok" else "" for row in mine]
     for name, column in (("value", "paper_ratio"), ("ours", "our_ratio")):
         full = numbers[numbers["method"] == "full"].set_index(SETTING)[name]
         index = pd.MultiIndex.from_frame(numbers[SETTING])
@@ -278,28 +270,13 @@ def beside_the_paper(rows: Sequence[Row], preset: str) -> pd.DataFrame:
     return numbers
 
 
-def _ours(number: Any, rows: Sequence[Row]) -> Row | None:
-    for row in rows:
-        same = all(
-            getattr(row, mine) == getattr(number, theirs)
-            for mine, theirs in (
-                ("preset", "preset"),
-                ("model", "model"),
-                ("batch", "batch"),
-                ("asked_context", "context"),
-                ("asked_new_tokens", "new_tokens"),
-                ("figure", "figure"),
-            )
-        )
-        if same and _same_method(row, number):
-            return row
-    return None
-
-
-def _same_method(row: Row, number: Any) -> bool:
+def _is_of(row: Row, number: Any) -> bool:
+    """Whether a row measures a paper's number: its setting, with the method's defaults or a paper preset."""
+    setting = (row.preset, row.model, row.batch, row.asked_context, row.asked_new_tokens, row.figure)
+    if setting != tuple(getattr(number, name) for name in SETTING):
+        return False
     if number.method == "full":
         return row.is_full
-    # With defaults or a paper preset; with other settings it is another method.
     name, _, settings = row.method.partition(":")
     if name != number.method or ":" in settings or row.budget is None:
         return False
@@ -307,7 +284,3 @@ def _same_method(row: Row, number: Any) -> bool:
         return False
     budget = float(number.budget)
     return row.budget == (max(1, budget // row.shorten) if row.budget_unit == "slots" else budget)
-
-
-def _why(row: Row | None) -> str:
-    return "not measured" if row is None else row.note if row.status != "ok" else ""

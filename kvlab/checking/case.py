@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.methods import Method
@@ -54,10 +53,6 @@ class Case:
         mask = torch.ones_like(ids)
         mask[1:, : self.pads] = 0
         return ids * mask, mask
-
-    def slots(self, tokens: Tensor) -> Tensor:
-        """The budget in slots (rows,) for prompts of these lengths."""
-        return torch.tensor([Budget(self.budget).slots(int(count)) for count in tokens])
 
 
 def cases() -> list[Case]:
@@ -179,7 +174,16 @@ def observe_case(method: Method, case: Case) -> Observed:
         passes += 1
 
     logits = walk(case.model(), cache, ids, mask, record)
-    return Observed(logits, tuple(states), _allocated(cache))
+    allocated = []
+    for layer, reported in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
+        taken: dict[int, int] = {}
+        for table in layer.tables:
+            state = [*table.slots.varying_columns().values(), *table.head_state.values()]
+            for tensor in (table.slots.keys, table.slots.values, *state):
+                storage = tensor.untyped_storage()
+                taken[storage.data_ptr()] = storage.nbytes()
+        allocated.append((layer.layer_idx, reported.allocated_bytes, sum(taken.values())))
+    return Observed(logits, tuple(states), tuple(allocated))
 
 
 def _state(layer: CompressedLayer, step: int) -> LayerAfterPass:
@@ -197,16 +201,3 @@ def _state(layer: CompressedLayer, step: int) -> LayerAfterPass:
         layer.tokens_seen.clone(),
         all(bool(torch.isfinite(part).all()) for part in parts),
     )
-
-
-def _allocated(cache: CompressedCache) -> tuple[tuple[int, int, int], ...]:
-    rows = []
-    for layer, reported in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
-        taken: dict[int, int] = {}
-        for table in layer.tables:
-            state = [*table.slots.varying_columns().values(), *table.head_state.values()]
-            for tensor in (table.slots.keys, table.slots.values, *state):
-                storage = tensor.untyped_storage()
-                taken[storage.data_ptr()] = storage.nbytes()
-        rows.append((layer.layer_idx, reported.allocated_bytes, sum(taken.values())))
-    return tuple(rows)

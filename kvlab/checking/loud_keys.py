@@ -47,7 +47,17 @@ def check_keys(model: str) -> dict[str, str]:
     loaded = load_model(model)
     rotary = find_rotary(loaded.model)
     keys = [layer_keys[None] for layer_keys, _ in full_states(loaded, TOKENS)]
-    return {f"store {name}": _sentence(key_loss(store, keys, rotary)) for name, store in STORES.items() if store.packs}
+    sentences = {}
+    for name, store in STORES.items():
+        if store.packs:
+            loss = key_loss(store, keys, rotary)
+            found = (
+                f"layer {loss.layer} loses {100 * loss.share:.1f} % of a median channel's variance, {loss.times:.1f} "
+                "times as much as keys with equal channels"
+            )
+            warning = "so a few loud channels cost the others much: compare its KL with another store's"
+            sentences[f"store {name}"] = f"WARNING: {found}, {warning}" if loss.loud else f"ok: {found}"
+    return sentences
 
 
 def key_loss(store: Store, layers: Sequence[Tensor], rotary: Rotary | None) -> KeyLoss:
@@ -75,13 +85,3 @@ def _error(store: Store, keys: Tensor, rotary: Rotary | None) -> Tensor:
     turn = None if rotary is None else rotary.turn
     error = keys_as_held(store, keys, order, live, turn, order) - keys
     return error[:, :, int(place.min()) : count - store.residual]
-
-
-def _sentence(loss: KeyLoss) -> str:
-    found = (
-        f"layer {loss.layer} loses {100 * loss.share:.1f} % of a median channel's variance, {loss.times:.1f} times as "
-        "much as keys with equal channels"
-    )
-    if not loss.loud:
-        return f"ok: {found}"
-    return f"WARNING: {found}, so a few loud channels cost the others much: compare its KL with another store's"

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
 from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
+from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.composition.composed import compose
@@ -31,149 +32,15 @@ class Property:
     name: str
     broken: Callable[[Method, Case], str]
     where: tuple[Case, ...]
-    applies: Callable[[Method], str] = lambda method: ""
+    applies: Callable[[Method], str]
 
 
-def full_budget_is_plain(method: Method, case: Case) -> str:
-    """With a full budget the logits equal those of transformers without kvlab."""
-    ids, mask = case.prompt()
-    ours = walk(case.model(), case.cache(method, 1.0), ids, mask)
-    plain = plain_model(case.family, case.dtype)
-    apart = furthest(ours, walk(plain, DynamicCache(config=plain.config), ids, mask))
-    return "" if apart <= ROUNDING else f"logits differ by {apart:.1e} from plain transformers"
-
-
-def budget_is_kept(method: Method, case: Case) -> str:
-    """No head holds more slots than allocated, and the mean allocation is the budget."""
-    pipeline = method.pipeline()
-    layers = observe_case(method, case).layers
-    for found in layers:
-        on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
-        over = int((found.live - found.budget).max()) - on_top
-        if over > 0:
-            return f"{over} slots too many {found.place}"
-    allocated = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)
-    budget = case.slots(case.prompt()[1].sum(-1))
-    if method.needs_budget and bool((allocated > budget + 1e-3).any()):
-        return f"{float(allocated.max()):g} slots per head were allocated, but the budget is {int(budget.max())}"
-    return ""
-
-
-def newest_stays(method: Method, case: Case) -> str:
-    """The newest token has a slot of its own."""
-    wrong = (
-        found for found in observe_case(method, case).layers if (found.newest != found.tokens_seen[:, None] - 1).any()
-    )
-    return next((f"the newest token has no slot {found.place}" for found in wrong), "")
-
-
-def votes_sum_to_tokens(method: Method, case: Case) -> str:
-    """Every token seen is in exactly one slot or dropped."""
-    for found in observe_case(method, case).layers:
-        token_counts = found.tokens_seen[:, None].expand_as(found.votes).float()
-        if not torch.allclose(found.votes, token_counts):
-            off = float((found.votes - token_counts).abs().max())
-            return f"votes and dropped tokens differ by {off:g} from the tokens seen {found.place}"
-    return ""
-
-
-def everything_is_finite(method: Method, case: Case) -> str:
-    """No valid slot and no logit is infinite or NaN."""
-    observed = observe_case(method, case)
-    if not bool(torch.isfinite(observed.logits).all()):
-        return "a logit is infinite or not a number"
-    return next(
-        (f"a slot is infinite or not a number {found.place}" for found in observed.layers if not found.finite), ""
-    )
-
-
-def memory_is_what_tensors_take(method: Method, case: Case) -> str:
-    """The memory table reports the bytes that the slots' tensors take."""
-    wrong = (row for row in observe_case(method, case).allocated if row[1] != row[2])
-    return next((f"layer {layer} reports {said:,} bytes and takes {taken:,}" for layer, said, taken in wrong), "")
-
-
-def padded_is_alone(method: Method, case: Case) -> str:
-    """A row of a left-padded batch equals the same row alone."""
-    ids, mask = case.prompt()
-    together = observe_case(method, case).logits
-    for row, skip in ((0, 0), (1, case.pads)):
-        part = slice(row, row + 1), slice(skip, None)
-        apart = furthest(together[row], walk(case.model(), case.cache(method), ids[part], mask[part])[0])
-        if apart > 2 * ROUNDING:
-            return f"row {row} differs by {apart:.1e} from the same row alone"
-    return ""
-
-
-def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
-    """With a full budget, a prompt in two turns gives the same logits as in one."""
-    ids, _ = case.prompt()
-    half = case.tokens // 2
-    with torch.inference_mode():
-        whole = case.model()(ids, past_key_values=case.cache(method, 1.0)).logits[:, half:]
-        cache = case.cache(method, 1.0)
-        case.model()(ids[:, :half], past_key_values=cache)
-        apart = furthest(case.model()(ids[:, half:], past_key_values=cache).logits, whole)
-    return "" if apart <= ROUNDING else f"the second turn differs by {apart:.1e} from one long turn"
-
-
-def seed_decides(method: Method, case: Case) -> str:
-    """The same seed gives bit-identical logits."""
-    ids, mask = case.prompt()
-    first = observe_case(method, case).logits
-    again = walk(case.model(), case.cache(method), ids, mask)
-    return "" if torch.equal(first, again) else f"a second run differs by {furthest(first, again):.1e}"
-
-
-def chunks_are_the_whole(method: Method, case: Case) -> str:
-    """A chunked prompt gives the same result as the whole prompt."""
-    ids, _ = case.prompt()
-    whole = observe_case(method, case).logits
-    cache = case.cache(method)
-    end = 0
-    with torch.inference_mode():
-        for size in cache.expect(case.tokens, case.tokens // 2):
-            begun = end
-            end = end + size
-            logits = case.model()(ids[:, begun:end], past_key_values=cache).logits[:, -1:]
-        following = walk(case.model(), cache, torch.full((1, 1), 3), torch.ones(1, case.tokens + 1), steps=1)
-    apart = max(furthest(logits[:, 0].float(), whole[:, 0]), furthest(following[:, 0], whole[:, 1]))
-    return "" if apart <= 2 * ROUNDING else f"differs by {apart:.1e} from the prompt in one pass"
-
-
-def steps_do_not_wait(method: Method, case: Case) -> str:
-    """A decode step at the budget does not synchronise, so it can be captured in a CUDA graph."""
-    cache = case.cache(method)
-    ids, _ = case.prompt()
-    with torch.inference_mode():
-        case.model()(ids, past_key_values=cache)
-        for step in range(WARM):
-            case.model()(torch.full((1, 1), 3 + step), past_key_values=cache)
-        try:
-            for step in range(WATCHED):
-                with NoReading():
-                    case.model()(torch.full((1, 1), 20 + step), past_key_values=cache)
-        except AssertionError as error:
-            return f"while decoding, {error}"
-    return ""
-
-
-def generate_works(method: Method, case: Case) -> str:
-    """The cache works as `past_key_values` of transformers' `generate`."""
-    ids, _ = case.prompt()
-    model: Any = case.model()
-    options = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
-    text = model.generate(ids, past_key_values=case.cache(method), **options)[0, case.tokens :]
-    cache = case.cache(method)
-    new = ids
-    step_by_step = []
-    with torch.inference_mode():
-        for _ in range(4):
-            logits = model(new, past_key_values=cache).logits[:, -1]
-            logits[:, 2] = -torch.inf  # `min_new_tokens` forbids the end
-            new = logits.argmax(-1, keepdim=True)
-            step_by_step.append(int(new))
-    return "" if text.tolist() == step_by_step else f"generate wrote {text.tolist()}, step by step it is {step_by_step}"
+EVERY = tuple(cases())
+EXACT = tuple(case for case in EVERY if case.dtype == torch.float32)
+LONG = Case(tokens=40, budget=0.4)
+PADDED = tuple(case for case in EXACT if case.pads)
+ONE_A_FAMILY = tuple(case for case in EXACT if not case.pads and case.tokens == 24 and case.budget == 0.3)
+LONG_OF_EACH = tuple(replace(LONG, family=case.family) for case in ONE_A_FAMILY)
 
 
 def _needs_budget(method: Method) -> str:
@@ -194,27 +61,174 @@ def _acts_while_decoding(method: Method) -> str:
     return "" if method.pipeline().decode else "the method does not act while decoding, so its table grows"
 
 
-EVERY = tuple(cases())
-EXACT = tuple(case for case in EVERY if case.dtype == torch.float32)
-LONG = Case(tokens=40, budget=0.4)
-PADDED = tuple(case for case in EXACT if case.pads)
-ONE_A_FAMILY = tuple(case for case in EXACT if not case.pads and case.tokens == 24 and case.budget == 0.3)
-LONG_OF_EACH = tuple(replace(LONG, family=case.family) for case in ONE_A_FAMILY)
+PROPERTIES: list[Property] = []
+Broken = Callable[[Method, Case], str]
 
-PROPERTIES = (
-    Property("a full budget equals plain transformers", full_budget_is_plain, EXACT, _needs_budget),
-    Property("the budget is never exceeded", budget_is_kept, EVERY),
-    Property("the newest token stays", newest_stays, EVERY),
-    Property("votes sum to the tokens seen", votes_sum_to_tokens, EVERY),
-    Property("everything stays finite", everything_is_finite, EVERY),
-    Property("padded equals single", padded_is_alone, PADDED),
-    Property("a second turn equals one long turn", second_turn_is_one_long_turn, ONE_A_FAMILY, _needs_budget),
-    Property("the memory table equals the tensors' bytes", memory_is_what_tensors_take, EVERY),
-    Property("a seed decides", seed_decides, ONE_A_FAMILY),
-    Property("chunks of a prompt equal the whole", chunks_are_the_whole, LONG_OF_EACH, _takes_chunks),
-    Property("a decode step waits for nothing", steps_do_not_wait, (LONG,), _acts_while_decoding),
-    Property("generate() takes the cache", generate_works, ONE_A_FAMILY),
-)
+
+def property_of(
+    name: str, where: tuple[Case, ...], applies: Callable[[Method], str] = lambda method: ""
+) -> Callable[[Broken], Broken]:
+    """Make the decorated function the check of a property; `where` and `applies` as in `Property`."""
+
+    def add(broken: Broken) -> Broken:
+        PROPERTIES.append(Property(name, broken, where, applies))
+        return broken
+
+    return add
+
+
+@property_of("a full budget equals plain transformers", EXACT, _needs_budget)
+def full_budget_is_plain(method: Method, case: Case) -> str:
+    """With a full budget the logits equal those of transformers without kvlab."""
+    ids, mask = case.prompt()
+    ours = walk(case.model(), case.cache(method, 1.0), ids, mask)
+    plain = plain_model(case.family, case.dtype)
+    apart = furthest(ours, walk(plain, DynamicCache(config=plain.config), ids, mask))
+    return "" if apart <= ROUNDING else f"logits differ by {apart:.1e} from plain transformers"
+
+
+@property_of("the budget is never exceeded", EVERY)
+def budget_is_kept(method: Method, case: Case) -> str:
+    """No head holds more slots than allocated, and the mean allocation is the budget."""
+    pipeline = method.pipeline()
+    layers = observe_case(method, case).layers
+    for found in layers:
+        on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
+        over = int((found.live - found.budget).max()) - on_top
+        if over > 0:
+            return f"{over} slots too many {found.place}"
+    allocated = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)
+    budget = torch.tensor([Budget(case.budget).slots(int(tokens)) for tokens in case.prompt()[1].sum(-1)])
+    if method.needs_budget and bool((allocated > budget + 1e-3).any()):
+        return f"{float(allocated.max()):g} slots per head were allocated, but the budget is {int(budget.max())}"
+    return ""
+
+
+@property_of("the newest token stays", EVERY)
+def newest_stays(method: Method, case: Case) -> str:
+    """The newest token has a slot of its own."""
+    wrong = (
+        found for found in observe_case(method, case).layers if (found.newest != found.tokens_seen[:, None] - 1).any()
+    )
+    return next((f"the newest token has no slot {found.place}" for found in wrong), "")
+
+
+@property_of("votes sum to the tokens seen", EVERY)
+def votes_sum_to_tokens(method: Method, case: Case) -> str:
+    """Every token seen is in exactly one slot or dropped."""
+    for found in observe_case(method, case).layers:
+        token_counts = found.tokens_seen[:, None].expand_as(found.votes).float()
+        if not torch.allclose(found.votes, token_counts):
+            off = float((found.votes - token_counts).abs().max())
+            return f"votes and dropped tokens differ by {off:g} from the tokens seen {found.place}"
+    return ""
+
+
+@property_of("everything stays finite", EVERY)
+def everything_is_finite(method: Method, case: Case) -> str:
+    """No valid slot and no logit is infinite or NaN."""
+    observed = observe_case(method, case)
+    if not bool(torch.isfinite(observed.logits).all()):
+        return "a logit is infinite or not a number"
+    return next(
+        (f"a slot is infinite or not a number {found.place}" for found in observed.layers if not found.finite), ""
+    )
+
+
+@property_of("padded equals single", PADDED)
+def padded_is_alone(method: Method, case: Case) -> str:
+    """A row of a left-padded batch equals the same row alone."""
+    ids, mask = case.prompt()
+    together = observe_case(method, case).logits
+    for row, skip in ((0, 0), (1, case.pads)):
+        part = slice(row, row + 1), slice(skip, None)
+        apart = furthest(together[row], walk(case.model(), case.cache(method), ids[part], mask[part])[0])
+        if apart > 2 * ROUNDING:
+            return f"row {row} differs by {apart:.1e} from the same row alone"
+    return ""
+
+
+@property_of("a second turn equals one long turn", ONE_A_FAMILY, _needs_budget)
+def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
+    """With a full budget, a prompt in two turns gives the same logits as in one."""
+    ids, _ = case.prompt()
+    half = case.tokens // 2
+    with torch.inference_mode():
+        whole = case.model()(ids, past_key_values=case.cache(method, 1.0)).logits[:, half:]
+        cache = case.cache(method, 1.0)
+        case.model()(ids[:, :half], past_key_values=cache)
+        apart = furthest(case.model()(ids[:, half:], past_key_values=cache).logits, whole)
+    return "" if apart <= ROUNDING else f"the second turn differs by {apart:.1e} from one long turn"
+
+
+@property_of("the memory table equals the tensors' bytes", EVERY)
+def memory_is_what_tensors_take(method: Method, case: Case) -> str:
+    """The memory table reports the bytes that the slots' tensors take."""
+    wrong = (row for row in observe_case(method, case).allocated if row[1] != row[2])
+    return next((f"layer {layer} reports {said:,} bytes and takes {taken:,}" for layer, said, taken in wrong), "")
+
+
+@property_of("a seed decides", ONE_A_FAMILY)
+def seed_decides(method: Method, case: Case) -> str:
+    """The same seed gives bit-identical logits."""
+    ids, mask = case.prompt()
+    first = observe_case(method, case).logits
+    again = walk(case.model(), case.cache(method), ids, mask)
+    return "" if torch.equal(first, again) else f"a second run differs by {furthest(first, again):.1e}"
+
+
+@property_of("chunks of a prompt equal the whole", LONG_OF_EACH, _takes_chunks)
+def chunks_are_the_whole(method: Method, case: Case) -> str:
+    """A chunked prompt gives the same result as the whole prompt."""
+    ids, _ = case.prompt()
+    whole = observe_case(method, case).logits
+    cache = case.cache(method)
+    end = 0
+    with torch.inference_mode():
+        for size in cache.expect(case.tokens, case.tokens // 2):
+            begun = end
+            end = end + size
+            logits = case.model()(ids[:, begun:end], past_key_values=cache).logits[:, -1:]
+        following = walk(case.model(), cache, torch.full((1, 1), 3), torch.ones(1, case.tokens + 1), steps=1)
+    apart = max(furthest(logits[:, 0].float(), whole[:, 0]), furthest(following[:, 0], whole[:, 1]))
+    return "" if apart <= 2 * ROUNDING else f"differs by {apart:.1e} from the prompt in one pass"
+
+
+@property_of("a decode step waits for nothing", (LONG,), _acts_while_decoding)
+def steps_do_not_wait(method: Method, case: Case) -> str:
+    """A decode step at the budget does not synchronise, so it can be captured in a CUDA graph."""
+    cache = case.cache(method)
+    ids, _ = case.prompt()
+    with torch.inference_mode():
+        case.model()(ids, past_key_values=cache)
+        for step in range(WARM):
+            case.model()(torch.full((1, 1), 3 + step), past_key_values=cache)
+        try:
+            for step in range(WATCHED):
+                with NoReading():
+                    case.model()(torch.full((1, 1), 20 + step), past_key_values=cache)
+        except AssertionError as error:
+            return f"while decoding, {error}"
+    return ""
+
+
+@property_of("generate() takes the cache", ONE_A_FAMILY)
+def generate_works(method: Method, case: Case) -> str:
+    """The cache works as `past_key_values` of transformers' `generate`."""
+    ids, _ = case.prompt()
+    model: Any = case.model()
+    options = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
+    text = model.generate(ids, past_key_values=case.cache(method), **options)[0, case.tokens :]
+    cache = case.cache(method)
+    new = ids
+    step_by_step = []
+    with torch.inference_mode():
+        for _ in range(4):
+            logits = model(new, past_key_values=cache).logits[:, -1]
+            logits[:, 2] = -torch.inf  # `min_new_tokens` forbids the end
+            new = logits.argmax(-1, keepdim=True)
+            step_by_step.append(int(new))
+    return "" if text.tolist() == step_by_step else f"generate wrote {text.tolist()}, step by step it is {step_by_step}"
 
 
 READS = {"_local_scalar_dense", "item", "equal", "is_nonzero"}

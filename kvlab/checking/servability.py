@@ -51,7 +51,9 @@ def check_servability(
     buffer = {"buffer": BUFFER} if "buffer" in type(method).model_fields else {}
     watch = Watch()
     cache = make_cache(loaded, method.model_copy(update={"store": NATIVE, **buffer}), budget, observer=watch)
-    cache.settings.pipeline = WatchedPipeline.around(cache.settings.pipeline, watch)
+    parts = {one.name: getattr(cache.settings.pipeline, one.name) for one in fields(Pipeline)}
+    parts |= {part: WatchedPart(parts[part], watch) for part in ("score", "allocate")}
+    cache.settings.pipeline = WatchedPipeline(**parts, watch=watch)
     whole = full_states(loaded, tokens)
     with torch.inference_mode():
         loaded.model(ids[:, :tokens], past_key_values=cache)
@@ -100,11 +102,6 @@ class Watch:
     merges_values: bool = False
     state: bool = False
 
-    def add(self, name: str) -> None:
-        """Note that an attribute of a pass was read."""
-        if name in READS:
-            (self.decode if self.decoding else self.prompt).add(READS[name])
-
     def attended(self, layer_idx: int, slots: Slots, layer_pass: Any, output: Tensor) -> None:
         """Note a state besides the slots."""
         self.state |= layer_pass.has_state
@@ -125,13 +122,9 @@ class WatchedPass:
         self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
-        self._watch.add(name)
+        if name in READS:
+            (self._watch.decode if self._watch.decoding else self._watch.prompt).add(READS[name])
         return getattr(self._layer_pass, name)
-
-
-def watched_view(view: View, watch: Watch) -> View:
-    """The view with a watched pass."""
-    return replace(view, layer_pass=WatchedPass(view.layer_pass, watch))
 
 
 class WatchedPart:
@@ -170,7 +163,7 @@ class WatchedPart:
 
     def head_budgets(self, view: View) -> Tensor | None:
         """An allocator's."""
-        return self._part.head_budgets(watched_view(view, self._watch))
+        return self._part.head_budgets(replace(view, layer_pass=WatchedPass(view.layer_pass, self._watch)))
 
 
 @dataclass(frozen=True)
@@ -179,16 +172,9 @@ class WatchedPipeline(Pipeline):
 
     watch: Watch = field(default_factory=Watch, compare=False)
 
-    @classmethod
-    def around(cls, pipeline: Pipeline, watch: Watch) -> "WatchedPipeline":
-        """The same pipeline, watched."""
-        parts: dict[str, Any] = {one.name: getattr(pipeline, one.name) for one in fields(Pipeline)}
-        parts |= {name: WatchedPart(parts[name], watch) for name in ("score", "allocate")}
-        return cls(**parts, watch=watch)
-
     def plan(self, view: View) -> Plan:
         """The decision, from a watched pass."""
-        return super().plan(watched_view(view, self.watch))
+        return super().plan(replace(view, layer_pass=WatchedPass(view.layer_pass, self.watch)))
 
 
 def text_ids(loaded: LoadedModel, tokens: int) -> Tensor:
@@ -240,7 +226,10 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
         of_keys, of_values = (
             states.gather(1, place.expand(*place.shape[:2], states.shape[-1])) for states in (keys, values)
         )
-        missing = _missing(position, valid, int(layer.tokens_seen[0]))
+        # Tokens (H, S) that left between each slot and the next token.
+        order = position.masked_fill(~valid, torch.iinfo(position.dtype).max).argsort(-1).argsort(-1)
+        later = int(layer.tokens_seen[0]) - position
+        missing = torch.where(valid, later - (valid.sum(-1, keepdim=True) - order), 0)
         rotary = cache.settings.rotary
         turned = of_keys
         if rotary is not None:
@@ -255,12 +244,6 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
     by_head, by_layer = serving_table.held_counts(np.stack(counts))
     apart = any(kept != heads[0] for heads in rows for kept in heads)
     return serving_table.Held(by_head, by_layer, apart, any(gaps), mass, merged, changed)
-
-
-def _missing(position: Tensor, valid: Tensor, tokens_seen: int) -> Tensor:
-    """Tokens (H, S) that left between each slot and the next token."""
-    order = position.masked_fill(~valid, torch.iinfo(position.dtype).max).argsort(-1).argsort(-1)
-    return torch.where(valid, tokens_seen - position - (valid.sum(-1, keepdim=True) - order), 0)
 
 
 def _equal(held: Tensor, other: Tensor, where: Tensor) -> bool:

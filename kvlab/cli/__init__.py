@@ -13,19 +13,10 @@ from kvlab.cli.replacements import replacement
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 
-
-def _hide_type_of_switches() -> None:
-    """Show no `<bool>` beside a switch in --help: it takes no value, so that `--headless true` fails."""
-    display_type = TyperOption.display_type
-
-    def display_type_of_values(option: TyperOption, ctx: Any) -> str:
-        return "" if option.is_flag else display_type(option, ctx)
-
-    TyperOption.display_type = display_type_of_values  # type: ignore[method-assign, assignment]
-
-
+# Show no `<bool>` beside a switch in --help: it takes no value, so that `--headless true` fails.
 if hasattr(TyperOption, "display_type"):  # older versions show none
-    _hide_type_of_switches()
+    display_type = TyperOption.display_type
+    TyperOption.display_type = lambda option, ctx: "" if option.is_flag else display_type(option, ctx)  # type: ignore[method-assign, assignment, attr-defined]
 
 GROUP = "kvlab.commands"  # entry points of packages that add commands, each a function or a Typer application
 # Where each command is and its line in `kvlab --help`, in this order; a command is imported when it is asked for.

@@ -67,17 +67,23 @@ def app_command(
     server with a lab file starts one worker per GPU.
     """
     root = runs.absolute()
-    settings = _settings(lab)
+    if lab is not None:  # server and workers, started by this process, find the file through the environment
+        os.environ[VARIABLE] = str(lab.absolute())
+    settings = lab_settings()
     if note := check_serving(host, settings, open_to_everyone):
         typer.echo(f"kvlab: {note}", err=True)
     offer(models)
     _make_folder(root)
-    share_out(workers)
+    if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
+        workers = max(1, len(visible_gpus()))
+    if workers is not None:
+        os.environ[WORKERS] = str(workers)
+    server_shares()  # raises if there are fewer GPUs
     port = _choose_port(host, port)
     address = f"http://{'localhost' if host in EVERY_ADDRESS else host}:{port}"
     url = address + _page_for(root, open_)
     for stop in (signal.SIGINT, signal.SIGTERM):  # set explicitly, as a job started with & ignores Ctrl-C
-        signal.signal(stop, _interrupt)
+        signal.signal(stop, signal.default_int_handler)
     server = _start_server(root, host, port, settings)
     try:
         _wait_until_ready(server, address, root)
@@ -109,15 +115,6 @@ def app_command(
             process.kill()
 
 
-def share_out(workers: int | None) -> None:
-    """Set the number of workers for this process and the server; raises UserError if there are fewer GPUs."""
-    if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
-        workers = max(1, len(visible_gpus()))
-    if workers is not None:
-        os.environ[WORKERS] = str(workers)
-    server_shares()
-
-
 def _make_folder(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -130,23 +127,16 @@ def _choose_port(host: str, port: int | None) -> int:
         raise UserError(f"{port} is not a port: choose one from 1 to 65535.")
     candidates = [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS_TRIED)
     for candidate in candidates:
-        if _is_free(host, candidate):
-            return candidate
+        with contextlib.suppress(OSError):
+            family, _, _, _, address = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family) as probe:
+                # As the server does: a port in TIME_WAIT counts as free.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+                return candidate
     if port is not None:
         raise UserError(f"Port {port} of {host} is in use or not allowed: choose another with --port.")
     raise UserError(f"No port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: choose one with --port.")
-
-
-def _is_free(host: str, port: int) -> bool:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as probe:
-            # As the server does: a port in TIME_WAIT counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            return True
-    except OSError:
-        return False
 
 
 def _page_for(root: Path, name: str) -> str:
@@ -160,13 +150,6 @@ def _page_for(root: Path, name: str) -> str:
         if wanted in (run.comparison_id, run.batch):
             return "/compare?" + urlencode({"comparison": run.comparison_id})
     raise UserError(f"There is no run or comparison {wanted} in {root}: give its id, or another --runs folder.")
-
-
-def _settings(file: Path | None) -> Lab | None:
-    """The lab's settings; server and workers, started by this process, find the file through the environment."""
-    if file is not None:
-        os.environ[VARIABLE] = str(file.absolute())
-    return lab_settings()
 
 
 def _start_server(root: Path, host: str, port: int, settings: Lab | None = None) -> subprocess.Popen:
@@ -219,10 +202,6 @@ def _look_after(server: subprocess.Popen, root: Path) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(LOOK_AFTER_SECONDS)
     raise UserError(f"The dashboard's server ended: {_last_words(root)}")
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _last_words(root: Path) -> str:

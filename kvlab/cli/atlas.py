@@ -1,9 +1,8 @@
 """`kvlab atlas` prints the scorecard; `python -m kvlab.cli.atlas` fills the atlas and packs it for shipping."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -50,7 +49,17 @@ def fill(
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
     if dry_run:
-        _print_jobs(jobs, out)
+        from kvlab.jobs.size_check import prompt_lengths
+        from kvlab.planning.choices import task_list
+
+        for place, job in enumerate(jobs, 1):
+            size = "a benchmark"
+            if isinstance(job, CompareRequest):
+                size = "is there" if _is_there(job, out) else f"{len(job.runs)} runs"
+            elif isinstance(job, EvalJob):
+                lengths = prompt_lengths(job.request, task_list())
+                size = f"{len(lengths):,} prompts under {len(job.request.all_choices)} caches"
+            typer.echo(f"{place} of {len(jobs)}  {job.title}  {size}")
         return
     stop = time.monotonic() + 60 * minutes
     failed = 0
@@ -68,22 +77,6 @@ def fill(
     if failed:
         typer.echo(f"{failed} of {len(jobs)} could not be measured.")
         raise typer.Exit(1)
-
-
-def _print_jobs(jobs: Sequence[Work], root: Path) -> None:
-    """Print each job with its size, or that the folder has the comparison."""
-    for place, job in enumerate(jobs, 1):
-        is_there = isinstance(job, CompareRequest) and _is_there(job, root)
-        typer.echo(f"{place} of {len(jobs)}  {job.title}  {'is there' if is_there else _size(job)}")
-
-
-def _size(job: Work) -> str:
-    from kvlab.jobs.size_check import prompt_lengths
-    from kvlab.planning.choices import task_list
-
-    if isinstance(job, EvalJob):
-        return f"{len(prompt_lengths(job.request, task_list())):,} prompts under {len(job.request.all_choices)} caches"
-    return f"{len(job.runs)} runs" if isinstance(job, CompareRequest) else "a benchmark"
 
 
 def _is_there(work: CompareRequest, root: Path) -> bool:
@@ -168,16 +161,17 @@ def scores(
         return
     titles = [model_title(model) for model in found]
     widths = [NAME_WIDTH, *(max(COUNTS_WIDTH, len(title)) for title in titles)]
-    columns = [list(map(_counts_text, counts(lines).itertuples())) for lines in found.values()]
+    columns = [
+        [
+            f"{line.holds} hold, {line.fails} do not, {line.open} undecided"
+            if line.holds + line.fails + line.open
+            else "-"  # a paper without a claim
+            for line in counts(lines).itertuples()
+        ]
+        for lines in found.values()
+    ]
     for row in (("", *titles), *zip(PAPERS.values(), *columns, strict=True)):
         typer.echo("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _counts_text(line: Any) -> str:
-    """A paper's claims on one model as `3 hold, 1 do not, 2 undecided`; "-" without a claim."""
-    if not line.holds + line.fails + line.open:
-        return "-"
-    return f"{line.holds} hold, {line.fails} do not, {line.open} undecided"
 
 
 if __name__ == "__main__":

@@ -70,28 +70,23 @@ def bench(
     """
     changes = {name: value for name, value in asdict(measured).items() if value is not None}
     lists = {"contexts": contexts, "batches": batches}
-    requests = (
-        _from_preset(preset, changes, lists, methods, budgets)
-        if preset is not None
-        else (_from_options(mode, changes, lists, methods, budgets),)
-    )
+    if preset is not None:
+        requests = _from_preset(preset, changes, lists, methods, budgets)
+    elif mode not in MODES:
+        raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
+    else:
+        from kvlab.core.methods.spec import parse_choices
+        from kvlab.evaluation.request_parser import parse_numbers
+
+        parsed = {name: parse_numbers(text, f"--{name}", int) for name, text in lists.items()}
+        numbers = {name: values for name, values in parsed.items() if values is not None}
+        choices = parse_choices(DEFAULT_METHODS if methods is None else methods, budgets or "0.2")
+        requests = (make_request(choices=choices, mode=mode, **changes, **numbers),)
     if not force:
         from kvlab.bench.request import BenchJob
 
         check_fits(BenchJob(name="request", requests=requests))
     _measure_and_show(requests, preset or "", out, as_json)
-
-
-def _from_options(
-    mode: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
-) -> BenchRequest:
-    from kvlab.core.methods.spec import parse_choices
-
-    if mode not in MODES:
-        raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
-    fields = changes | _numbers(lists) | {"mode": mode}
-    names = DEFAULT_METHODS if methods is None else methods
-    return make_request(choices=parse_choices(names, budgets or "0.2"), **fields)
 
 
 def _from_preset(
@@ -114,13 +109,6 @@ def _from_preset(
     return preset_requests(name, **changes)
 
 
-def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
-    from kvlab.evaluation.request_parser import parse_numbers
-
-    parsed = {name: parse_numbers(text, f"--{name}", int) for name, text in lists.items()}
-    return {name: numbers for name, numbers in parsed.items() if numbers is not None}
-
-
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
     from kvlab.bench.harness import run_requests
     from kvlab.bench.rows import ResultFile
@@ -134,12 +122,10 @@ def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path
         number = number + 1
     results = ResultFile(path)
     errors = standard_error()
-
-    def listen(stage: str, done: int, total: int) -> None:
-        errors.print(f"{done + 1} of {total}: {stage}")
-
     try:
-        for row in run_requests(requests, listener=listen):
+        for row in run_requests(
+            requests, listener=lambda stage, done, total: errors.print(f"{done + 1} of {total}: {stage}")
+        ):
             results.add([row])
     except KeyboardInterrupt:
         errors.print(f"Stopped. Measured rows are in {results.path}", soft_wrap=True)

@@ -1,7 +1,9 @@
 """`kvlab compare`: run methods on prompts beside the full cache, with progress, and print a table."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from rich.progress import Progress as ProgressBar
 from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits, notes_of
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
-from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
+from kvlab.cli.options.repeats import RepeatsOptions, Resume, show_batch
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_headline, print_speeds
 from kvlab.common.terminal import progress_columns, standard_error
@@ -71,7 +73,11 @@ class RequestOptions:
     seed: Annotated[int, typer.Option(help="seed of random methods")] = 0
 
     def fields(self, prompts: Sequence[OnePrompt], level: str, is_planted: bool = False) -> dict[str, Any]:
-        """The fields of a request for these prompts; `is_planted`: a needle is planted into the prompt."""
+        """The fields of a request for these prompts; `is_planted`: a needle is planted into the prompt.
+
+        Without a `level`, several comparisons are recorded at `light`, and one at `full`.
+        """
+        level = level or ("light" if is_planted or len(prompts) > 1 else "full")
         answer = self.answer.fields(prompts, is_planted)
         return answer | self.running.fields | self.model.fields | {"level": level, "seed": self.seed}
 
@@ -123,39 +129,34 @@ def execute(
         typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
-        _tag(out, labels, [entry.comparison_id for entry in list_repeats(out, batch)])
-        show_batch(out, batch, as_json)
+        made = [entry.comparison_id for entry in list_repeats(out, batch)]
     else:
         for other in pending_requests.equal_requests(out, request):
             typer.echo(
                 f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
             )
         paths = _with_progress(request, out, answered=None if as_json else _show_answers)
-        _tag(out, labels, [read_record(paths[0]).comparison_id])
+        made = [read_record(paths[0]).comparison_id]
+    for name in made if labels.tag else ():
+        change_tags(out, name, add=labels.tag or ())
+    if request.is_batch:
+        show_batch(out, batch, as_json)
+    else:
         _show(paths, as_json)
 
 
-def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
-    for name in comparisons if labels.tag else ():
-        change_tags(out, name, add=labels.tag or ())
-
-
-def resume_comparison(name: str, out: Path, as_json: bool) -> None:
-    """Resume a batch or an interrupted comparison, and print it."""
-    from kvlab.jobs.batch import FOLDER, load_batch
-
-    if (out / FOLDER / f"{check_id(name)}.json").exists():
-        show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
-    else:
-        request = pending_requests.load_request(out, name)
-        _show(_with_progress(request, out, resume=name, answered=None if as_json else _show_answers), as_json)
-
-
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
-    batch = request.batch or new_batch_id()
+    from kvlab.engine import compare as run_comparison
+    from kvlab.jobs.batch import run_batch
+
+    batch = request.batch or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     named = request.model_copy(update={"batch": batch})
     try:
-        _with_progress(named, out, lambda progress: run_repeats(named, out, progress))
+        _with_progress(
+            named,
+            out,
+            lambda progress: run_batch(named, out, run_comparison, comparison_id=batch, progress=progress),
+        )
     except (typer.Exit, UserError):
         typer.echo(f"Resume it: kvlab compare --resume {batch} --out {out}", err=True)
         raise
@@ -289,18 +290,24 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare methods and budgets with the full cache on one or several prompts, or on repeats of a needle."""
+    out = options.out
     if resume:
-        resume_comparison(resume, options.out, as_json)
+        from kvlab.jobs.batch import FOLDER, load_batch
+
+        if (out / FOLDER / f"{check_id(resume)}.json").exists():
+            show_batch(out, _batch_with_progress(load_batch(out, resume), out), as_json)
+        else:
+            request = pending_requests.load_request(out, resume)
+            _show(_with_progress(request, out, resume=resume, answered=None if as_json else _show_answers), as_json)
         return
     text = options.text
-    out = options.out
     methods = options.storage.added_to(methods)
     planted = repeats.plantings(options.seed)
     prompts = text.read_all(out)
-    fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
-    execute(methods, budgets, text.title_of(prompts), out, as_json, force, labels, repeats=planted, **fields)
-
-
-def level_of(prompts: int, planted: Sequence[object]) -> str:
-    """The default recording level: `light` for several comparisons."""
-    return "light" if planted or prompts > 1 else "full"
+    fields = options.fields(prompts, level, bool(planted))
+    # The default title.
+    named = text.sample or text.saved or ""
+    if text.file:
+        named = text.file[0].stem if len(text.file) == 1 else f"{len(text.file)} files"
+    title = named.replace("_", " ").capitalize() if named else " ".join(prompts[0].prompt.split())[:60]
+    execute(methods, budgets, title, out, as_json, force, labels, repeats=planted, **fields)

@@ -8,8 +8,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,7 +52,19 @@ def doctor(
     a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
     if target is not None and target.is_dir() and not (target / "config.json").is_file():
-        _check_runs(target, as_json)
+        from kvlab.trace.verify import verify_runs
+
+        findings = verify_runs(target)
+        if as_json:
+            found = [finding.model_dump() | {"verdict": finding.verdict} for finding in findings]
+            typer.echo(json.dumps(found, indent=2))
+        else:
+            table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
+            for finding in findings:
+                table.add_row(finding.run, finding.state, finding.verdict)
+            print_wide(table)
+        if any(finding.problems for finding in findings):
+            raise typer.Exit(1)
         return
     if target is None:
         report = _machine_report()
@@ -74,51 +85,22 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _check_runs(folder: Path, as_json: bool) -> None:
-    from kvlab.trace.verify import verify_runs
-
-    findings = verify_runs(folder)
-    if as_json:
-        typer.echo(json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2))
-    else:
-        table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
-        for finding in findings:
-            table.add_row(finding.run, finding.state, finding.verdict)
-        print_wide(table)
-    if any(finding.problems for finding in findings):
-        raise typer.Exit(1)
-
-
 def _machine_report() -> dict[str, str]:
-    from kvlab.core.plugins.load import load_plugins
-
-    # What each plug-in registers, or why it failed to load.
-    plugins = {
-        f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
-        if one.failure
-        else f"{one.origin.stamp}, {one.description}"
-        for one in load_plugins()
-    }
-    return {**_versions(), **_machine(), **plugins, **_self_tests()}
-
-
-def _versions() -> dict[str, str]:
-    def installed(name: str) -> str:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return "not installed"
-
-    found = {name: installed(name) + (f" (tested: {TESTED[name]})" if name in TESTED else "") for name in PACKAGES}
-    return {"kvlab": installed("kvlab"), "python": platform.python_version()} | found
-
-
-def _machine() -> dict[str, str]:
     import torch
 
+    from kvlab.core.plugins.load import load_plugins
+    from kvlab.engine.energy import describe_energy, energy_counter
+
+    versions = {"kvlab": "", "python": platform.python_version()}
+    for name in ("kvlab", *PACKAGES):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+        versions[name] += f" (tested: {TESTED[name]})" if name in TESTED else ""
     memory = psutil.virtual_memory()
     disk = shutil.disk_usage(".")
-    found = {
+    machine = {
         "platform": platform.platform(),
         "cores": str(psutil.cpu_count(logical=True)),
         "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
@@ -126,7 +108,17 @@ def _machine() -> dict[str, str]:
         "chromium (image export)": shutil.which("chromium") or shutil.which("google-chrome") or "not found",
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
-    return found | _gpus() | _energy() | {"fused kernels": _fused_kernels()}
+    devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
+    energy = {f"energy counter, {device}": describe_energy(energy_counter(device)) for device in devices}
+    # What each plug-in registers, or why it failed to load.
+    plugins = {
+        f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
+        if one.failure
+        else f"{one.origin.stamp}, {one.description}"
+        for one in load_plugins()
+    }
+    kernels = {"fused kernels": _fused_kernels()}
+    return {**versions, **machine, **_gpus(), **energy, **kernels, **plugins, **_self_tests()}
 
 
 def _gpus() -> dict[str, str]:
@@ -144,16 +136,6 @@ def _gpus() -> dict[str, str]:
             f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
         )
     return found or {"cuda": "no"}
-
-
-def _energy() -> dict[str, str]:
-    """The energy counter of every device, or why there is none."""
-    import torch
-
-    from kvlab.engine.energy import describe_energy, energy_counter
-
-    devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
-    return {f"energy counter, {device}": describe_energy(energy_counter(device)) for device in devices}
 
 
 def _fused_kernels() -> str:
@@ -245,6 +227,7 @@ def _check_kernel(device: torch.device) -> str:
 
 def _check_decisions(device: torch.device) -> str:
     """Check that every kind of decision gives the same logits with and without kernels on `device`."""
+    from kvlab.core.attention.kernels import SWITCH, one_query_kernel
     from kvlab.core.cache.layers import dispatch
 
     if dispatch.decision_kernel(device) is None:
@@ -252,8 +235,18 @@ def _check_decisions(device: torch.device) -> str:
     ours = [_decoded(method, device) for method in DECIDED]
     if dispatch.decision_kernel(device) is None:
         return "the kernel cannot be compiled here (see the warning): the pipeline decides"
-    with _no_kernels():
+    # The same without kernels.
+    before = os.environ.get(SWITCH)
+    known = (one_query_kernel, dispatch.decision_kernel)
+    os.environ[SWITCH] = "off"
+    try:
+        for kernel in known:
+            kernel.cache_clear()
         theirs = [_decoded(method, device) for method in DECIDED]
+    finally:
+        os.environ.pop(SWITCH) if before is None else os.environ.update({SWITCH: before})
+        for kernel in known:
+            kernel.cache_clear()
     differences = {
         method: float((our - their).abs().max()) for method, our, their in zip(DECIDED, ours, theirs, strict=True)
     }
@@ -280,25 +273,6 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
             token = torch.tensor([[5 + 7 * step]], device=device)
             logits.append(model(token, past_key_values=cache).logits[0, -1])
     return torch.stack(logits)
-
-
-@contextmanager
-def _no_kernels() -> Iterator[None]:
-    """Disable kvlab's kernels inside the context."""
-    from kvlab.core.attention.kernels import SWITCH, one_query_kernel
-    from kvlab.core.cache.layers.dispatch import decision_kernel
-
-    before = os.environ.get(SWITCH)
-    known = (one_query_kernel, decision_kernel)
-    os.environ[SWITCH] = "off"
-    try:
-        for kernel in known:
-            kernel.cache_clear()
-        yield
-    finally:
-        os.environ.pop(SWITCH) if before is None else os.environ.update({SWITCH: before})
-        for kernel in known:
-            kernel.cache_clear()
 
 
 def _check_comparison() -> str:

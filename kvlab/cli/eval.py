@@ -35,11 +35,6 @@ class PrefixOptions:
     ] = None
     runs: Annotated[Path, typer.Option(help="the folder of runs, next to which prefixes are stored")] = Path("runs")
 
-    @property
-    def root(self) -> Path | None:
-        """The folder of runs if prefixes are used."""
-        return self.runs if self.keep_prefixes or self.prefix else None
-
     def asked(self, out: Path) -> dict[str, Any]:
         """Fields of the request that asks the named prefixes: model, methods and the questions, as a file in `out`.
 
@@ -212,7 +207,7 @@ def evaluate(
             errors.print(note)
     request = request_parser.parse_request(
         tasks=DEFAULT_TASKS if asked else tasks,
-        files=files_with(data, new_tokens),
+        files=[file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []],
         methods=methods,
         budgets=budgets,
         lengths=lengths,
@@ -234,8 +229,9 @@ def evaluate(
             raise UserError(f"--on ray:parts=N takes a number of parts, not {parts}.")
         result = measure_on_ray(request, out, parts, options, errors.print)
     else:
+        prefixes = kept.runs if kept.keep_prefixes or kept.prefix else None
         with shown_progress(errors) as listener:
-            result = run(request, out, on_progress=listener, prefixes=kept.root, shard=part)
+            result = run(request, out, on_progress=listener, prefixes=prefixes, shard=part)
     for note in result.notes:
         errors.print(note)
     if part:
@@ -244,11 +240,6 @@ def evaluate(
     print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
     if preset and not as_json:
         print_wide(as_table(frame_of(result.rows, "reasoning"), "reasoning"), SUMMARY_WIDTH)
-
-
-def files_with(data: list[str] | None, new_tokens: int | None) -> list[str]:
-    """Files of `--data` with the number of tokens per answer, if one is given."""
-    return [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
 
 
 def _check_defaults(preset: str, **is_default: bool) -> None:

@@ -7,7 +7,6 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,8 +89,8 @@ def live(
         session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
     events: list[dict[str, Any]] = []
     reporter = SessionReporter(session, events.append)
-    screen = Screen(session, began="opened and verified" if prefix else "read and compressed")
-    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else screen.show)
+    screen = Screen(session, began="opened and verified" if prefix else "read and compressed", as_json=as_json)
+    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), screen.show)
     talk.follow(session.read_context())
     try:
         if question:
@@ -126,12 +125,6 @@ def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
     typer.echo(f"{path}: {format_bytes(len(content))}", err=True)
 
 
-def print_json(events: Iterator[Event]) -> None:
-    """Print each event as a line of JSON."""
-    for event in events:
-        typer.echo(json.dumps(event.as_json(), ensure_ascii=False))
-
-
 @dataclass
 class Talk:
     """A conversation in the terminal."""
@@ -147,8 +140,11 @@ class Talk:
 
     def follow(self, events: Iterator[Event]) -> None:
         """Show events; Ctrl-C ends the answers, not the conversation."""
-        with stopping(self.session):
+        before = signal.signal(signal.SIGINT, lambda *_: self.session.stop())
+        try:
             self.show(self.reporter.follow(events))
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def ask(self, question: str) -> None:
         """Answer a question in all lanes."""
@@ -157,68 +153,56 @@ class Talk:
 
     def read_questions(self) -> None:
         """Read questions and commands from standard input until its end or `/quit`."""
+        from kvlab.core.methods.spec import parse_choices
+
         typer.echo(COMMANDS, err=True)
         while True:
             typer.echo("> ", err=True, nl=False)
             line = sys.stdin.readline()
             if not line or line.strip() == "/quit":
                 return
+            command, _, value = line.strip().partition(" ")
             try:
-                self.carry_out(line.strip())
+                if command == "/again":
+                    if not self.session.history:
+                        raise UserError("Nothing was asked yet.")
+                    question = self.session.history[-1].question
+                    self.go_back(self.session.turn - 1)
+                    self.ask(question)
+                elif command == "/restart":
+                    self.go_back(0)
+                elif command == "/budget":
+                    # Compress the context again in every lane but the full cache's; the conversation begins again.
+                    budget = parse_choices("h2o", value)[0].budget
+                    self.session.go_back(0)
+                    for number, lane in enumerate(self.session.lanes[1:], 1):
+                        changed = lane.choice.model_copy(update={"budget": budget})
+                        self.follow(self.session.change_lane(number, changed))
+                    self.reporter.tell({"kind": "went_back", "turn": 0})
+                elif command.startswith("/"):
+                    raise UserError(f"There is no command {command}: {COMMANDS}.")
+                elif command:
+                    self.ask(line.strip())
             except UserError as error:
                 typer.echo(str(error), err=True)
-
-    def carry_out(self, line: str) -> None:
-        """Carry out a command, or ask a question."""
-        command, _, value = line.partition(" ")
-        if command == "/again":
-            if not self.session.history:
-                raise UserError("Nothing was asked yet.")
-            question = self.session.history[-1].question
-            self.go_back(self.session.turn - 1)
-            self.ask(question)
-        elif command == "/restart":
-            self.go_back(0)
-        elif command == "/budget":
-            self.change_budgets(value)
-        elif command.startswith("/"):
-            raise UserError(f"There is no command {command}: {COMMANDS}.")
-        elif line:
-            self.ask(line)
 
     def go_back(self, turn: int) -> None:
         """Return to the state before a question."""
         self.session.go_back(turn)
         self.reporter.tell({"kind": "went_back", "turn": turn})
 
-    def change_budgets(self, value: str) -> None:
-        """Compress the context again in every lane but the full cache's; the conversation begins again."""
-        from kvlab.core.methods.spec import parse_choices
-
-        budget = parse_choices("h2o", value)[0].budget
-        self.session.go_back(0)
-        for number, lane in enumerate(self.session.lanes[1:], 1):
-            self.follow(self.session.change_lane(number, lane.choice.model_copy(update={"budget": budget})))
-        self.reporter.tell({"kind": "went_back", "turn": 0})
-
-
-@contextmanager
-def stopping(session: LiveSession) -> Iterator[None]:
-    """Let Ctrl-C end the answers that are being written."""
-    before = signal.signal(signal.SIGINT, lambda *_: session.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
 
 @dataclass
 class Screen:
-    """The lanes as columns, redrawn with every token; without a terminal, the answers when they are complete."""
+    """The lanes as columns, redrawn with every token; without a terminal, the answers when they are complete.
+
+    With `as_json` every event as a line of JSON instead.
+    """
 
     session: LiveSession
     console: Console = field(default_factory=lambda: standard_output(PIPED_WIDTH))
     began: str = "read and compressed"
+    as_json: bool = False
     heads: dict[int, str] = field(default_factory=dict)
     answers: dict[int, Text] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
@@ -227,7 +211,10 @@ class Screen:
         """Follow events until they end."""
         self.answers = {}
         self.notes = {}
-        if self.console.is_terminal:
+        if self.as_json:
+            for event in events:
+                typer.echo(json.dumps(event.as_json(), ensure_ascii=False))
+        elif self.console.is_terminal:
             with Live(console=self.console, auto_refresh=False) as live:
                 for event in events:
                     self.note(event)

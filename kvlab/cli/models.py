@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,11 +39,22 @@ def models(
     from kvlab.planning.choices import local_models
 
     offer(folders)
-    found = [_about(name) for name in local_models(runs.absolute())]
+    found = []
+    for name in local_models(runs.absolute()):
+        # What is known without loading the model; unknown fields are None.
+        about: dict[str, Any] = {"name": name, "family": None, "parameters": None, "context": context_length(name)}
+        with suppress(UserError):
+            known = find_model(name)
+            about |= {"family": known.family, "parameters": known.parameters}
+        found.append(about | {"chat": has_template(name)})
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    _show(found)
+    table = Table("model", "family", "parameters", "context window", "chat template")
+    for row in found:
+        numbers = [f"{row[name]:,}" if row[name] else "–" for name in ("parameters", "context")]
+        table.add_row(row["name"], row["family"] or "–", *numbers, "yes" if row["chat"] else "no")
+    print_wide(table)
     for model in PACKAGED.values():
         if model.file() is None:
             what = f"{model.about.partition(':')[0]}, {model.wheel_bytes / 1e6:.0f} MB"
@@ -75,22 +87,3 @@ def offer(folders: list[Path] | None) -> None:
     """Offer folders of models in this process and its children. Raises UserError for one without models."""
     if folders:
         os.environ[FOLDERS] = models_variable(folders)
-
-
-def _about(name: str) -> dict[str, Any]:
-    """What is known without loading the model; unknown fields are None."""
-    about = {"name": name, "family": None, "parameters": None, "context": context_length(name)}
-    try:
-        model = find_model(name)
-        about |= {"family": model.family, "parameters": model.parameters}
-    except UserError:
-        pass
-    return about | {"chat": has_template(name)}
-
-
-def _show(found: list[dict[str, Any]]) -> None:
-    table = Table("model", "family", "parameters", "context window", "chat template")
-    for model in found:
-        numbers = [f"{model[name]:,}" if model[name] else "–" for name in ("parameters", "context")]
-        table.add_row(model["name"], model["family"] or "–", *numbers, "yes" if model["chat"] else "no")
-    print_wide(table)

@@ -24,7 +24,6 @@ from kvlab.evaluation.request import EvalJob, EvalRequest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvlab.evaluation.results.outcome import Loaded
     from kvlab.papers.paper_tables import PaperTable
 
 RESULTS = Path("runs/eval")
@@ -51,18 +50,25 @@ def run_paper_table(
 
     table = paper_tables.paper_table(name)
     errors = standard_error()
-    found = table.found(_folder(name, data))
-    from kvlab.papers.paper_tables import file_sources
-
+    if len(data) != 1 or not data[0].strip() or "\0" in data[0]:
+        raise UserError(f"--preset {name} takes one folder: give --data DIR with the benchmark's files.")
+    found = table.found(Path(data[0]))
     lines = [table.title]
     lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
-    lines += dict.fromkeys(f"  missing files: {file_sources()[file.place]}" for file, path in found if path is None)
+    lines += dict.fromkeys(
+        f"  missing files: {paper_tables.file_sources()[file.place]}" for file, path in found if path is None
+    )
     for line in lines:
         errors.print(line, soft_wrap=True, highlight=False)
     files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
     if not files:
         raise UserError(f"None of the files of {name} is in {data[0]}: see above for the files and where to get them.")
-    request = _request(table, files, _chosen(table, methods), fields)
+    defaults = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
+    fields = defaults | {key: value for key, value in fields.items() if value is not None}
+    try:
+        request = EvalRequest(files=tuple(files), choices=_chosen(table, methods), **fields)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, as_option)) from error
     if not force:
         check_fits(EvalJob(name="request", request=request))
     folder = out or RESULTS / name
@@ -71,14 +77,12 @@ def run_paper_table(
     if as_json:
         typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False, double_precision=15))
     else:
-        _print(table, frame, rows)
+        text = paper_tables.comparison_table(table, frame, rows)
+        shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
+        for cells in text.lines:
+            shown.add_row(*(cell.text for cell in cells))
+        print_wide(shown, WIDTH)
     errors.print(f"As a file: kvlab table {folder} --preset {name} --out FILE.md, .tex or .html", soft_wrap=True)
-
-
-def _folder(name: str, data: Sequence[str]) -> Path:
-    if len(data) != 1 or not data[0].strip() or "\0" in data[0]:
-        raise UserError(f"--preset {name} takes one folder: give --data DIR with the benchmark's files.")
-    return Path(data[0])
 
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
@@ -99,18 +103,8 @@ def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
     )
 
 
-def _request(
-    table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], fields: dict[str, Any]
-) -> EvalRequest:
-    defaults = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
-    fields = defaults | {key: value for key, value in fields.items() if value is not None}
-    try:
-        return EvalRequest(files=tuple(files), choices=choices, **fields)
-    except ValidationError as error:
-        raise UserError(in_one_sentence(error, as_option)) from error
-
-
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
+    from kvlab.core.methods import make_method
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluation.harness import evaluate
     from kvlab.evaluation.job import shown_progress
@@ -118,35 +112,18 @@ def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
 
     with shown_progress(errors) as listener:
         loaded = held_model(request, download_reporter(listener))
-        able, notes = _able(loaded, request.choices)
-        result = evaluate(request.model_copy(update={"choices": able}), out, loaded, on_progress=listener)
-    for note in [*notes, *result.notes]:
+        # The choices that this model can run, and a sentence per method that it cannot.
+        able: list[MethodChoice] = []
+        notes: dict[str, str] = {}
+        for choice in request.choices:
+            try:
+                kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
+                able.append(choice)
+            except UserError as error:
+                notes[choice.method] = f"{choice.method} is left out: {error}"
+        if not able:
+            raise UserError(next(iter(notes.values()), "There is no method to run."))
+        result = evaluate(request.model_copy(update={"choices": tuple(able)}), out, loaded, on_progress=listener)
+    for note in [*notes.values(), *result.notes]:
         errors.print(note, soft_wrap=True)
     return result.rows
-
-
-def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[MethodChoice, ...], list[str]]:
-    """The choices that this model can run, and a sentence per method that it cannot."""
-    from kvlab.core.methods import make_method
-
-    able: list[MethodChoice] = []
-    notes: dict[str, str] = {}
-    for choice in choices:
-        try:
-            kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
-            able.append(choice)
-        except UserError as error:
-            notes[choice.method] = f"{choice.method} is left out: {error}"
-    if not able:
-        raise UserError(next(iter(notes.values()), "There is no method to run."))
-    return tuple(able), list(notes.values())
-
-
-def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
-    from kvlab.papers.paper_tables import comparison_table
-
-    text = comparison_table(table, frame, rows)
-    shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
-    for line in text.lines:
-        shown.add_row(*(cell.text for cell in line))
-    print_wide(shown, WIDTH)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, level_of, make_request
+from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, make_request
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.cli.options.signature import group_parameters
@@ -16,7 +16,7 @@ from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
-from kvlab.planning.plan import Machine, Plan, this_machine
+from kvlab.planning.plan import this_machine
 from kvlab.requests.compare import OnePrompt
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
@@ -48,31 +48,42 @@ def plan(
     shape:llama3-8b; weights are not loaded. Memory is that of the longest prompt; kernels and recordings take more.
     With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
     """
+    from kvlab.common.formatting import model_title
     from kvlab.forms.compare_form import too_long_message
 
     if tokens is not None and options.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
     planted = repeats.plantings(options.seed)
     prompts = [OnePrompt(prompt="-")] if tokens is not None else options.text.read_all(options.out)
-    fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
+    fields = options.fields(prompts, level, bool(planted))
     request = make_request(options.storage.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
-    estimate = plan_of(request, count, _machine(options.model.device, memory, devices))
+    machine = None  # this one
+    if memory is not None or devices is not None:
+        machine = this_machine(options.model.device, None if memory is None else parse_memory(memory), devices)
+    estimate = plan_of(request, count, machine)
     too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""
-    typer.echo(json.dumps(estimate.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(estimate)
+    if as_json:
+        typer.echo(json.dumps(estimate.as_data() | {"too_long": too_long}, indent=2))
+    else:
+        model = estimate.model
+        counted = "counted" if model.counted else "computed from the shape"
+        typer.echo(
+            f"{model_title(model.name)}: {model.parameters:,} parameters ({counted}), {model.layers} layers, "
+            f"{model.key_value_heads} KV heads of {model.head_dim}; {estimate.tokens:,} prompt tokens, on "
+            f"{estimate.machine.name}"
+        )
+        parts = Table("part", "bytes", "what it is")
+        for part in estimate.parts:
+            parts.add_row(part.name, format_bytes(part.bytes), part.why)
+        print_wide(parts)
+        typer.echo(estimate.verdict)
     for sentence in notes_of(request, count):
         typer.echo(sentence, err=True)
     if too_long and not as_json:
         typer.echo(f"It cannot start: {too_long[0].lower()}{too_long[1:]}")
     if too_long or not estimate.fits:
         raise typer.Exit(1)
-
-
-def _machine(device: str, memory: str | None, devices: int | None) -> Machine | None:
-    """The machine to plan for if its memory or number of devices is given; None for this one."""
-    if memory is None and devices is None:
-        return None
-    return this_machine(device, None if memory is None else parse_memory(memory), devices)
 
 
 def parse_memory(text: str) -> int:
@@ -82,19 +93,3 @@ def parse_memory(text: str) -> int:
     if not 0 < amount <= MOST_MEMORY:
         raise UserError(f"--memory {quote_value(text)} is not an amount of memory: write it as 24GB.")
     return int(amount)
-
-
-def _show(made: Plan) -> None:
-    from kvlab.common.formatting import model_title
-
-    model = made.model
-    counted = "counted" if model.counted else "computed from the shape"
-    typer.echo(
-        f"{model_title(model.name)}: {model.parameters:,} parameters ({counted}), {model.layers} layers, "
-        f"{model.key_value_heads} KV heads of {model.head_dim}; {made.tokens:,} prompt tokens, on {made.machine.name}"
-    )
-    parts = Table("part", "bytes", "what it is")
-    for part in made.parts:
-        parts.add_row(part.name, format_bytes(part.bytes), part.why)
-    print_wide(parts)
-    typer.echo(made.verdict)

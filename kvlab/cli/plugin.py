@@ -11,12 +11,17 @@ import typer
 from kvlab.cli.options.signature import with_plugins
 from kvlab.core.errors import UserError
 
+plugin_commands = typer.Typer(
+    help="Methods, tasks, metrics and views of your own, in a file or a package.", no_args_is_help=True
+)
 
-def write_plugin(name: str, folder: Path) -> list[Path]:
-    """Write `NAME.py` and `test_NAME.py` into the folder and return their paths.
 
-    Raises UserError if the name is invalid, or a file exists already.
-    """
+@plugin_commands.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="the new method's name, such as my-method")],
+    folder: Annotated[Path, typer.Option("--folder", help="folder for the two files")] = Path(),
+) -> None:
+    """Write a working method with its own scorer, and a test of it."""
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or len(name) > 60:
         raise UserError(f"{name!r} cannot be the name of a method: use small letters, digits and hyphens.")
     stem = name.replace("-", "_")
@@ -30,23 +35,7 @@ def write_plugin(name: str, folder: Path) -> list[Path]:
     for file, template in texts.items():
         text = (files("kvlab.core.plugins") / "templates" / template).read_text(encoding="utf-8")
         (folder / file).write_text(text.format(**values, test=f"test_{stem}.py"), encoding="utf-8")
-    return [folder / file for file in texts]
-
-
-plugin_commands = typer.Typer(
-    help="Methods, tasks, metrics and views of your own, in a file or a package.", no_args_is_help=True
-)
-
-
-@plugin_commands.command("new")
-def new(
-    name: Annotated[str, typer.Argument(help="the new method's name, such as my-method")],
-    folder: Annotated[Path, typer.Option("--folder", help="folder for the two files")] = Path(),
-) -> None:
-    """Write a working method with its own scorer, and a test of it."""
-    pass
-
-    method, test = write_plugin(name, folder)
+    method, test = (folder / file for file in texts)
     typer.echo(f"Wrote {method} and {test}. Now:")
     typer.echo(f"  kvlab plugin check {method}")
     typer.echo(f"  kvlab compare --plugin {method} --methods {name},snapkv --sample needle_in_a_story")

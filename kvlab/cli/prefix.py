@@ -138,7 +138,19 @@ def list_prefixes(
     from kvlab.library import prefixes
 
     if name:
-        _show_one(prefixes.find_prefix(root, name), text, verify, as_json)
+        file = prefixes.find_prefix(root, name)
+        if verify:
+            prefixes.check_tensors(file)
+        if text:
+            for part in prefixes.read_texts(file):
+                typer.echo(f"[{part.kind}]\n{part.text}\n")
+        elif as_json:
+            layers = [layer.model_dump() for layer in file.header.layers]
+            typer.echo(json.dumps(_as_data(file) | {"layers": layers}, indent=2))
+        else:
+            _show(file)
+        if verify:
+            typer.echo(f"All {len(file.sums)} checksums are right.", err=True)
         return
     found, problems = prefixes.list_prefixes(root)
     if as_json:
@@ -156,23 +168,6 @@ def list_prefixes(
         )
     for problem in problems:
         typer.echo(f"Not listed: {problem}", err=True)
-
-
-def _show_one(file: PrefixFile, text: bool, verify: bool, as_json: bool) -> None:
-    from kvlab.library.prefixes import check_tensors, read_texts
-
-    if verify:
-        check_tensors(file)
-    if text:
-        for part in read_texts(file):
-            typer.echo(f"[{part.kind}]\n{part.text}\n")
-    elif as_json:
-        layers = [layer.model_dump() for layer in file.header.layers]
-        typer.echo(json.dumps(_as_data(file) | {"layers": layers}, indent=2))
-    else:
-        _show(file)
-    if verify:
-        typer.echo(f"All {len(file.sums)} checksums are right.", err=True)
 
 
 @group_parameters

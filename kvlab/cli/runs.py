@@ -79,7 +79,14 @@ def list_kept(
         **{f"{name}s": tuple(values) for name, values in chosen.items()},
     )
     found = shelf.find(wanted)
-    _print(found.head(limit) if limit else found, len(found), as_json)
+    shown = found.head(limit) if limit else found
+    if as_json:
+        typer.echo(shown.to_json(orient="records", indent=2, double_precision=15))
+    else:
+        table = Table(*SHOWN, caption=f"{len(shown)} of {len(found)}", caption_justify="left")
+        for _, row in shown.iterrows():
+            table.add_row(*[_cell(row, column) for column in SHOWN])
+        print_wide(table)
     for problem in shelf.problems:
         typer.echo(f"Not listed: {problem}", err=True)
 
@@ -203,7 +210,9 @@ def export(
     if story:
         chosen = [("story", [story], story, story_path(root, story).stem)]
     else:
-        rows = _rows(root, [*dict.fromkeys(_comparison_of(root, name) for name in names or [])])
+        # Of a run, by its id or folder, its comparison; any other name as it is.
+        comparisons = {run.run_id: run.comparison_id for run in list_runs(_folder(root))}
+        rows = _rows(root, [*dict.fromkeys(comparisons.get(Path(name).name, name) for name in names or [])])
         chosen = [(row["kind"], row["members"], row["title"], row["id"]) for _, row in rows.iterrows()]
     for kind, members, title, stem in chosen:
         target = out / f"{stem}{SUFFIX}"
@@ -242,26 +251,10 @@ def _folder(root: Path) -> Path:
     return root
 
 
-def _comparison_of(root: Path, name: str) -> str:
-    """The comparison of a run given by its id or folder; any other name as it is."""
-    runs = {run.run_id: run.comparison_id for run in list_runs(_folder(root))}
-    return runs.get(Path(name).name, name)
-
-
 def _rows(root: Path, names: list[str]) -> pd.DataFrame:
     from kvlab.library.find import list_all, rows_of
 
     return rows_of(list_all(_folder(root)).table, names)
-
-
-def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:
-    if as_json:
-        typer.echo(found.to_json(orient="records", indent=2, double_precision=15))
-        return
-    table = Table(*SHOWN, caption=f"{len(found)} of {count}", caption_justify="left")
-    for _, row in found.iterrows():
-        table.add_row(*[_cell(row, name) for name in SHOWN])
-    print_wide(table)
 
 
 def _cell(row: pd.Series, name: str) -> str:

@@ -23,7 +23,7 @@ from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
-from kvlab.evaluation.request import EvalJob, EvalRequest
+from kvlab.evaluation.request import EvalJob
 
 if TYPE_CHECKING:
     from kvlab.results.risk.losses import Measure
@@ -50,11 +50,6 @@ class OwnPrompts:
     new_tokens: Annotated[int | None, Setting("tokens per answer for prompts of files")] = None
     runs: Annotated[Path, typer.Option(help="the folder of runs, next to which prompts are saved")] = Path("runs")
 
-    @property
-    def is_given(self) -> bool:
-        """Whether any prompts are named."""
-        return bool(self.prompts or self.tasks or self.data or self.saved)
-
     def files(self) -> list[str]:
         """The files as `kvlab eval --data` takes them; saved prompts become one. Raises UserError for missing ones."""
         option = "" if self.new_tokens is None else f":max_new_tokens={self.new_tokens}"
@@ -66,29 +61,25 @@ class OwnPrompts:
                     "these."
                 )
         tables = [f"prompts={path.absolute()}{option}" for path in paths]
-        return [*tables, *(self.data or []), *_saved_file(self.runs, self.saved, option)]
+        tables += self.data or []
+        if not self.saved:
+            return tables
+        # Saved prompts as a file of rows, which an evaluation can find again.
+        from kvlab.library.prompts import FOLDER, saved_prompts
 
-
-def _saved_file(runs: Path, words: str, option: str) -> list[str]:
-    """Saved prompts as a file of rows, which an evaluation can find again."""
-    from kvlab.library.prompts import FOLDER, saved_prompts
-
-    if not words:
-        return []
-    found = saved_prompts(runs, "" if words == ALL_SAVED else words)
-    if not found:
-        raise UserError(f"No saved prompt matches {words!r}: `kvlab prompts ls` lists them.")
-    lines = []
-    for one in found:
-        answers = [answer for answer in (one.answer, *one.other_answers) if answer]
-        text = (
-            {"messages": [turn.model_dump(mode="json") for turn in one.turns]} if one.turns else {"prompt": one.prompt}
-        )
-        lines.append(json.dumps(text | {"answer": answers, "name": one.name}, ensure_ascii=False))
-    content = "\n".join(lines) + "\n"
-    file = runs / FOLDER / "sets" / f"saved-{hashlib.sha256(content.encode()).hexdigest()[:8]}.jsonl"
-    replace_text(file, content)
-    return [f"prompts={file.absolute()}{option}"]
+        found = saved_prompts(self.runs, "" if self.saved == ALL_SAVED else self.saved)
+        if not found:
+            raise UserError(f"No saved prompt matches {self.saved!r}: `kvlab prompts ls` lists them.")
+        lines = []
+        for one in found:
+            answers = [answer for answer in (one.answer, *one.other_answers) if answer]
+            turns = [turn.model_dump(mode="json") for turn in one.turns]
+            text = {"messages": turns} if turns else {"prompt": one.prompt}
+            lines.append(json.dumps(text | {"answer": answers, "name": one.name}, ensure_ascii=False))
+        content = "\n".join(lines) + "\n"
+        file = self.runs / FOLDER / "sets" / f"saved-{hashlib.sha256(content.encode()).hexdigest()[:8]}.jsonl"
+        replace_text(file, content)
+        return [*tables, f"prompts={file.absolute()}{option}"]
 
 
 LADDER = "90%,70%,50%,40%,30%,20%,15%,10%,5%"
@@ -141,28 +132,26 @@ def safe_budget(
     if csv is not None and csv.suffix != ".csv":
         raise UserError(f"--csv takes a file that ends in .csv, not {csv}.")
     if from_rows is not None:
-        if prompts.is_given:
+        if prompts.prompts or prompts.tasks or prompts.data or prompts.saved:
             raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
         rows = _existing(from_rows, loading.model, question_aware)
         notes = list[str]()
         place = from_rows
         chosen = split_list(methods)
     else:
-        wanted, notes = _request(
-            tasks=prompts.tasks,
-            files=prompts.files(),
-            methods=methods or DEFAULT_METHODS,
-            budgets=budgets,
+        rows, notes, place = _measured(
+            prompts,
+            methods or DEFAULT_METHODS,
+            budgets,
+            samples,
+            criterion,
+            loading,
+            out,
+            force,
             lengths=lengths,
             seed=seed,
             question_aware=question_aware,
-            samples=samples,
-            criterion=criterion,
-            loading=loading,
         )
-        place = out or prompts.runs / "eval" / f"safe-{_name(wanted)}"
-        rows, more = _evaluated(wanted, place, force, criterion)
-        notes = [*notes, *more]
         chosen = []
     found = find_safe_budgets(rows, criterion, chosen)
     if csv is not None:
@@ -200,76 +189,63 @@ def ordered_ladder(text: str) -> tuple[str, list[str]]:
     return words, [note] if is_new else []
 
 
-def _request(
-    *,
-    tasks: str,
-    files: list[str],
+def _measured(
+    prompts: OwnPrompts,
     methods: str,
     budgets: str,
     samples: int | None,
     criterion: Criterion,
     loading: ModelOptions,
+    out: Path | None,
+    force: bool,
     **options: Any,
-) -> tuple[EvalRequest, list[str]]:
+) -> tuple[pd.DataFrame, list[str], Path]:
+    """The rows of an evaluation of the prompts, notes on it, and its folder."""
+    from kvlab.evaluation.data_check import check_tasks, plan_ahead
+    from kvlab.evaluation.harness import evaluate
+    from kvlab.evaluation.job import shown_progress
     from kvlab.evaluation.request_parser import parse_request
     from kvlab.results.risk.bounds import least_prompts
-
-    if not tasks and not files:
-        raise UserError("Name your prompts: --prompts FILE or FOLDER, --tasks NAME, --saved all, or --from FOLDER.")
-    ladder, notes = ordered_ladder(budgets)
-    alpha = (1 - criterion.confidence) / max(1, len(split_list(methods)))
-    enough = MARGIN * least_prompts(criterion.tolerance, alpha)
-    wanted = parse_request(
-        tasks=tasks,
-        files=files,
-        methods=methods,
-        budgets=ladder,
-        depths=None,
-        samples=samples or (enough if tasks else 100_000),
-        forced=criterion.by == "kl",
-        **loading.fields,
-        **options,
-    )
-    return wanted, notes
-
-
-def _name(request: EvalRequest) -> str:
-    first = request.tasks[0].task if request.tasks else request.files[0].path.stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", first).strip(".-") or "prompts"
-
-
-def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
-    """Refuse too few prompts, or prompts without the answers to measure by, before anything is measured."""
-    from kvlab.evaluation.data_check import plan_ahead
     from kvlab.results.risk.losses import lacking
     from kvlab.results.risk.safe_budget import check_enough
     from kvlab.tasks.sample import UNSCORED
 
-    plan = plan_ahead(request)
-    if plan is None:  # the tokenizer comes with the model
-        return
-    user_prompts = [prompt for prompt in plan.prompts if prompt.identity.content]
-    without = (
-        sum(prompt.make().metric == UNSCORED for prompt in user_prompts) if criterion.by in ("answer", "score") else 0
+    files = prompts.files()
+    if not prompts.tasks and not files:
+        raise UserError("Name your prompts: --prompts FILE or FOLDER, --tasks NAME, --saved all, or --from FOLDER.")
+    ladder, notes = ordered_ladder(budgets)
+    alpha = (1 - criterion.confidence) / max(1, len(split_list(methods)))
+    enough = MARGIN * least_prompts(criterion.tolerance, alpha)
+    request = parse_request(
+        tasks=prompts.tasks,
+        files=files,
+        methods=methods,
+        budgets=ladder,
+        depths=None,
+        samples=samples or (enough if prompts.tasks else 100_000),
+        forced=criterion.by == "kl",
+        **loading.fields,
+        **options,
     )
-    if without == len(plan.prompts):
-        raise UserError(lacking(criterion.by))
-    methods = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}
-    check_enough(criterion, {"": len(plan.prompts) - without}, len(methods - {(FULL.method, "{}")}))
-
-
-def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterion) -> tuple[pd.DataFrame, list[str]]:
-    from kvlab.evaluation.data_check import check_tasks
-    from kvlab.evaluation.harness import evaluate
-    from kvlab.evaluation.job import shown_progress
-
+    first = request.tasks[0].task if request.tasks else request.files[0].path.stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", first).strip(".-") or "prompts"
+    place = out or prompts.runs / "eval" / f"safe-{name}"
     if not force:
         check_fits(EvalJob(name="request", request=request))
     check_tasks(request)
-    _check_enough(request, criterion)
+    # Refuse too few prompts, or prompts without the answers to measure by, before anything is measured.
+    plan = plan_ahead(request)
+    if plan is not None:  # else the tokenizer comes with the model
+        user_prompts = [prompt for prompt in plan.prompts if prompt.identity.content]
+        needs_answers = criterion.by in ("answer", "score")
+        without = sum(prompt.make().metric == UNSCORED for prompt in user_prompts) if needs_answers else 0
+        if without == len(plan.prompts):
+            raise UserError(lacking(criterion.by))
+        arms = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}
+        check_enough(criterion, {"": len(plan.prompts) - without}, len(arms - {(FULL.method, "{}")}))
     with shown_progress(standard_error()) as listener:
-        result = evaluate(request, out, on_progress=listener)
-    return result.rows, result.notes
+        result = evaluate(request, place, on_progress=listener)
+    return result.rows, [*notes, *result.notes], place
 
 
 def _existing(folder: Path, model: str, question_aware: str) -> pd.DataFrame:

@@ -42,46 +42,38 @@ def serve_check(
     """
     if run and (methods or every or write):
         raise UserError("--run checks recorded runs alone: leave out methods, --all and --write.")
-    rows = _of_runs(run) if run else _checked(_specs(methods, every, write), budget, tokens, model, device)
+    if run:
+        from kvlab.trace import open_run
+        from kvlab.views.frames.run_pages import run_servability
+        from kvlab.views.frames.wall import wall_of
+
+        found = [run_servability(one, wall_of(one)) for one in map(open_run, run)]
+        rows = [replace(row, method=row.title) for row in found]
+    else:
+        if every == (methods is not None):
+            raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
+        if write is not None and not every:
+            raise UserError("--write needs --all: the table holds every method.")
+        from kvlab.checking.servability import check_servability
+        from kvlab.core.methods import make_method, registered
+        from kvlab.models.load import load_model
+
+        specs = [*registered(), *FURTHER] if methods is None else split_list(methods)
+        amount = Budget.parse(budget).amount
+        made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
+        loaded = load_model(model, device)
+        rows = [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
     if write is not None:
         write_table(rows, write)
     if as_json:
         typer.echo(json.dumps([row.as_data() for row in rows], indent=2))
     elif len(rows) == 1:
-        _show(rows[0])
+        table = Table("property", rows[0].method)
+        for name, value in rows[0].lines():
+            table.add_row(name, value)
+        print_wide(table)
     else:
         _list(rows)
-
-
-def _of_runs(folders: list[Path]) -> list[Servability]:
-    from kvlab.trace import open_run
-    from kvlab.views.frames.run_pages import run_servability
-    from kvlab.views.frames.wall import wall_of
-
-    runs = [open_run(folder) for folder in folders]
-    found = [run_servability(one, wall_of(one)) for one in runs]
-    return [replace(row, method=row.title) for row in found]
-
-
-def _specs(methods: str | None, every: bool, write: Path | None) -> list[str]:
-    from kvlab.core.methods import registered
-
-    if every == (methods is not None):
-        raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
-    if write is not None and not every:
-        raise UserError("--write needs --all: the table holds every method.")
-    return [*registered(), *FURTHER] if every else split_list(methods or "")
-
-
-def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str) -> list[Servability]:
-    from kvlab.checking.servability import check_servability
-    from kvlab.core.methods import make_method
-    from kvlab.models.load import load_model
-
-    amount = Budget.parse(budget).amount
-    made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
-    loaded = load_model(model, device)
-    return [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
 
 
 def write_table(rows: list[Servability], file: Path) -> None:
@@ -94,13 +86,6 @@ def write_table(rows: list[Servability], file: Path) -> None:
             f"{file} cannot be read and written ({error.strerror or error}): name a Markdown file."
         ) from error
     write_csv(rows)
-
-
-def _show(row: Servability) -> None:
-    table = Table("property", row.method)
-    for name, value in row.lines():
-        table.add_row(name, value)
-    print_wide(table)
 
 
 def _list(rows: list[Servability]) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,11 @@ def stored_list(name: str, registry: str, make: Callable[[], Any]) -> Any:
 def _stamp() -> str:
     """A digest of the names, sizes and times of kvlab's sources: another version or an edit makes another list."""
     digest = hashlib.sha256(sys.version.encode())
-    for path, status in _sources(PACKAGE):
-        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for folder, folders, names in os.walk(PACKAGE):
+        folders[:] = sorted(name for name in folders if name not in ("browser", "__pycache__"))
+        for name in sorted(names):
+            if name.endswith((".py", ".toml")):
+                path = os.path.join(folder, name)
+                status = os.stat(path)
+                digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _sources(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name not in ("browser", "__pycache__"):
-            yield from _sources(Path(entry.path))
-        elif entry.name.endswith((".py", ".toml")):
-            yield entry.path, entry.stat()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import pandas as pd
 import typer
 
-from kvlab.cli.options.tables import SUMMARY_WIDTH, as_table, check_kind, frame_of, write_csv
+from kvlab.cli.options.tables import SUMMARY_WIDTH, Kind, as_table, frame_of, write_csv
 from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 
@@ -47,7 +47,9 @@ def table(
     from kvlab.papers.evaluations import origin_of
     from kvlab.views.base.view import find_view
 
-    kind = check_kind(contents)
+    if contents not in get_args(Kind):
+        raise UserError(f"--of takes {', '.join(get_args(Kind))}, not '{contents}'.")
+    kind = cast(Kind, contents)
     known = paper_tables.paper_table(preset) if preset else None
     is_figure = known is not None and out is not None and out.suffix.lower() == ".html"
     is_drawn = bool(beside) and out is not None and out.suffix.lower() not in paper_tables.WRITERS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,7 @@ from kvlab.core.validation import quote_value
 from kvlab.evaluation.request import EvalRequest, TaskChoice, split_file
 
 if TYPE_CHECKING:
-    from kvlab.evaluation.data_check import FileCheck, Lengths
+    from kvlab.evaluation.data_check import Lengths
 
 SHOWN_LINES = 20
 
@@ -138,7 +137,10 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
         raise UserError(f"{title} can do none of the tasks: its window of {possible.window:,} tokens is too short.")
     found = abilities(pd.concat(parts, ignore_index=True))
     found["note"] = [
-        _length_note(TASKS[line.task].lengths, line.length, possible.window) for line in found.itertuples()
+        ""
+        if line.length in TASKS[line.task].lengths
+        else f"shortened from {max(TASKS[line.task].lengths):,} tokens to fit the window of {possible.window:,}"
+        for line in found.itertuples()
     ]
     if as_json:
         lines = json.loads(found.to_json(orient="records"))
@@ -167,13 +169,6 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
         table.add_row(task, "", "–", "", "0", "–", "–", f"not measurable: {reason}")
     table.caption = f"{title}; not informative: the full cache scores below {LEAST_SCORE:g}"
     print_wide(table)
-
-
-def _length_note(default: Sequence[int], length: int, window: int) -> str:
-    """Why a task was measured at another length than its own; empty if it was not."""
-    if length in default:
-        return ""
-    return f"shortened from {max(default):,} tokens to fit the window of {window:,}"
 
 
 def _problem(request: str) -> str:
@@ -213,6 +208,14 @@ def _check(
         typer.echo(json.dumps(asdict(report) | {"count": report.count}, indent=2, default=str, ensure_ascii=False))
     else:
         tasks = report.tasks
+        allowed = f"at most {report.most:,} tokens per prompt"
+        words_of_cut = f"nothing ({allowed})"
+        if report.shortened:
+            share = 100 * report.lost / sum(report.shortened)
+            words_of_cut = (
+                f"{len(report.shortened):,} of {report.count:,} prompts lose their {report.cut}: {report.lost:,} "
+                f"tokens, {share:.0f} % of these prompts ({allowed})"
+            )
         shown = [f"{count:,} {name}" for name, count in list(tasks.items())[:6]]
         lines: list[tuple[str, Any]] = [
             ("file", report.path),
@@ -221,7 +224,7 @@ def _check(
             ("tokens per prompt", f"{_lengths(report.prompts)} by {model}'s tokenizer"),
             ("tokens per answer", f"{_lengths(report.answers)}; at most {report.new_tokens:,} are generated"),
             ("scored by", ", ".join(report.metrics)),
-            ("cut", _cut(report)),
+            ("cut", words_of_cut),
             ("malformed", f"{len(report.malformed)} lines" if report.malformed else "none"),
         ]
         for name, words in lines:
@@ -238,14 +241,3 @@ def _check(
 
 def _lengths(report: Lengths) -> str:
     return f"median {report.median:,.0f}, 95 % at most {report.p95:,.0f}, longest {report.longest:,}"
-
-
-def _cut(report: FileCheck) -> str:
-    allowed = f"at most {report.most:,} tokens per prompt"
-    if not report.shortened:
-        return f"nothing ({allowed})"
-    share = 100 * report.lost / sum(report.shortened)
-    return (
-        f"{len(report.shortened):,} of {report.count:,} prompts lose their {report.cut}: {report.lost:,} tokens, "
-        f"{share:.0f} % of these prompts ({allowed})"
-    )

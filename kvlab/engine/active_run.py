@@ -32,20 +32,6 @@ class OwnText:
     ended: bool = False
 
 
-def _uncounted(cache: CompressedCache) -> str:
-    """Note on the bytes of layers that are not compressed, which record nothing; empty if there are none."""
-    memory = cache.memory()
-    if not memory.sliding_bytes:
-        return ""
-    held = memory.live_bytes + memory.sliding_bytes
-    full = cache.full_bytes() + memory.sliding_bytes
-    return (
-        "Bytes are those of compressed layers. The other layers (a window, a state, or keys and values that further "
-        f"layers read) hold {format_bytes(memory.sliding_bytes)} more: after the prompt {format_bytes(held)} in all, "
-        f"{100 * held / full:.0f} % of the {format_bytes(full)} of a full cache."
-    )
-
-
 @dataclass(eq=False)
 class ActiveRun:
     """A run between its prompt and its end. `prompt_cache` is a copy of its cache after the prompt, to time decoding.
@@ -66,11 +52,6 @@ class ActiveRun:
     measured: dict[str, Any] = field(default_factory=dict)  # fields of the record
     prompt_texts: list[str] = field(default_factory=list)  # of its tokens
 
-    @property
-    def label(self) -> str:
-        """The name in legends."""
-        return self.run.choice.label
-
     def end_step(self) -> None:
         """Queue the recorded rows of a pass that just ended."""
         if self.recorder is not None:
@@ -78,8 +59,8 @@ class ActiveRun:
             self.recorder.end_step(self.cache)
             self.observers.seconds += self.observers.now() - begun
 
-    def note_prompt(self, seconds: float) -> None:
-        """Note what the prompt would take alone, recording left out: `seconds` with it."""
+    def end_prompt(self, seconds: float) -> None:
+        """Write the prompt's rows of `tokens`, and note what it would take alone: `seconds` with its recording."""
         settings = self.cache.settings
         recording = self.observers
         self.measured = {
@@ -87,11 +68,17 @@ class ActiveRun:
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
             "seconds_rehearse": settings.second_pass_seconds if settings.second_pass is not None else None,
         }
-        if note := _uncounted(self.cache):
+        # Layers that are not compressed record nothing: a note says what they hold.
+        memory = self.cache.memory()
+        if memory.sliding_bytes:
+            held = memory.live_bytes + memory.sliding_bytes
+            full = self.cache.full_bytes() + memory.sliding_bytes
+            note = (
+                "Bytes are those of compressed layers. The other layers (a window, a state, or keys and values that "
+                f"further layers read) hold {format_bytes(memory.sliding_bytes)} more: after the prompt "
+                f"{format_bytes(held)} in all, {100 * held / full:.0f} % of the {format_bytes(full)} of a full cache."
+            )
             self.writer.update(notes=(*self.writer.record.notes, note))
-
-    def write_prompt(self) -> None:
-        """Write the prompt's rows of `tokens`."""
         ids = self.prepared.ids[0].tolist()
         tokenizer = self.prepared.loaded.tokenizer
         special = set(tokenizer.all_special_ids)
@@ -115,29 +102,18 @@ class ActiveRun:
         self.writer.update(forced_text=written.text)
         if self.recorder is not None:
             self.recorder.write_arrays()
-        free_text = self._write_own()
-        tags = declared_tags(self.writer.record.chat)
-        if is_unfinished(free_text, bool(open_tag("".join(self.prompt_texts), tags)), tags):
-            self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
-        self.writer.finish("complete", free_text=free_text, **self.measured)
-
-    def recording_seconds(self) -> float | None:
-        """Seconds that recording added to a decode step, or None if none was recorded."""
-        steps = len(self.forced) - 1
-        return None if self.recorder is None or steps < 1 else self.observers.seconds / steps
-
-    def _write_own(self) -> str:
-        """Write the rows of the run's own text and return it."""
-        loaded = self.prepared.loaded
+        # The run's own text.
         ids = self.own_text.ids
-        prompt_tokens = self.prepared.ids.shape[1]
         text = continuation(loaded.tokenizer, ids, end_ids(loaded))
         if self.prepared.request.level == "off":  # nothing was recorded, but the final memory costs nothing to read
             cache = self.cache if self.own_text.branch is None else self.own_text.branch.cache
             self.writer.append("memory", memory_columns(cache, max(len(ids) - 1, 0)))
         logprob = torch.stack(self.own_text.logprobs).tolist() if ids else []
         self._append("free", prompt_tokens, ids, text=text.shown, special=text.special, logprob=logprob)
-        return text.text
+        tags = declared_tags(self.writer.record.chat)
+        if is_unfinished(text.text, bool(open_tag("".join(self.prompt_texts), tags)), tags):
+            self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
+        self.writer.finish("complete", free_text=text.text, **self.measured)
 
     def _append(self, phase: str, first: int, ids: list[int], **columns: list[Any]) -> None:
         """Write rows of `tokens` from position `first` on."""

@@ -27,7 +27,7 @@ from kvlab.engine.interleaved_timing import TimedRun, time_interleaved
 from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.out_of_memory import drop_frames, machine_of, memory_guard, release_memory
 from kvlab.engine.prepare import Prepared, prepare
-from kvlab.engine.probe import Probe, make_probe
+from kvlab.engine.probe import make_probe
 from kvlab.engine.progress import Cancelled, Watch, download_reporter
 from kvlab.engine.prompt import Reference
 from kvlab.engine.record import complete_runs, record_of
@@ -47,11 +47,6 @@ class Group:
 
     indexes: tuple[int, ...]
     leads: bool
-
-    def halves(self) -> list[Group]:
-        """The group as two smaller ones; the first writes the reference for the second."""
-        middle = len(self.indexes) // 2
-        return [Group(self.indexes[:middle], self.leads), Group(self.indexes[middle:], False)]
 
 
 def groups_of(prepared: Prepared, complete: Mapping[int, Path], most: int) -> list[Group]:
@@ -97,25 +92,37 @@ class ComparisonPasses:
     comparison_id: str
     paths: dict[int, Path]
     watch: Watch
+    live: LiveComparison
     reference: Reference = field(default_factory=Reference)
     timed: list[TimedRun] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.live = LiveComparison(self.prepared)
+    def run_all(self, groups: list[Group]) -> None:
+        """Read the prompt and decode for all groups; a pass that does not fit in memory is repeated in halves.
 
-    def run(self, group: Group) -> None:
-        """Read the prompt and decode for all runs of the group.
-
-        Errors of runs are kept in `errors`. Raises errors of the full cache, and out-of-memory errors of several runs.
+        Errors of runs are kept in `errors`. Raises errors of the full cache that writes the reference.
         """
-        try:
-            self._run(group)
-        except Exception as error:
-            several = is_out_of_memory(error) and len(group.indexes) > 1
-            if isinstance(error, Cancelled) or group.leads or several:
-                raise
-            self.errors.append(error)
+        torch.manual_seed(self.prepared.request.seed)
+        while groups:
+            group = groups.pop(0)
+            try:
+                self._run(group)
+                continue
+            except Exception as error:
+                if not is_out_of_memory(error) or not (group.leads or len(group.indexes) > 1):
+                    if group.leads or isinstance(error, Cancelled):
+                        raise
+                    self.errors.append(error)
+                    continue
+                drop_frames(error)
+            # Remove the folders of runs that did not fit together, before they run again.
+            for index in group.indexes:
+                shutil.rmtree(self.paths.pop(index), ignore_errors=True)
+            gc.collect()
+            release_memory(self.prepared.loaded.device)
+            middle = len(group.indexes) // 2  # the first half writes the reference for the second
+            halves = (Group(group.indexes[:middle], group.leads), Group(group.indexes[middle:], False))
+            groups = [*halves, *groups]
 
     def _run(self, group: Group) -> None:
         prepared = self.prepared
@@ -133,8 +140,13 @@ class ComparisonPasses:
                 # The full cache that writes the reference: that of a run, or one that is not recorded.
                 leader = next((run.cache for run in active if run.run.choice.method == FULL.method), None)
                 if leader is None:
-                    leader = make_cache(self.prepared.loaded, "full", seed=self.prepared.request.seed)
-                probe = self._probe(active)
+                    leader = make_cache(prepared.loaded, "full", seed=prepared.request.seed)
+                # The probe of the full cache is recorded with the comparison's first run at level `full`.
+                first = next((run for run in active if run.run is prepared.runs[0]), None)
+                if first is not None and prepared.request.level == "full":
+                    methods = [run.method for run in prepared.runs]
+                    tokens = prepared.ids.shape[1], prepared.request.max_new_tokens
+                    probe = make_probe(prepared.loaded, *tokens, first.writer, methods, prepared.request.record)
             shared = SharedPass(prepared, active, leader, self.reference, self.watch, probe, self.live)
             try:
                 shared.run()
@@ -144,12 +156,11 @@ class ComparisonPasses:
                         run.writer.finish("cancelled", "stopped by the user")
                 raise
             self.errors += shared.errors
-            self.timed += [timed for run in shared.runs if (timed := self._timed(run)) is not None]
-
-    def discard(self, group: Group) -> None:
-        """Remove the folders of runs that did not fit in memory together, before they run again."""
-        for index in group.indexes:
-            shutil.rmtree(self.paths.pop(index), ignore_errors=True)
+            for run in shared.runs:
+                if run.prompt_cache is not None and run.own_text.ids:
+                    steps = len(run.forced) - 1
+                    recording = None if run.recorder is None or steps < 1 else run.observers.seconds / steps
+                    self.timed.append(TimedRun(run.writer.path, run.prompt_cache, run.own_text.ids[0], recording))
 
     def _start(self, index: int, writers: ExitStack) -> ActiveRun:
         """Create the run's folder, recorder and cache; `writers` closes the folder."""
@@ -170,22 +181,6 @@ class ComparisonPasses:
         run = prepared.runs[index]
         cache = run.new_cache(timed=True, observer=None if recorder is None else observers)
         return ActiveRun(prepared, run, writer, cache, recorder, observers, OwnText(chooser_of(prepared)()))
-
-    def _probe(self, active: list[ActiveRun]) -> Probe | None:
-        """Add the probe of the full cache to the comparison's first run at level `full`."""
-        prepared = self.prepared
-        request = self.prepared.request
-        first = next((run for run in active if run.run is prepared.runs[0]), None)
-        if first is None or request.level != "full":
-            return None
-        methods = [run.method for run in prepared.runs]
-        tokens = prepared.ids.shape[1], request.max_new_tokens
-        return make_probe(prepared.loaded, *tokens, first.writer, methods, request.record)
-
-    def _timed(self, run: ActiveRun) -> TimedRun | None:
-        if run.prompt_cache is None or not run.own_text.ids:
-            return None
-        return TimedRun(run.writer.path, run.prompt_cache, run.own_text.ids[0], run.recording_seconds())
 
 
 def compare(
@@ -241,12 +236,12 @@ def compare(
         {"timing": TURNS_SHARE},
     )
     paths: dict[int, Path] = dict(complete)
-    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch)
+    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch, LiveComparison(prepared))
     begun = time.perf_counter()
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)
     try:
-        _run_all(prepared, groups, passes)
+        passes.run_all(groups)
         if not passes.errors:
             pending_requests.remove_request(root, comparison_id)
             if answered is not None:
@@ -254,7 +249,8 @@ def compare(
         with memory_guard(prepared.loaded.device, "timing in turns"):
             allowed = TURNS_SHARE * (time.perf_counter() - begun)
             time_interleaved(passes.timed, prepared.loaded, allowed, watch)
-        watch.reach(watch.total, "done")
+        watch.done = watch.total  # a continuation may have ended early
+        watch.advance("done", 0)
         if passes.errors:
             raise passes.errors[0]
     except Cancelled:
@@ -297,23 +293,3 @@ def run(
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from None
     return open_run(compare(request, root, loaded=loaded)[0])
-
-
-def _run_all(prepared: Prepared, groups: list[Group], passes: ComparisonPasses) -> None:
-    """Run all groups; a pass that does not fit in memory is repeated in halves."""
-    request = prepared.request
-    loaded = prepared.loaded
-    torch.manual_seed(request.seed)
-    while groups:
-        group = groups.pop(0)
-        try:
-            passes.run(group)
-            continue
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            drop_frames(error)
-        passes.discard(group)
-        gc.collect()
-        release_memory(loaded.device)
-        groups = [*group.halves(), *groups]

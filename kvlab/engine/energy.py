@@ -56,8 +56,9 @@ class WrappingCounter:
         return self._microjoules / 1e6
 
 
-def find_energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Energy:
-    """The counter of a device, or why it has none."""
+@lru_cache
+def energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Energy:
+    """The counter of a device of this machine, or why it has none; found once."""
     if device.type == "cuda":
         try:
             nvml: Any = importlib.import_module("pynvml")
@@ -71,35 +72,9 @@ def find_energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Ener
         except (nvml.NVMLError, AttributeError, RuntimeError) as error:
             return NoCounter(f"NVML has no energy counter for this GPU ({error})")
         return EnergyCounter("NVML", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
-    if device.type == "cpu":
-        return _rapl(powercap)
-    return NoCounter(f"no energy counter is known for {device.type}")
-
-
-@lru_cache
-def energy_counter(device: torch.device) -> Energy:
-    """The counter of a device of this machine, found once."""
-    return find_energy_counter(device)
-
-
-def describe_energy(found: Energy) -> str:
-    """The counter's name, or `not measured: ` and why."""
-    return found.name if isinstance(found, EnergyCounter) else f"not measured: {found.reason}"
-
-
-class Meter:
-    """Joules that a device takes from now on; `None` without a counter."""
-
-    def __init__(self, found: Energy) -> None:
-        self._counter = found if isinstance(found, EnergyCounter) else None
-        self._begun = self._counter.joules() if self._counter else 0.0
-
-    def joules(self) -> float | None:
-        """Joules since the meter was made."""
-        return self._counter.joules() - self._begun if self._counter else None
-
-
-def _rapl(powercap: Path) -> Energy:
+    if device.type != "cpu":
+        return NoCounter(f"no energy counter is known for {device.type}")
+    # RAPL, of all processor packages.
     if not powercap.is_dir():
         return NoCounter(f"this machine has no {powercap}")
     packages = [
@@ -121,6 +96,23 @@ def _rapl(powercap: Path) -> Energy:
     return EnergyCounter(
         f"RAPL, {', '.join(_text(path / 'name') for path in packages)}", WrappingCounter(counters).joules
     )
+
+
+def describe_energy(found: Energy) -> str:
+    """The counter's name, or `not measured: ` and why."""
+    return found.name if isinstance(found, EnergyCounter) else f"not measured: {found.reason}"
+
+
+class Meter:
+    """Joules that a device takes from now on; `None` without a counter."""
+
+    def __init__(self, found: Energy) -> None:
+        self._counter = found if isinstance(found, EnergyCounter) else None
+        self._begun = self._counter.joules() if self._counter else 0.0
+
+    def joules(self) -> float | None:
+        """Joules since the meter was made."""
+        return self._counter.joules() - self._begun if self._counter else None
 
 
 def _number(file: Path) -> int:

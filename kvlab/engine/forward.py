@@ -35,40 +35,29 @@ def read_on(
     Every cache has one row and has read `tokens_read` tokens; `ids` are equally many tokens for each.
     """
     found: list[Tensor | Exception] = []
-    for group in _groups(caches):
+    # All run in one batch if every layer is compressed, as other layers hold states of equal length.
+    numbers = list(range(len(caches)))
+    alike = all(isinstance(layer, CompressedLayer) for cache in caches[:1] for layer in cache.layers)
+    for group in [numbers] if alike and numbers else [[number] for number in numbers]:
         given = torch.tensor([ids[number] for number in group], device=device)
         starts = torch.tensor([tokens_read[number] for number in group], device=device)[:, None]
         positions = starts + torch.arange(given.shape[1], device=device)
-        found += _pass(model, device, [caches[number] for number in group], given, positions)
+        # A fan-out cache of caches that were filled apart works on copies of their layers without slots, which is no
+        # use where there are such layers: those caches run alone.
+        fan_out = FanOutCache.of_filled([caches[number] for number in group], device) if len(group) > 1 else None
+        branches = list(fan_out.branches) if fan_out is not None else []
+        cache = caches[group[0]] if fan_out is None else fan_out
+        options = {"past_key_values": cache, "position_ids": positions, "use_cache": True}
+        try:
+            logits = model(given, **options, logits_to_keep=1).logits[:, -1].float()
+        except Exception as error:
+            if is_out_of_memory(error) or any(branch.error is None for branch in branches):
+                raise
+            found += [branch.error or error for branch in branches] or [error]
+            continue
+        errors = [branch.error for branch in branches] or [None]
+        found += [error if error is not None else row for error, row in zip(errors, logits, strict=True)]
     return found
-
-
-def _pass(
-    model: PreTrainedModel, device: torch.device, caches: Sequence[CompressedCache], ids: Tensor, positions: Tensor
-) -> list[Tensor | Exception]:
-    # A fan-out cache of caches that were filled apart works on copies of their layers without slots, which is no use
-    # where there are such layers: those caches run alone.
-    fan_out = FanOutCache.of_filled(caches, device) if len(caches) > 1 else None
-    branches = list(fan_out.branches) if fan_out is not None else []
-    cache = caches[0] if fan_out is None else fan_out
-    options = {"past_key_values": cache, "position_ids": positions, "use_cache": True}
-    try:
-        logits = model(ids, **options, logits_to_keep=1).logits[:, -1].float()
-    except Exception as error:
-        if is_out_of_memory(error) or any(branch.error is None for branch in branches):
-            raise
-        return [branch.error or error for branch in branches] or [error]
-    errors = [branch.error for branch in branches] or [None]
-    return [error if error is not None else row for error, row in zip(errors, logits, strict=True)]
-
-
-def _groups(caches: Sequence[CompressedCache]) -> list[list[int]]:
-    """Numbers of the caches that run in one batch: all, if every layer is compressed, as others hold states of equal
-    length."""
-    numbers = list(range(len(caches)))
-    if all(isinstance(layer, CompressedLayer) for cache in caches[:1] for layer in cache.layers):
-        return [numbers] if numbers else []
-    return [[number] for number in numbers]
 
 
 class ModelWithTokenizer(Protocol):
@@ -110,10 +99,7 @@ def before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None)
         yield
         return
 
-    def check_within_pass(*_: object) -> None:
-        with under_way():
-            check()
-
+    check_within_pass = under_way()(lambda *_: check())
     hooks = [layer.register_forward_pre_hook(check_within_pass) for layer in decoder_layers(model)]
     try:
         yield
@@ -162,11 +148,33 @@ Choose = Callable[[Tensor], Tensor]  # logits (V,) to a token (scalar tensor)
 
 
 def chooser(loaded: LoadedModel, ids: Tensor, max_new_tokens: int, generation_config: GenerationSettings) -> Choose:
-    """A function that chooses the tokens after the prompt (1, T). Use it for one text: processors may keep state."""
-    settings = loaded.model.generation_config
-    if generation_config == "ignore" or settings is None or not processors_set(settings.to_dict()):
+    """A function that chooses the tokens after the prompt (1, T). Use it for one text: processors may keep state.
+
+    They are the logits processors that greedy `generate` would use after this prompt, taken from `generate` itself.
+    """
+    config = loaded.model.generation_config
+    if generation_config == "ignore" or config is None or not processors_set(config.to_dict()):
         return torch.argmax
-    return ProcessedArgmax(processors_of(loaded, ids, max_new_tokens), ids)
+    generate: Any = loaded.model.generate
+    without_stops = copy(config)
+    without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
+    try:
+        loaded.model.generation_config = without_stops
+        processors = generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=sorted(end_ids(loaded)) or None,
+            custom_generate=lambda *_, logits_processor, **__: logits_processor,
+        )
+    finally:
+        loaded.model.generation_config = config
+        logging.set_verbosity(before)
+    return ProcessedArgmax(processors, ids)
 
 
 class ProcessedArgmax:
@@ -181,31 +189,3 @@ class ProcessedArgmax:
         token = self.processors(self.ids, scores).argmax(-1)
         self.ids = torch.cat([self.ids, token[None]], dim=-1)
         return token[0]
-
-
-def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> LogitsProcessorList:
-    """The logits processors that greedy `generate` would use after this prompt, taken from `generate` itself."""
-
-    def hand_over(*_: object, logits_processor: LogitsProcessorList, **__: object) -> LogitsProcessorList:
-        return logits_processor
-
-    generate: Any = loaded.model.generate
-    config = loaded.model.generation_config
-    without_stops = copy(config)
-    without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
-    try:
-        loaded.model.generation_config = without_stops
-        return generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            eos_token_id=sorted(end_ids(loaded)) or None,
-            custom_generate=hand_over,
-        )
-    finally:
-        loaded.model.generation_config = config
-        logging.set_verbosity(before)

@@ -68,14 +68,10 @@ class _Writer:
             "tokens": len(ids),
         }
         if measure or self.shown.held is None:
-            changed["held"] = self._held()
+            memory = (self.run.cache if own_text.branch is None else own_text.branch.cache).memory()
+            changed["held"] = memory.live_slots / max(memory.logical_tokens, 1)
         self.shown = self.shown.model_copy(update=changed)
         return self.shown
-
-    def _held(self) -> float:
-        own_text = self.run.own_text
-        memory = (self.run.cache if own_text.branch is None else own_text.branch.cache).memory()
-        return memory.live_slots / max(memory.logical_tokens, 1)
 
 
 def _unwritten(choice: MethodChoice) -> LiveText:
@@ -94,7 +90,7 @@ class LiveComparison:
     def read(self, runs: Sequence[ActiveRun], reference: Sequence[int]) -> LiveTexts:
         """The texts so far; `runs` are those of the present pass, `reference` the ids of the full cache's text."""
         self._turn += 1
-        active = {self._index(run): run for run in runs}
+        active = {index: run for index, one in enumerate(self._prepared.runs) for run in runs if run.run is one}
         for index, run in active.items():
             if index not in self._writers or self._writers[index].run is not run:
                 self._writers[index] = _Writer(run, _unwritten(run.run.choice))
@@ -108,6 +104,3 @@ class LiveComparison:
         end = " ".join(words[1:] if len(request.prompt) > PROMPT_END else words)  # the first may be cut
         title = request.title if request.repeat is not None else ""
         return LiveTexts(title=title, prompt_end=end, texts=tuple(self._texts))
-
-    def _index(self, run: ActiveRun) -> int:
-        return next(index for index, one in enumerate(self._prepared.runs) if one is run.run)

@@ -134,12 +134,20 @@ class HiddenStatistics:
         normal = torch.special.ndtr(ordered)
         count = len(ordered)
         above = torch.arange(1, count + 1, device=ordered.device)[:, None] / count
+        bins = len(EDGES) - 1, float(EDGES[0]), float(EDGES[-1])
+        width = float(EDGES[1] - EDGES[0])
+        quantiles = []
+        for values in shown:
+            place = PROBABILITIES.to(values.device) * (len(values) - 1)
+            low = place.long()
+            high = (low + 1).clamp_max(len(values) - 1)
+            quantiles.append(values[low] + (place - low) * (values[high] - values[low]))
         return found | {
             "distance": torch.maximum((above - normal).abs(), (normal - above + 1 / count).abs())
             .amax(0)
             .masked_fill(constant, torch.nan),
-            "histogram": torch.stack([_density(values) for values in shown]),
-            "quantiles": torch.stack([_quantiles(values) for values in shown]),
+            "histogram": torch.stack([torch.histc(values, *bins) / len(values) / width for values in shown]),
+            "quantiles": torch.stack(quantiles),
         }
 
 
@@ -148,18 +156,6 @@ def _sorted(numbers: Tensor) -> Tensor:
     if numbers.device.type == "cpu":
         return torch.from_numpy(np.sort(numbers.numpy(), axis=0))
     return numbers.sort(0).values
-
-
-def _density(ordered: Tensor) -> Tensor:
-    counts = torch.histc(ordered, len(EDGES) - 1, float(EDGES[0]), float(EDGES[-1]))
-    return counts / len(ordered) / float(EDGES[1] - EDGES[0])
-
-
-def _quantiles(ordered: Tensor) -> Tensor:
-    place = PROBABILITIES.to(ordered.device) * (len(ordered) - 1)
-    low = place.long()
-    high = (low + 1).clamp_max(len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 EVERYTHING = Recording()
@@ -211,14 +207,27 @@ class Probe:
             gathered = self.gathered.pop(layer_idx)
             self.written.add(layer_idx)
             assert gathered.query is not None
-            # `layer_pass` with its queries replaced by the text's last queries `query` (1, Hq, r, d).
+            # The pass with its queries replaced by the text's last queries (1, Hq, r, d).
             alibi = layer_pass.alibi
             if alibi is not None:
                 alibi = replace(alibi, queries=slots.position[:, :, -gathered.query.shape[2] :])
             nothing: Any = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
-            self._write(
-                layer_idx, slots, replace(layer_pass, query=gathered.query, alibi=alibi, **nothing), gathered.hidden
-            )
+            layer_pass = replace(layer_pass, query=gathered.query, alibi=alibi, **nothing)
+            hidden = gathered.hidden
+            if hidden.tokens_read >= self.prompt_tokens > self.samples.sinks + 2:
+                dtype = hidden.kept[0].dtype
+                self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(layer_pass.key.device)))
+                moments = hidden.inner.mean, hidden.inner.deviation
+                try:
+                    arrays = self.samples.arrays(slots, layer_pass, self.prompt_tokens, moments, dtype)
+                except UserError:
+                    pass  # unknown query projection of this model family: skip only these arrays
+                else:
+                    self.writer.write_arrays("sampled", layer_idx, _host(arrays))
+            if layer_idx in self.history_layers:
+                rows = history(layer_pass, self.history_rows + self.tokens - self.prompt_tokens)
+                of_heads = {name: array[:, self.heads] for name, array in rows.items()}
+                self.writer.write_arrays("history", layer_idx, of_heads)
 
     def attended_part(self, layer_idx: int, layer_pass: PassView) -> None:
         """Collect the hidden states and newest queries of a pass."""
@@ -233,24 +242,6 @@ class Probe:
         parts = [layer_pass.query] if gathered.query is None else [gathered.query, layer_pass.query]
         rows = self.rows + max(seen_tokens - self.prompt_tokens, 0)
         gathered.query = torch.cat([part[:, :, -rows:] for part in parts], 2)[:, :, -rows:]
-
-    def _write(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
-        self._write_states(layer_idx, slots, layer_pass, hidden)
-        if layer_idx in self.history_layers:
-            rows = history(layer_pass, self.history_rows + self.tokens - self.prompt_tokens)
-            self.writer.write_arrays("history", layer_idx, {name: array[:, self.heads] for name, array in rows.items()})
-
-    def _write_states(self, layer_idx: int, slots: Slots, layer_pass: PassView, hidden: HiddenStatistics) -> None:
-        if hidden.tokens_read < self.prompt_tokens or self.prompt_tokens <= self.samples.sinks + 2:
-            return
-        dtype = hidden.kept[0].dtype
-        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(layer_pass.key.device)))
-        try:
-            inner = hidden.inner
-            arrays = self.samples.arrays(slots, layer_pass, self.prompt_tokens, (inner.mean, inner.deviation), dtype)
-        except UserError:
-            return  # unknown query projection of this model family: skip only these arrays
-        self.writer.write_arrays("sampled", layer_idx, _host(arrays))
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Nothing to do: the full cache makes no decisions."""

@@ -123,11 +123,6 @@ class Watch:
         self.done = min(self.done + steps, self.total)
         self.forecast.skip(phase, steps)
 
-    def reach(self, done: int, stage: str) -> None:
-        """Jump to `done`, as a continuation may end early."""
-        self.done = done
-        self.advance(stage, 0)
-
     def _tell(self, stage: str, live: Callable[[], LiveTexts] | None) -> None:
         if self._report is None:
             return

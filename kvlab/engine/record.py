@@ -5,11 +5,9 @@ from pathlib import Path
 
 from kvlab.common.liveness import is_being_written
 from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.preset import PAPER
 from kvlab.core.errors import UserError
 from kvlab.core.families import compressed_only
-from kvlab.core.methods import Method
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.models.chat import tokenizer_info
@@ -39,6 +37,9 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
     notes = _notes(prepared, prepared.runs[index])
     choice = run.choice
     method = run.method
+    label = choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
+    if method.family == "reference":
+        label = "full cache"
     preset = str(run.choice.preset)
     paper = preset if preset.startswith(PAPER) else PAPER  # a paper may have several presets
     rows = states = request.record
@@ -56,7 +57,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
         owner=request.owner,
         **{name: getattr(request, name) for name in OF_REQUEST},
         **{name: getattr(choice, name) for name in OF_CHOICE},
-        label=_label(choice, method),
+        label=label,
         hyper_parameters=method.model_dump(mode="json"),
         preset=preset,
         departures=method.differences(paper) if PAPER in method.presets else None,
@@ -99,13 +100,6 @@ def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
     return [*notes, *prompt_notes(request.prompt, words, chat is not None, known)]
 
 
-def _label(choice: MethodChoice, method: Method) -> str:
-    """The name in legends; a method without a budget shows none."""
-    if method.family == "reference":
-        return "full cache"
-    return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
-
-
 def complete_runs(request: CompareRequest, root: Path, comparison_id: str) -> dict[int, Path]:
     """Folders of the complete runs of a comparison, by their index in the request.
 
@@ -114,8 +108,9 @@ def complete_runs(request: CompareRequest, root: Path, comparison_id: str) -> di
     complete = {}
     for index, choice in enumerate(request.runs):
         path = root / run_id_of(request, comparison_id, index)
-        record = _record(path)
-        if record is None:
+        try:
+            record = read_record(path)
+        except UserError:  # killed before its record was written, or damaged: it runs again
             continue
         if record.status == "running" and is_being_written(path, record.worker_pid, record.created):
             raise UserError(f"{path.name} is still being written: wait until it ends, or stop it.")
@@ -125,10 +120,3 @@ def complete_runs(request: CompareRequest, root: Path, comparison_id: str) -> di
         if record.status == "complete":
             complete[index] = path
     return complete
-
-
-def _record(path: Path) -> RunRecord | None:
-    try:
-        return read_record(path)
-    except UserError:  # killed before its record was written, or damaged: it runs again
-        return None

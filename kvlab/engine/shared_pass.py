@@ -71,28 +71,9 @@ class SharedPass:
         """Read the prompt, decode, and finish every run."""
         counter = energy_counter(self.prepared.loaded.device)
         meter = Meter(counter)
-        rows = self._read_prompt()
-        index = 0
-        for index in range(self.most):
-            tokens = self._choose(rows, index)
-            self.fan_out.drop([branch for branch in self.fan_out.branches if branch not in tokens])
-            if not tokens:
-                break
-            together = self.fan_out.num_rows
-            stage = "decoding" if together == 1 else f"decoding {together} rows together"
-            self.watch.advance(stage, live=self._texts)
-            rows = self._step(tokens)
-        self.watch.skip("decoding", self.most - index)
-        self.watch.show("writing the recordings", self._texts)
-        joules = meter.joules()
-        for run in self.runs:
-            run.measured |= {"joules": joules, "energy": describe_energy(counter)}
-            run.finish(self.reference)
-
-    def _read_prompt(self) -> Tensor:
-        """Logits (R, V) after the prompt; every branch has its own row from here on."""
         prepared = self.prepared
         fan_out = self.fan_out
+        # Read the prompt; behind it every branch has its own row.
         for run in self.runs:
             run.observers.now = fan_out.now
         begun = fan_out.now()
@@ -102,15 +83,31 @@ class SharedPass:
         fan_out.copy_recurrent_states()
         self._end_failed()
         for run in self.runs:
-            run.note_prompt(common + self._branch(run).own_seconds())
-            run.write_prompt()
+            run.end_prompt(common + self._branch(run).own_seconds())
             run.end_step()
             run.observers.seconds = 0.0  # from here on, of decode steps
             run.prompt_cache = copy_cache(run.cache)
         fan_out.split()
         for run in self.runs:
             run.observers.now = fan_out.now
-        return next_logits.expand(fan_out.num_rows, -1)
+        rows = next_logits.expand(fan_out.num_rows, -1)
+        # Decode.
+        index = 0
+        for index in range(self.most):
+            tokens = self._choose(rows, index)
+            fan_out.drop([branch for branch in fan_out.branches if branch not in tokens])
+            if not tokens:
+                break
+            together = fan_out.num_rows
+            stage = "decoding" if together == 1 else f"decoding {together} rows together"
+            self.watch.advance(stage, live=self._texts)
+            rows = self._step(tokens)
+        self.watch.skip("decoding", self.most - index)
+        self.watch.show("writing the recordings", self._texts)
+        joules = meter.joules()
+        for run in self.runs:
+            run.measured |= {"joules": joules, "energy": describe_energy(counter)}
+            run.finish(self.reference)
 
     def _choose(self, rows: Tensor, index: int) -> dict[Branch, list[int]]:
         """The next tokens of every branch that goes on, one a row, from logits (R, V); notes scores and own texts."""
@@ -124,7 +121,17 @@ class SharedPass:
         tokens: dict[Branch, list[int]] = {}
         forced = None if self.forced_ended else self.reference.ids[index]
         if forced is not None:
-            self._score(logprobs, forced, index)
+            # How each run predicts the forced token next to the full cache.
+            if self.runs:
+                leader = self.leader
+                written = self.reference.logprobs[index]
+                full = written.to(logprobs.device) if leader is None else logprobs[leader.rows.start]
+                predicted = logprobs[[self._branch(run).rows.start for run in self.runs]]
+                gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - predicted)).sum(-1)
+                agrees = predicted.argmax(-1) == full.argmax()
+                scores = torch.stack([predicted[:, forced], gap, agrees.to(gap)], -1)
+                for run, row in zip(self.runs, scores, strict=True):
+                    run.forced.append(row)
             leading = [] if self.leader is None else [self.leader]
             self.forced_ended = last or self.has_ended(self.reference.ids[: index + 1])
             if not self.forced_ended:
@@ -141,43 +148,28 @@ class SharedPass:
             text.logprobs.append(logprobs[row, token].clone())  # a view would keep all rows
             text.ended = last or self.has_ended(text.ids)
         for run in writing:  # once every row has been read, as rows move
-            self._arrange(run, forced)
-            if run.own_text.branch is not None and not run.own_text.ended:
-                tokens.setdefault(run.own_text.branch, []).append(run.own_text.ids[-1])
+            # Its own text gets a row if it leaves the forced text, and the row of a text that ended ends.
+            text = run.own_text
+            branch = self._branch(run)
+            if text.row and (text.ended or self.forced_ended):
+                self.fan_out.keep_rows(branch, [0 if text.ended else text.row])
+                branch.cache.settings.texts = 1
+                text.row = 0
+            if text.branch is None and not text.ended and text.ids[-1] != forced:
+                settings = branch.cache.settings
+                if run.recorder is not None and not self.forced_ended and not settings.observes_slots:
+                    # A second text continues the branch's only row in one more, whose counts stay those of the first.
+                    self.fan_out.keep_rows(branch, [0, 0])
+                    settings.texts = 2
+                    text.branch = branch
+                    text.row = 1
+                else:
+                    text.branch = self.fan_out.fork(branch)
+            if self.forced_ended and text.branch is branch:
+                branch.cache.settings.observer = None
+            if text.branch is not None and not text.ended:
+                tokens.setdefault(text.branch, []).append(text.ids[-1])
         return tokens
-
-    def _arrange(self, run: ActiveRun, forced: int | None) -> None:
-        """Give the run's own text a row of its own if it leaves the forced text; end the row of a text that ended."""
-        text = run.own_text
-        branch = self._branch(run)
-        if text.row and (text.ended or self.forced_ended):
-            self.fan_out.keep_rows(branch, [0 if text.ended else text.row])
-            branch.cache.settings.texts = 1
-            text.row = 0
-        if text.branch is None and not text.ended and text.ids[-1] != forced:
-            settings = branch.cache.settings
-            if run.recorder is not None and not self.forced_ended and not settings.observes_slots:
-                # A second text continues the branch's only row in one more row, whose counts stay those of the first.
-                self.fan_out.keep_rows(branch, [0, 0])
-                settings.texts = 2
-                text.branch = branch
-                text.row = 1
-            else:
-                text.branch = self.fan_out.fork(branch)
-        if self.forced_ended and text.branch is branch:
-            branch.cache.settings.observer = None
-
-    def _score(self, logprobs: Tensor, token: int, index: int) -> None:
-        """Note how each run predicts the forced `token` next to the full cache, from log-probabilities (R, V)."""
-        if not self.runs:
-            return
-        leader = self.leader
-        full = self.reference.logprobs[index].to(logprobs.device) if leader is None else logprobs[leader.rows.start]
-        predicted = logprobs[[self._branch(run).rows.start for run in self.runs]]
-        gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - predicted)).sum(-1)
-        agrees = predicted.argmax(-1) == full.argmax()
-        for run, scores in zip(self.runs, torch.stack([predicted[:, token], gap, agrees.to(gap)], -1), strict=True):
-            run.forced.append(scores)
 
     def _step(self, tokens: dict[Branch, list[int]]) -> Tensor:
         """Logits (R, V) after one more token of every row."""

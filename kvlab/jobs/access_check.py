@@ -2,9 +2,9 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_bytes
@@ -70,9 +70,16 @@ def check_access(root: Path, request: Work) -> None:
     if isinstance(request, LiveJob):
         for name in request.request.prefixes:
             find_prefix(root, name)
-    for model, revision, cache_dir in _models(request):
-        place_of(model, revision, cache_dir)
-    for choice in _choices(request):
+    parts: list[Any]
+    if isinstance(request, BenchJob):
+        parts = list(request.requests)
+    else:
+        parts = [request if isinstance(request, CompareRequest | ImportRequest) else request.request]
+    for part in parts:
+        # Shapes of a benchmark have random weights, so nothing is loaded for them.
+        if not (isinstance(request, BenchJob) and part.model.startswith("shape:")):
+            place_of(part.model, part.revision, part.cache_dir)
+    for choice in (choice for part in parts for choice in getattr(part, "choices", ())):
         check_settings(root, choice)
     if isinstance(request, EvalJob | SampleJob):
         uploads = Path(root) / ".jobs" / "prompts"
@@ -100,7 +107,12 @@ def under_own_name(root: Path, work: Work) -> Work:
     if lab() is None or not isinstance(work, Named):
         return work
     numbered = chain([work.name], (f"{work.name}-{number}" for number in count(2)))
-    free = next(name for name in numbered if _is_free(root, work, name))
+    owners = ((name, load_labels(root, name, KINDS[type(work)]).owner) for name in numbered)
+    free = next(
+        name
+        for name, owner in owners
+        if owner == acting().name or (not owner and (is_owner(owner) or not has_results(root, work, name)))
+    )
     return work.model_copy(update={"name": free})
 
 
@@ -108,11 +120,6 @@ def has_results(root: Path, work: Named, name: str) -> bool:
     """Whether results of such a job exist under this name."""
     place = Path(root) / RESULTS[type(work)].format(name)
     return place.is_file() or next(place.glob("*"), None) is not None
-
-
-def _is_free(root: Path, work: Named, name: str) -> bool:
-    owner = load_labels(root, name, KINDS[type(work)]).owner
-    return owner == acting().name or (not owner and (is_owner(owner) or not has_results(root, work, name)))
 
 
 def check_settings(root: Path, choice: MethodChoice) -> None:
@@ -124,21 +131,3 @@ def check_settings(root: Path, choice: MethodChoice) -> None:
         named = value.removeprefix("fit:") if isinstance(value, str) and value.startswith("fit:") else None
         if named and not (fitted_file(root, named).exists() and may_view(root, named, "fit")):
             raise UserError(f"There is no fit {named} here: choose one that the form offers, or make one.")
-
-
-def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
-    if isinstance(request, BenchJob):
-        requests = [part for part in request.requests if not part.model.startswith("shape:")]
-        yield from ((part.model, part.revision, part.cache_dir) for part in requests)
-    elif not isinstance(request, RestoreRequest):
-        part = request if isinstance(request, CompareRequest | ImportRequest) else request.request
-        yield part.model, part.revision, part.cache_dir
-
-
-def _choices(request: Work) -> Iterator[MethodChoice]:
-    if isinstance(request, CompareRequest):
-        yield from request.choices
-    elif isinstance(request, EvalJob | SampleJob | LiveJob):
-        yield from request.request.choices
-    elif isinstance(request, BenchJob):
-        yield from (choice for part in request.requests for choice in part.choices)

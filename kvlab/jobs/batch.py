@@ -5,7 +5,8 @@ Comparisons that are complete already are skipped.
 
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -44,12 +45,13 @@ def run_batch(
     root = Path(root)
     batch = check_id(request.batch or comparison_id)
     prompts = [repeat_request(request, batch, number) for number in range(1, request.comparisons + 1)]
-    save_batch(root, batch, request)
+    # The batch's request next to its runs, so that it can be resumed.
+    replace_text(root / FOLDER / f"{batch}.json", request.model_copy(update={"batch": batch}).model_dump_json(indent=2))
     unfinished = missing_repeats(root, batch, request)
     missing = [(one, one.repeat) for one in prompts if one.repeat and one.repeat.number in unfinished]
-    clock = _Clock(len(missing), progress)
+    begun = time.monotonic()
     paths = []
-    for comparison, repeat in missing:
+    for ended, (comparison, repeat) in enumerate(missing):
         if cancelled is not None and cancelled():
             break
         try:
@@ -61,7 +63,7 @@ def run_batch(
                 comparison,
                 root,
                 comparison_id=(named if named not in taken else next(name for name in tries if name not in taken)),
-                progress=clock.progress_of(repeat),
+                progress=progress and partial(_report_part, progress, repeat, ended, len(missing), begun),
                 cancelled=cancelled,
             )
         except UserError as error:
@@ -75,36 +77,21 @@ def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareR
 
     Raises UserError as `kvlab.tasks.haystack.plant`.
     """
-    prompt = _prompt_of(request, number) if request.prompts else _planted(request, number)
+    if request.prompts:
+        planting = None
+        prompt = request.prompts[number - 1]
+        prompt = prompt if prompt.name else prompt.model_copy(update={"name": f"prompt {number}"})
+    else:
+        planting = request.repeats[number - 1]
+        planted = plant(request.prompt, planting.depth, planting.draw, planting.wording)
+        facts = find_facts(planted.prompt, [planted.fact])
+        prompt = OnePrompt(prompt=planted.prompt, answer=planted.answer, facts=facts, notes=request.notes)
     count = request.comparisons
-    planting = None if request.prompts else request.repeats[number - 1]
     repeat = Repeat(batch=batch, number=number, of=count, planting=planting, name=prompt.name)
     named = request.title or prompt.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
     changed = {name: getattr(prompt, name) for name in OF_PROMPT}
     changed |= {"title": f"{number} of {count}: {named}", "repeats": (), "prompts": (), "batch": None, "repeat": repeat}
     return request.model_copy(update=changed)
-
-
-def _planted(request: CompareRequest, number: int) -> OnePrompt:
-    planting = request.repeats[number - 1]
-    planted = plant(request.prompt, planting.depth, planting.draw, planting.wording)
-    facts = find_facts(planted.prompt, [planted.fact])
-    return OnePrompt(prompt=planted.prompt, answer=planted.answer, facts=facts, notes=request.notes)
-
-
-def _prompt_of(request: CompareRequest, number: int) -> OnePrompt:
-    prompt = request.prompts[number - 1]
-    return prompt if prompt.name else prompt.model_copy(update={"name": f"prompt {number}"})
-
-
-def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
-    """Write the batch's request next to the runs, so that it can be resumed; returns the file.
-
-    Raises UserError if the disk is full or not writable.
-    """
-    file = root / FOLDER / f"{batch}.json"
-    replace_text(file, request.model_copy(update={"batch": batch}).model_dump_json(indent=2))
-    return file
 
 
 def load_batch(root: Path, batch: str) -> CompareRequest:
@@ -120,42 +107,22 @@ def load_batch(root: Path, batch: str) -> CompareRequest:
 
 def missing_repeats(root: Path, batch: str, request: CompareRequest) -> list[int]:
     """Numbers of the comparisons of a batch that are not complete."""
-    complete = {number for number, is_complete in _made(root, batch, len(request.runs)) if is_complete}
+    complete = {
+        entry.number
+        for entry in list_comparisons(root)
+        if entry.batch == batch and len(entry.runs) == len(request.runs) and entry.status == "complete"
+    }
     return [number for number in range(1, request.comparisons + 1) if number not in complete]
 
 
-def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:
-    """The number of every comparison of the batch, and whether all its runs are complete."""
-    for entry in list_comparisons(root):
-        if entry.batch == batch:
-            yield entry.number, len(entry.runs) == runs and entry.status == "complete"
-
-
-class _Clock:
-    """Progress over all repeats, with the remaining time estimated from those that ran."""
-
-    def __init__(self, missing: int, progress: Callable[[Progress], None] | None) -> None:
-        self.missing = missing
-        self.progress = progress
-        self.begun = time.monotonic()
-        self.ended = -1
-
-    def progress_of(self, repeat: Repeat) -> Callable[[Progress], None] | None:
-        """The progress callback of the next repeat."""
-        self.ended += 1
-        report = self.progress
-        if report is None:
-            return None
-        ended = self.ended
-        before = repeat.of - self.missing
-
-        def report_all(part: Progress) -> None:
-            share = (ended + part.done / max(part.total, 1)) / self.missing
-            elapsed = time.monotonic() - self.begun
-            left = time_left(elapsed, share) if elapsed >= LEAST_ELAPSED else ""
-            stage = f"{before + ended + 1} of {repeat.of}{', ' + left if left else ''}: {part.stage}"
-            done = (before + ended) * part.total + part.done
-            total = repeat.of * part.total
-            report(Progress(stage=stage, done=done, total=total, run_id=part.run_id, live=part.live))
-
-        return report_all
+def _report_part(
+    report: Callable[[Progress], None], repeat: Repeat, ended: int, missing: int, begun: float, part: Progress
+) -> None:
+    """Report a part of `repeat` as one of the batch: `ended` of its `missing` comparisons have run since `begun`."""
+    share = (ended + part.done / max(part.total, 1)) / missing
+    elapsed = time.monotonic() - begun
+    left = time_left(elapsed, share) if elapsed >= LEAST_ELAPSED else ""
+    before = repeat.of - missing + ended
+    stage = f"{before + 1} of {repeat.of}{', ' + left if left else ''}: {part.stage}"
+    done = before * part.total + part.done
+    report(Progress(stage=stage, done=done, total=repeat.of * part.total, run_id=part.run_id, live=part.live))

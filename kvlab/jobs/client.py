@@ -20,7 +20,7 @@ from kvlab.core.validation import Frozen
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db
 from kvlab.jobs.access_check import check_access, check_disk
-from kvlab.jobs.device_shares import device_of, server_shares
+from kvlab.jobs.device_shares import VISIBLE, device_of, server_shares
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
 
@@ -95,8 +95,8 @@ def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[J
     with queue_db.database(root) as connection:
         worker_slots.fail_orphans(connection)
         rows = connection.execute(f"SELECT {FIELDS} FROM jobs {where} ORDER BY number DESC LIMIT ?", (limit,))
-        turn = queue_db.queue_order(connection)
-        return [_status(row, turn) for row in rows.fetchall() if may_see(row["owner"], bool(row["private"]))]
+        waiting = queue_db.queue_order(connection)
+        return [_status(row, waiting) for row in rows.fetchall() if may_see(row["owner"], bool(row["private"]))]
 
 
 def cancel(root: Path, job_id: str) -> None:
@@ -121,7 +121,11 @@ def resume(root: Path, job_id: str) -> None:
     require_owner(status(root, job_id).owner, "resume this job")
     check_disk(root)
     with queue_db.database(root) as connection:
-        queue_db.requeue(connection, job_id)
+        connection.execute(
+            "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL "
+            "WHERE job_id = ? AND state IN ('cancelled', 'failed')",
+            (job_id,),
+        )
 
 
 def request_of(root: Path, job_id: str) -> Work:
@@ -140,7 +144,12 @@ def ensure_worker(root: Path) -> int:
     root = Path(root).absolute()
     wanted = server_shares()
     with queue_db.database(root) as connection, transaction(connection):
-        worker_slots.add_keeper(connection, os.getpid())
+        # Record that this process needs the folder's workers; a dashboard repeats it.
+        connection.execute(
+            "INSERT INTO keepers (pid, host, since, heartbeat) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (pid, host) DO UPDATE SET heartbeat = excluded.heartbeat",
+            (os.getpid(), host_id(), datetime.now(UTC).isoformat(), time.time()),
+        )
         alive = {row["place"]: row["pid"] for row in worker_slots.live_workers(connection)}
         missing = [share for share in wanted if share.place not in alive]
         if missing:
@@ -154,9 +163,12 @@ def ensure_worker(root: Path) -> int:
                 "--runs",
                 str(root),
                 "--while-kept",
-                *share.arguments,
+                "--place",
+                str(share.place),
+                *(["--devices", share.devices, "--others", share.others] if share.devices else []),
             ]
-            environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | share.environment
+            visible = {VISIBLE: ",".join(share.ids)} if share.ids else {}
+            environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | visible
             try:
                 with (root / queue_db.FOLDER / "worker.log").open("ab") as log:
                     # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
@@ -180,7 +192,7 @@ def ensure_worker(root: Path) -> int:
 def release_workers(root: Path) -> list[int]:
     """Withdraw this process's need for workers; returns the process ids to stop if no other process needs them."""
     with queue_db.database(Path(root).absolute()) as connection, transaction(connection):
-        worker_slots.remove_keeper(connection, os.getpid())
+        connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (os.getpid(), host_id()))
         if worker_slots.has_keeper(connection):
             return []
         return [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == host_id()]
@@ -196,15 +208,16 @@ def tail(path: Path, count: int) -> tuple[str, ...]:
     return tuple(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line)[-count:]
 
 
-def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> JobStatus:
+def _status(row: sqlite3.Row, waiting: list[sqlite3.Row], log: tuple[str, ...] = ()) -> JobStatus:
     until = row["finished"] or time.time()
+    places = (place for place, other in enumerate(waiting, 1) if other["job_id"] == row["job_id"])
     return JobStatus(
         job_id=row["job_id"],
         title=row["title"],
         owner=row["owner"],
         state=row["state"],
         message=row["message"],
-        position=turn.index(row["job_id"]) + 1 if row["job_id"] in turn else None,
+        position=next(places, None),
         progress=Progress.model_validate_json(row["progress"]) if row["progress"] else None,
         elapsed=max(0.0, until - row["started"]) if row["started"] else 0.0,  # a clock may be set back
         created=row["created"],

@@ -4,7 +4,6 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -35,7 +34,7 @@ class WorkerSlot:
 
 def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices: str = "") -> bool:
     """Make this process the worker of a slot; False if another one is alive there. Call inside a transaction."""
-    if live_worker(connection, place) not in (None, pid):
+    if any(row["place"] == place and row["pid"] != pid for row in live_workers(connection)):
         return False
     connection.execute(
         "INSERT OR REPLACE INTO workers (place, pid, host, since, heartbeat, devices) VALUES (?, ?, ?, ?, ?, ?)",
@@ -44,28 +43,9 @@ def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices:
     return True
 
 
-def leave_slot(connection: sqlite3.Connection, pid: int) -> None:
-    """Give up the slot of a worker that ends."""
-    connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, host_id()))
-
-
-def heartbeat(connection: sqlite3.Connection, pid: int) -> bool:
-    """Record this worker's heartbeat; False if its slot was given to another."""
-    done = connection.execute(
-        "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), pid, host_id())
-    )
-    return done.rowcount > 0
-
-
 def live_workers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
     """Rows of the workers that are alive, by slot."""
     return [row for row in connection.execute("SELECT * FROM workers ORDER BY place").fetchall() if _is_alive(row)]
-
-
-def live_worker(connection: sqlite3.Connection, place: int | None = None) -> int | None:
-    """Process id of the worker of a slot, or of the first; None if it is missing or dead."""
-    pids = [row["pid"] for row in live_workers(connection) if place in (None, row["place"])]
-    return pids[0] if pids else None
 
 
 def _is_alive(row: sqlite3.Row) -> bool:
@@ -74,21 +54,6 @@ def _is_alive(row: sqlite3.Row) -> bool:
     if row["host"] in (host_id(), platform.node()):
         return is_alive(row["pid"], row["since"])
     return time.time() - row["heartbeat"] < SILENT_SECONDS
-
-
-def add_keeper(connection: sqlite3.Connection, pid: int) -> None:
-    """Record that this process needs the folder's workers; a dashboard repeats it."""
-    now = datetime.now(UTC).isoformat(), time.time()
-    connection.execute(
-        "INSERT INTO keepers (pid, host, since, heartbeat) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (pid, host) DO UPDATE SET heartbeat = excluded.heartbeat",
-        (pid, host_id(), *now),
-    )
-
-
-def remove_keeper(connection: sqlite3.Connection, pid: int) -> None:
-    """Record that this process needs no worker any more."""
-    connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 
 def has_keeper(connection: sqlite3.Connection) -> bool:
@@ -116,29 +81,15 @@ MOST_WORKERS = 64
 
 @dataclass(frozen=True)
 class Share:
-    """GPUs of one worker: `numbers` as requests name them (cuda:0 ...), `ids` as the driver does; empty for everything.
+    """GPUs of one worker: `devices` as requests and the queue name them (`cuda:0,cuda:1`), `ids` as the driver does.
 
-    `others` are the GPUs of the other workers.
+    Both are empty for everything. `others` are the GPUs of the other workers.
     """
 
     place: int
-    numbers: tuple[int, ...] = ()
+    devices: str = ""
     ids: tuple[str, ...] = ()
-    others: tuple[int, ...] = ()
-
-    @property
-    def devices(self) -> str:
-        """As stored in the queue: `cuda:2`, or `cuda:0,cuda:1`; empty for everything."""
-        return _named(self.numbers)
-
-    @property
-    def arguments(self) -> list[str]:
-        more = ["--devices", self.devices, "--others", _named(self.others)] if self.numbers else []
-        return ["--place", str(self.place), *more]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {VISIBLE: ",".join(self.ids)} if self.ids else {}
+    others: str = ""
 
 
 def shares(workers: int, gpus: list[str]) -> list[Share]:
@@ -153,9 +104,9 @@ def shares(workers: int, gpus: list[str]) -> list[Share]:
     if workers > len(gpus):
         raise UserError(f"{workers} workers want a GPU each, and {len(gpus)} can be seen: ask for fewer --workers.")
     bounds = [round(len(gpus) * place / workers) for place in range(workers + 1)]
-    every = range(len(gpus))
+    names = [f"cuda:{number}" for number in range(len(gpus))]
     return [
-        Share(place, tuple(every[low:high]), tuple(gpus[low:high]), (*every[:low], *every[high:]))
+        Share(place, ",".join(names[low:high]), tuple(gpus[low:high]), ",".join([*names[:low], *names[high:]]))
         for place, (low, high) in enumerate(pairwise(bounds), start=1)
     ]
 
@@ -172,10 +123,6 @@ def server_shares() -> list[Share]:
 def _shares(workers: int, _visible: str | None) -> list[Share]:
     # Asking the driver is slow, and pages call this every second.
     return shares(workers, visible_gpus() if workers > 1 else [])
-
-
-def _named(numbers: Iterable[int]) -> str:
-    return ",".join(f"cuda:{number}" for number in numbers)
 
 
 def device_of(work: Work) -> str:

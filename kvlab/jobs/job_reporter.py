@@ -125,14 +125,10 @@ class JobReporter:
             return ("cancelled", f"{self.reason} {error}") if self.reason else ("failed", str(error))
         except Exception as error:
             traceback.print_exc(file=self.log)
-            return "failed", _sentence(error)
+            # The first line; some libraries append a page of advice, which is in the log.
+            first = (str(error).strip().splitlines() or ["no message"])[0]
+            return "failed", f"{type(error).__name__}: {first} (see the log)."
         return ("cancelled", self.reason) if self.reason else ("complete", "")
-
-
-def _sentence(error: Exception) -> str:
-    """The first line of an error; some libraries append a page of advice, which is in the log."""
-    first = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {first} (see the log)."
 
 
 def log_line(line: str, file: TextIO | None = None) -> None:

@@ -37,7 +37,8 @@ def queue_folder(root: Path) -> Path:
     folder = Path(root) / FOLDER
     if shared_disk(folder) is None:
         return folder
-    local = _own(root)
+    base = os.environ.get(ELSEWHERE) or Path(tempfile.gettempdir()) / f"kvlab-queue-{os.getuid()}"
+    local = Path(base) / hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
     if (kind := shared_disk(local)) is not None:
         raise UserError(
             f"The queue cannot be on a shared disk, and {local} is on one too ({kind}): name a folder on this "
@@ -80,12 +81,6 @@ def _shared_kind(real_path: str, mounts: str) -> str | None:
         if real.is_relative_to(where):
             best = max(best, (len(where.parts), kind), key=lambda mount: mount[0])
     return best[1] if best[1] in SHARED else None
-
-
-def _own(root: Path) -> Path:
-    named = os.environ.get(ELSEWHERE)
-    base = Path(named) if named else Path(tempfile.gettempdir()) / f"kvlab-queue-{os.getuid()}"
-    return base / hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
 
 
 LIVE = "live"  # kind of the actions of live sessions
@@ -165,32 +160,24 @@ def _open(file: Path) -> sqlite3.Connection:
     try:
         connection.row_factory = sqlite3.Row
         write_ahead(connection)
-        if not _is_current(connection):
+        if connection.execute("PRAGMA user_version").fetchone()[0] < VERSION:
             with transaction(connection):
-                _make_current(connection)
+                # Harmless where another process did it while this one waited for the lock.
+                for statement in TABLES:
+                    connection.execute(statement)
+                columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
+                for name in [name for name in ADDED if name not in columns]:
+                    connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {ADDED[name]}")
+                if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
+                    connection.execute(
+                        "INSERT OR IGNORE INTO workers SELECT place, pid, host, since, heartbeat, '' FROM worker"
+                    )
+                    connection.execute("DROP TABLE worker")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _is_current(connection: sqlite3.Connection) -> bool:
-    return connection.execute("PRAGMA user_version").fetchone()[0] >= VERSION
-
-
-def _make_current(connection: sqlite3.Connection) -> None:
-    if _is_current(connection):  # another process did it while this one waited for the lock
-        return
-    for statement in TABLES:
-        connection.execute(statement)
-    columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
-    for name, kind in ADDED.items():
-        if name not in columns:
-            connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
-        connection.execute("INSERT OR IGNORE INTO workers SELECT place, pid, host, since, heartbeat, '' FROM worker")
-        connection.execute("DROP TABLE worker")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _why(folder: Path, error: sqlite3.DatabaseError) -> str | None:
@@ -223,15 +210,11 @@ def clear_aside(folder: Path, keep: int = ASIDE_RUNS) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def queue_order(connection: sqlite3.Connection) -> list[str]:
-    """Ids of the waiting jobs in the order they will run: the user served longest ago is next.
+def queue_order(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+    """Waiting jobs (job_id, device, kind) in the order they will run: the user served longest ago is next.
 
     Unnamed users are told apart by browser session.
     """
-    return [row["job_id"] for row in _in_turn(connection)]
-
-
-def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
     # Prefixes keep sessions and owners of the same name apart.
     turn_column = "CASE owner WHEN '' THEN 's' || session ELSE 'o' || owner END"
     served = {
@@ -271,7 +254,7 @@ def claim(
     sessions; else only the other jobs.
     """
     with transaction(connection):
-        waiting = [row for row in _in_turn(connection) if row["device"] not in left_to_others]
+        waiting = [row for row in queue_order(connection) if row["device"] not in left_to_others]
         able = [row["job_id"] for row in waiting if (row["kind"] == LIVE) == live]
         if not able:
             return None
@@ -281,15 +264,6 @@ def claim(
             (pid, host, place, time.time(), able[0]),
         )
         return connection.execute("SELECT * FROM jobs WHERE job_id = ?", (able[0],)).fetchone()
-
-
-def requeue(connection: sqlite3.Connection, job_id: str) -> None:
-    """Queue an ended job again, with what it made."""
-    connection.execute(
-        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL "
-        "WHERE job_id = ? AND state IN ('cancelled', 'failed')",
-        (job_id,),
-    )
 
 
 def finish(connection: sqlite3.Connection, job_id: str, state: str, message: str = "") -> None:

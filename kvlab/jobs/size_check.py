@@ -4,7 +4,6 @@ Functions that load torch do so when they are called.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.core.choice import FULL, MethodChoice
@@ -22,6 +21,7 @@ from kvlab.planning.plan import FootprintOf, Held, Machine, Plan, make_plan
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, ImportRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
+MOST_LINES = 1000  # read of a file to find its longest prompt
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
 FootprintsOf = Callable[[Iterable[MethodChoice]], FootprintOf]
 
@@ -102,7 +102,8 @@ def comparisons_of(
     if isinstance(work, CompareRequest):
         yield work, tokens_of(work)[0], 1, "all", 1
     elif isinstance(work, EvalJob | SampleJob):
-        tokens = max(longest_prompt(work.request, listed), 1)
+        few = work.request.model_copy(update={"samples": min(work.request.samples, MOST_LINES)})
+        tokens = max([1, *prompt_lengths(few, listed)])
         chunk = work.request.prefill_chunk
         rows = 1 if on_gpu or isinstance(work, SampleJob) else work.request.batch_rows or 1
         chosen = work.request.all_choices
@@ -130,15 +131,6 @@ def requested_device(work: Work) -> str:
     return work.device if isinstance(work, CompareRequest | RestoreRequest | ImportRequest) else work.request.device
 
 
-MOST_LINES = 1000  # read of a file to find its longest prompt
-
-
-def longest_prompt(request: EvalRequest, listed: TaskList) -> int:
-    """Tokens of the longest prompt; 0 if unknown."""
-    few = request.model_copy(update={"samples": min(request.samples, MOST_LINES)})
-    return max(prompt_lengths(few, listed), default=0)
-
-
 def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
     """Tokens of every prompt; for files estimated from their bytes."""
     tasks = {task.name: task for task in listed.tasks}
@@ -152,19 +144,14 @@ def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
         lengths += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
     most = min((length for length in (window, request.max_prompt) if length), default=None)
     for file in request.files:
-        lengths += _file_lengths(file.path, request.samples, most)
+        try:
+            if file.path.is_dir():  # a text per prompt
+                sizes = [text.stat().st_size // 4 for text in sorted(file.path.iterdir()) if text.is_file()]
+            else:
+                with file.path.open("rb") as lines:
+                    head = lines.read(LARGEST_PROMPT_BYTES)
+                sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()]
+        except OSError:
+            continue
+        lengths += [min(size, most) if most else size for size in sizes[: request.samples]]
     return lengths
-
-
-def _file_lengths(path: Path, samples: int, most: int | None) -> list[int]:
-    try:
-        if path.is_dir():  # a text per prompt
-            sizes = [file.stat().st_size // 4 for file in sorted(path.iterdir()) if file.is_file()]
-        else:
-            with path.open("rb") as file:
-                head = file.read(LARGEST_PROMPT_BYTES)
-            sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()]
-    except OSError:
-        return []
-    sizes = sizes[:samples]
-    return [min(size, most) if most else size for size in sizes]

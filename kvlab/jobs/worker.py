@@ -187,9 +187,9 @@ def serve(
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
 
-        def answer_live() -> bool:
-            return answer_waiting(root, stop, slot, lambda *args, **kwargs: load_function(LIVE)(*args, **kwargs))
-
+        answer_live = partial(
+            answer_waiting, root, stop, slot, lambda *args, **named: load_function(LIVE)(*args, **named)
+        )
         while not stop.is_set():
             if answer_live():
                 continue
@@ -198,7 +198,7 @@ def serve(
                 stop.wait(IDLE_SECONDS)
             else:
                 run_job(connection, root, job, compare, stop, slot.devices, answer_live)
-        worker_slots.leave_slot(connection, os.getpid())
+        connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (os.getpid(), host_id()))
 
 
 def run_job(
@@ -254,9 +254,11 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     if isinstance(request, EvalJob | BenchJob | FitJob):
         log_line(f"{request.kind} {request.name}")
         return load_function(NAMED[type(request)]), root
+    run = partial(load_function(compare), comparison_id=job_id)
+    named = partial(run, resume=True) if again else run
     if isinstance(request, SampleJob):
         log_line(f"one prompt of an evaluation, model {request.request.model}")
-        return partial(load_function(SAMPLE), compare=_named(compare, job_id, again)), root
+        return partial(load_function(SAMPLE), compare=named), root
     assert isinstance(request, CompareRequest)  # live sessions are answered in turns
     log_line(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
@@ -264,12 +266,7 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
         queue_db.clear_aside(runs)
     if request.is_batch:
         return partial(run_batch, compare=load_function(compare), comparison_id=job_id), runs
-    return _named(compare, job_id, again), runs
-
-
-def _named(compare: str, job_id: str, again: bool) -> Callable[..., Any]:
-    named = partial(load_function(compare), comparison_id=job_id)
-    return partial(named, resume=True) if again else named
+    return named, runs
 
 
 def load_function(dotted: str) -> Compare:
@@ -282,10 +279,11 @@ def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
     while not stop.wait(worker_slots.HEARTBEAT_SECONDS):
         try:
             with queue_db.database(root) as connection:
+                beat = connection.execute(
+                    "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), os.getpid(), host_id())
+                )
                 # A worker that was silent for too long has lost its slot, and its job was marked failed.
-                if not worker_slots.heartbeat(connection, os.getpid()) or (
-                    while_kept and not worker_slots.has_keeper(connection)
-                ):
+                if beat.rowcount == 0 or (while_kept and not worker_slots.has_keeper(connection)):
                     stop.set()
         except UserError as error:
             log_line(str(error))  # a full disk for instance: the job itself reports it

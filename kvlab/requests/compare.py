@@ -65,30 +65,6 @@ class ChatRequest(ModelRequest):
     )
 
 
-class OnePrompt(Strict):
-    """One of several prompts of a request."""
-
-    name: Text = Field("", max_length=200, description="its name in lists")
-    prompt: Text
-    turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
-    answer: Answer | None = None
-    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="also right")
-    facts: tuple[Fact, ...] = ()
-    notes: tuple[Text, ...] = Field(
-        (), max_length=MOST_NOTES, description="parts of its file that are not in the prompt"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        return _filled_in(given)
-
-    @model_validator(mode="after")
-    def _turns_can_be_answered(self) -> "OnePrompt":
-        _check_turns(self.turns, self.prompt)
-        return self
-
-
 def _check_turns(turns: tuple[Turn, ...], prompt: str) -> None:
     if turns and prompt != as_text(check_turns(turns)):
         raise ValueError("a conversation is given as its turns alone, and its prompt follows from them")
@@ -107,6 +83,27 @@ def _filled_in(given: Any) -> Any:
     if given.get("facts") and isinstance(given.get("prompt"), str):
         given = given | {"facts": find_facts(given["prompt"], given["facts"])}
     return given
+
+
+class OnePrompt(Strict):
+    """One of several prompts of a request."""
+
+    name: Text = Field("", max_length=200, description="its name in lists")
+    prompt: Text
+    turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
+    answer: Answer | None = None
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="also right")
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[Text, ...] = Field(
+        (), max_length=MOST_NOTES, description="parts of its file that are not in the prompt"
+    )
+
+    _fill_in = model_validator(mode="before")(_filled_in)
+
+    @model_validator(mode="after")
+    def _turns_can_be_answered(self) -> "OnePrompt":
+        _check_turns(self.turns, self.prompt)
+        return self
 
 
 class CompareRequest(ChatRequest):
@@ -144,10 +141,7 @@ class CompareRequest(ChatRequest):
     owner: str = Field("", exclude=True, description="whose runs these are on a shared server; the queue says it")
     aside: bool = Field(False, description="a preview: its runs are kept with the queue and in no list")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        return _filled_in(given)
+    _fill_in = model_validator(mode="before")(_filled_in)
 
     @property
     def runs(self) -> tuple[MethodChoice, ...]:

@@ -6,7 +6,7 @@ role, separated by empty lines, and `Assistant:` at the end.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from pydantic import Field
@@ -75,16 +75,11 @@ def as_text(turns: Sequence[Turn]) -> str:
     return "\n\n".join([*(f"{turn.role.capitalize()}: {turn.content}" for turn in turns), "Assistant:"])
 
 
-def turn_spans(text: str) -> list[tuple[int, int]]:
-    """(start, stop) of the turns' contents in `as_text`, without surrounding white space.
-
-    A turn whose own text contains a role's name is split in two.
-    """
-    return [(start, stop) for _, start, stop in turns_of_text(text)]
-
-
 def turns_of_text(text: str) -> list[tuple[str, int, int]]:
-    """(role, start, stop) of the turns in `as_text`, as `turn_spans`; the role is "" before the first name of one."""
+    """(role, start, stop) of the turns' contents in `as_text`, without surrounding white space.
+
+    The role is "" before the first name of one. A turn whose own text contains a role's name is split in two.
+    """
     matches = list(NAMED.finditer(text))
     roles = ["", *(match.group().strip().rstrip(":").lower() for match in matches)]
     edges = [0, *(edge for match in matches for edge in match.span()), len(text)]
@@ -112,26 +107,32 @@ def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
             raise UserError(
                 f"Message {number} of {what} has the role {quote_value(role)}: give system, user or assistant."
             )
-        content, non_text = _content(message.get("content"))
+        content = message.get("content")
+        if not isinstance(content, str):  # a list of parts
+            texts = [text for part in _parts(content) if (text := _text_of(part)) is not None]
+            dropped += len(_parts(content)) - len(texts)
+            content = "\n".join(texts)
+        content = plain_text(content)
         if not content.strip():
             raise UserError(f"Message {number} of {what} holds no text: {SHAPE}.")
         turns.append(Turn(role=role, content=content))
-        dropped += non_text
     return check_turns(turns), dropped
 
 
 def dropped_parts(messages: Sequence[Any]) -> tuple[str, ...]:
     """A sentence on the non-text parts of messages; empty if there are none."""
-    counts = Counter(noun for message in messages if isinstance(message, dict) for noun in _no_text(message))
+    counts: Counter[str] = Counter()
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        for part in _parts(message.get("content")):
+            kind = str(part.get("type") or "") if isinstance(part, dict) else ""
+            if _text_of(part) is None or not (kind in ("", "text") or kind.endswith("_text")):
+                counts[PARTS.get(kind, "unknown part")] += 1
+        for name, noun in OTHER_FIELDS.items():
+            held = message.get(name)
+            counts.update([noun] * (len(held) if isinstance(held, list) else bool(held)))
     return left_out(counts)
-
-
-def _content(content: Any) -> tuple[str, int]:
-    """A message's text, whose content is text or a list of parts, and the number of non-text parts."""
-    if isinstance(content, str):
-        return plain_text(content), 0
-    texts = [text for part in _parts(content) if (text := _text_of(part)) is not None]
-    return plain_text("\n".join(texts)), len(_parts(content)) - len(texts)
 
 
 def _parts(content: Any) -> list[Any]:
@@ -141,14 +142,3 @@ def _parts(content: Any) -> list[Any]:
 def _text_of(part: Any) -> str | None:
     text = part.get("text") if isinstance(part, dict) else part
     return text if isinstance(text, str) else None
-
-
-def _no_text(message: dict[str, Any]) -> Iterator[str]:
-    """The kind of each non-text part of a message."""
-    for part in _parts(message.get("content")):
-        kind = str(part.get("type") or "") if isinstance(part, dict) else ""
-        if _text_of(part) is None or not (kind in ("", "text") or kind.endswith("_text")):
-            yield PARTS.get(kind, "unknown part")
-    for name, noun in OTHER_FIELDS.items():
-        held = message.get(name)
-        yield from [noun] * (len(held) if isinstance(held, list) else bool(held))

@@ -38,24 +38,22 @@ def proposed_facts(text: str, answers: Sequence[str]) -> list[Span]:
         sentence = text[start:stop]
         place = next(filter(None, (find_answer(sentence, answer) for answer in answers)), None)
         if place is not None and not sentence.rstrip("\"'”’»)]").endswith(("?", "？")):
-            found.append(_shortened(text, (start, stop), (start + place[0], start + place[1])))
+            if stop - start > LONGEST_FACT:
+                # Whole words around the answer, of a long sentence.
+                answer_start = start + place[0]
+                answer_stop = start + place[1]
+                around = max(0, LONGEST_FACT - (place[1] - place[0])) // 2
+                first = max(start, answer_start - around)
+                last = min(stop, answer_stop + around)
+                while start < first < answer_start and not text[first - 1].isspace():
+                    first += 1
+                while answer_stop < last < stop and not text[last].isspace():
+                    last -= 1
+                piece = text[first:last]
+                start = first + len(piece) - len(piece.lstrip())
+                stop = first + len(piece.rstrip())
+            found.append((start, stop))
     return found
-
-
-def _shortened(text: str, sentence: Span, answer: Span) -> Span:
-    """The sentence, or of a long one whole words around the answer."""
-    start, stop = sentence
-    if stop - start <= LONGEST_FACT:
-        return sentence
-    around = max(0, LONGEST_FACT - (answer[1] - answer[0])) // 2
-    first = max(start, answer[0] - around)
-    last = min(stop, answer[1] + around)
-    while start < first < answer[0] and not text[first - 1].isspace():
-        first += 1
-    while answer[1] < last < stop and not text[last].isspace():
-        last -= 1
-    piece = text[first:last]
-    return first + len(piece) - len(piece.lstrip()), first + len(piece.rstrip())
 
 
 LONGEST_ANSWER = 2_000
@@ -88,20 +86,20 @@ def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple
     A number is matched as answers are: as a whole, by value. So is text without an exact match, ignoring case, quotes
     and letter forms. Raises UserError if the prompt lacks one of them.
     """
-    return tuple(_find(prompt, fact) for fact in facts)
-
-
-def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
-    if isinstance(fact, str):
-        text = fact.strip()
-        start = prompt.find(text) if text else -1
-        written = (start, start + len(text)) if start >= 0 else None
-        alike = find_answer(prompt, text) if written is None or quantity(text) is not None else None
-        place = alike or written
-        if place is None:
-            raise UserError(f"The prompt has no “{text[:80]}”: copy the fact from the prompt, letter by letter.")
-        return place
-    if len(fact) != 2 or not 0 <= fact[0] < fact[1] <= len(prompt):
-        shown = " to ".join(map(str, fact))
-        raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")
-    return fact[0], fact[1]
+    spans = []
+    for fact in facts:
+        if isinstance(fact, str):
+            text = fact.strip()
+            start = prompt.find(text) if text else -1
+            written = (start, start + len(text)) if start >= 0 else None
+            alike = find_answer(prompt, text) if written is None or quantity(text) is not None else None
+            place = alike or written
+            if place is None:
+                raise UserError(f"The prompt has no “{text[:80]}”: copy the fact from the prompt, letter by letter.")
+            spans.append(place)
+        elif len(fact) == 2 and 0 <= fact[0] < fact[1] <= len(prompt):
+            spans.append((fact[0], fact[1]))
+        else:
+            shown = " to ".join(map(str, fact))
+            raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")
+    return tuple(spans)

@@ -39,17 +39,6 @@ def stop_strings(settings: Mapping[str, Any]) -> list[str]:
     return [texts] if isinstance(texts, str) else [str(text) for text in texts]
 
 
-def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that make `generate` sample or use beam search; empty if it decodes greedily."""
-    beams = settings.get("num_beams") or 1
-    searched = {"num_beams": beams} if beams != 1 else {}
-    if not settings.get("do_sample"):
-        return searched
-    return (
-        {name: settings[name] for name in SAMPLING if settings.get(name) is not None} | {"do_sample": True} | searched
-    )
-
-
 def generation_notes(
     settings: Mapping[str, Any], treated: GenerationSettings = "ignore", can_honour: bool = True
 ) -> list[str]:
@@ -73,7 +62,13 @@ def generation_notes(
             notes.append(
                 f"{sets}, which transformers' generate applies and kvlab ignores{remedy if can_honour else ''}."
             )
-    if drawing := sampling_set(settings):
+    # What makes `generate` sample or use beam search.
+    beams = settings.get("num_beams") or 1
+    drawing = {"num_beams": beams} if beams != 1 else {}
+    if settings.get("do_sample"):
+        sampled = {name: settings[name] for name in SAMPLING if settings.get(name) is not None}
+        drawing = sampled | {"do_sample": True} | drawing
+    if drawing:
         notes.append(
             f"The checkpoint's generation_config asks for {_listed(drawing)}: generate then draws or searches, "
             "while texts here are greedy, which always gives the same text."
@@ -82,9 +77,8 @@ def generation_notes(
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_short(value)}" for name, value in settings.items())
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+    texts = {name: str(value) for name, value in settings.items()}
+    return ", ".join(
+        f"{name} {text if len(text) <= LONGEST_VALUE else f'{text[: LONGEST_VALUE - 4]} ...'}"
+        for name, text in texts.items()
+    )

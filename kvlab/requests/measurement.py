@@ -28,7 +28,7 @@ class RecordedComparison:
         methods = ",".join(self.methods)
         budgets = budgets_text(self.budgets)
         options = {
-            "model": _other(self.model),
+            "model": self.model,
             "sample": self.sample,
             "methods": methods,
             "budgets": budgets,
@@ -64,7 +64,7 @@ class Evaluation:
             "lengths": budgets_text(self.lengths),
             "depths": budgets_text(self.depths),
             "question-aware": {None: "", True: "yes", False: "no"}[self.question_aware],
-            "model": _other(self.model),
+            "model": self.model,
         }
         files = [word for file in self.data for word in ("--data", file)]
         return ["eval", "--tasks", ",".join(self.tasks), *files, *_options(options), "--out", path_text(self.out)]
@@ -107,7 +107,7 @@ class ExhibitFill:
 
     @property
     def arguments(self) -> list[str]:
-        options = {"only": self.exhibit, "model": _other(self.model)}
+        options = {"only": self.exhibit, "model": self.model}
         return ["fill", *_options(options), "--out", path_text(self.out)]
 
 
@@ -145,10 +145,7 @@ def parse_measurement(values: Mapping[str, Any]) -> Measurement:
     return kinds[fields.pop("kind")](**fields)
 
 
-def _other(model: str) -> str:
-    """The value of `--model`; "" for mini, which is the default."""
-    return "" if model == MINI else model
-
-
 def _options(values: Mapping[str, str | int]) -> list[str]:
-    return [word for name, value in values.items() if value for word in (f"--{name}", str(value))]
+    # mini is the default of `--model`
+    stated = {name: value for name, value in values.items() if value and (name, value) != ("model", MINI)}
+    return [word for name, value in stated.items() for word in (f"--{name}", str(value))]

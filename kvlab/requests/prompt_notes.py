@@ -30,7 +30,33 @@ class TokenizerInfo:
 
 def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, info: TokenizerInfo) -> list[str]:
     """One sentence per likely mistake; `tokens` are the names of the tokens the model receives."""
-    return [note for note in (_second_bos(prompt, tokens, info), _rendered(prompt, templated, info)) if note]
+    notes = []
+    bos = info.bos
+    if bos and tokens.count(bos) > 1:
+        leading = list(tokens[:2]) == [bos, bos]
+        # A template may put one before every turn (as ChatML), and a token that also ends texts separates documents.
+        if leading or (bos in prompt and bos != info.eos and bos not in MARKERS):
+            where = "at its beginning twice" if leading else f"{tokens.count(bos)} times"
+            notes.append(
+                f"The model is given {bos} {where}, as the prompt has it written out and the tokenizer or template "
+                "adds one: remove it from the prompt, as the first token draws much attention."
+            )
+    # A chat that is rendered already.
+    special = [token for token in info.special if token in info.template and token not in (info.bos, info.eos)]
+    marker = next((marker for marker in (*MARKERS, *special) if marker in prompt), "")
+    if templated and not marker and (match := IN_WORDS.search(prompt)):
+        marker = match[0].split(":", 1)[0] + ":"
+    if marker and templated:
+        notes.append(
+            f"The prompt holds {marker} and looks like a chat that is rendered already, and the model's chat template "
+            "is applied to it once more: give it as plain text (--set chat=no), or as a conversation (a .json file)."
+        )
+    elif marker and marker not in info.special and marker not in info.template:
+        notes.append(
+            f"The prompt holds {marker} and looks like a chat rendered for another model: this one reads {marker} as "
+            "ordinary text."
+        )
+    return notes
 
 
 def template_notes(text: str, turns: Sequence[Turn], template: str) -> list[str]:
@@ -51,36 +77,3 @@ def template_notes(text: str, turns: Sequence[Turn], template: str) -> list[str]
             "example without earlier thinking."
         )
     return notes
-
-
-def _second_bos(prompt: str, tokens: Sequence[str], info: TokenizerInfo) -> str:
-    bos = info.bos
-    if not bos or tokens.count(bos) < 2:
-        return ""
-    leading = list(tokens[:2]) == [bos, bos]
-    # A template may put one before every turn (as ChatML), and a token that also ends texts separates documents.
-    if not leading and (bos not in prompt or bos == info.eos or bos in MARKERS):
-        return ""
-    where = "at its beginning" if leading else f"{tokens.count(bos)} times"
-    return (
-        f"The model is given {bos} {where}{' twice' if leading else ''}, as the prompt has it written out and the "
-        "tokenizer or template adds one: remove it from the prompt, as the first token draws much attention."
-    )
-
-
-def _rendered(prompt: str, templated: bool, info: TokenizerInfo) -> str:
-    special = [token for token in info.special if token in info.template and token not in (info.bos, info.eos)]
-    marker = next((marker for marker in (*MARKERS, *special) if marker in prompt), "")
-    if templated and not marker and (match := IN_WORDS.search(prompt)):
-        marker = match[0].split(":", 1)[0] + ":"
-    if marker and templated:
-        return (
-            f"The prompt holds {marker} and looks like a chat that is rendered already, and the model's chat template "
-            "is applied to it once more: give it as plain text (--set chat=no), or as a conversation (a .json file)."
-        )
-    if marker and marker not in info.special and marker not in info.template:
-        return (
-            f"The prompt holds {marker} and looks like a chat rendered for another model: this one reads {marker} as "
-            "ordinary text."
-        )
-    return ""

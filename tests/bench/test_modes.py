@@ -14,7 +14,7 @@ from kvlab.bench import harness
 from kvlab.bench.bench import Bench
 from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.device import Peaks, measure_peaks
-from kvlab.bench.models import BenchModel, open_model, random_model
+from kvlab.bench.models import open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
@@ -61,9 +61,10 @@ def test_together_measures_whole_comparisons_and_their_ratios(tiny_model_folder:
         assert ratio == pytest.approx(seconds[own] / seconds[other])
 
 
-def test_together_takes_the_tokenizer_of_mini_for_random_weights() -> None:
+def test_together_takes_the_tokenizer_of_mini_for_random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = replace(find_shape("tiny"), vocab_size=4096)  # as many rows as that tokenizer has tokens
-    model = BenchModel(random_model(shape, torch.device("cpu"), torch.float32), "shape:tiny")
+    monkeypatch.setattr("kvlab.bench.models.find_shape", lambda name, scale: shape)
+    model = open_model("shape:tiny", device="cpu")
     request = make_request(mode="together", choices=CHOICES[:1], contexts=(150,), new_tokens=2, device="cpu", repeats=1)
     rows = measured(Bench(model, request, Peaks(1e9, 1e9)))
     assert len(rows) == 11 and all(row.median > 0 for row in rows)

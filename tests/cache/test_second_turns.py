@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, OnePrompt
-from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages, turn_spans
+from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages, turns_of_text
 from kvlab.views.frames.facts import fact_positions
 
 SAID = st.text("ab \n:.é", min_size=1, max_size=12).filter(str.strip)
@@ -28,7 +28,7 @@ def turns_of(said: list[str]) -> tuple[Turn, ...]:
 def test_every_turn_stands_in_the_text_in_order(said: list[str]) -> None:
     text = as_text(turns_of(said))
     assert text.startswith("User: ") and text.endswith("\n\nAssistant:")
-    assert [text[start:stop] for start, stop in turn_spans(text)] == [one.strip() for one in said]
+    assert [text[start:stop] for _, start, stop in turns_of_text(text)] == [one.strip() for one in said]
 
 
 @given(ROUNDS, st.data())

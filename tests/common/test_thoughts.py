@@ -82,7 +82,8 @@ def test_a_stop_text_within_thinking_ends_nothing():
 
 def test_a_rerun_goes_on_while_it_thinks_or_the_number_may_go_on():
     texts = ["<think>48213 so", "It is 48213", "It is 48213.", "It is 48213. So"]
-    ended = Wanted("48213").ended(lambda ids: texts[ids[0]])
-    assert [ended([number]) for number in range(4)] == [False, False, False, True]
+    wanted = Wanted("48213")
+    settled = [wanted.is_settled(lambda ids: [texts[ids[0]]], [number]) for number in range(4)]
+    assert settled == [False, False, False, True]
     thinking = Wanted("48213", thinks=True)
     assert not thinking.is_there([], ["48213", " so"]) and thinking.is_there([], ["no</think>", "48213"])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.engine.energy import EnergyCounter, Meter, NoCounter, WrappingCounter, describe_energy, find_energy_counter
+from kvlab.engine.energy import EnergyCounter, Meter, NoCounter, WrappingCounter, describe_energy, energy_counter
 
 CPU, LARGEST = torch.device("cpu"), 2**18
 
@@ -39,7 +39,7 @@ def test_packages_are_summed_and_their_parts_and_the_platform_are_not(tmp_path: 
     second = package(tmp_path, "1", "package-1", 5)
     core = package(tmp_path, "0:0", "core", 0)
     platform = package(tmp_path, "2", "psys", 0)
-    found = find_energy_counter(CPU, tmp_path)
+    found = energy_counter.__wrapped__(CPU, tmp_path)
     assert isinstance(found, EnergyCounter) and found.name == "RAPL, package-0, package-1"
     meter = Meter(found)
     first.write_text("999")  # 2,000 uJ further, over the end
@@ -50,16 +50,16 @@ def test_packages_are_summed_and_their_parts_and_the_platform_are_not(tmp_path: 
 
 
 def test_a_machine_without_a_counter_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nowhere = find_energy_counter(CPU, tmp_path / "nowhere")
+    nowhere = energy_counter.__wrapped__(CPU, tmp_path / "nowhere")
     assert describe_energy(nowhere) == f"not measured: this machine has no {tmp_path / 'nowhere'}"
     assert Meter(nowhere).joules() is None
-    assert "no counter of a processor package" in describe_energy(find_energy_counter(CPU, tmp_path))
+    assert "no counter of a processor package" in describe_energy(energy_counter.__wrapped__(CPU, tmp_path))
     locked = package(tmp_path, "0", "package-0", 0)
     locked.unlink()  # as unreadable as a file of the administrator is, for a test that may run as one
-    assert "energy_uj cannot be read" in describe_energy(find_energy_counter(CPU, tmp_path))
+    assert "energy_uj cannot be read" in describe_energy(energy_counter.__wrapped__(CPU, tmp_path))
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pynvml" in describe_energy(find_energy_counter(torch.device("cuda", 0)))
-    assert isinstance(find_energy_counter(torch.device("mps")), NoCounter)
+    assert "pynvml" in describe_energy(energy_counter.__wrapped__(torch.device("cuda", 0)))
+    assert isinstance(energy_counter.__wrapped__(torch.device("mps")), NoCounter)
 
 
 def test_nvml_counts_millijoules_of_the_gpu_with_the_devices_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +75,8 @@ def test_nvml_counts_millijoules_of_the_gpu_with_the_devices_uuid(monkeypatch: p
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index or 0])
     )
-    found = find_energy_counter(torch.device("cuda", 0))
+    found = energy_counter.__wrapped__(torch.device("cuda", 0))
     meter = Meter(found)
     counted[b"GPU-one"] += 2500
     assert describe_energy(found) == "NVML" and meter.joules() == 2.5
-    assert "no energy counter for this GPU" in describe_energy(find_energy_counter(torch.device("cuda", 1)))
+    assert "no energy counter for this GPU" in describe_energy(energy_counter.__wrapped__(torch.device("cuda", 1)))

@@ -12,7 +12,7 @@ import torch
 import kvlab
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
-from kvlab.engine.forward import chooser, end_ids, prefill, processors_of
+from kvlab.engine.forward import ProcessedArgmax, chooser, end_ids, prefill
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.generation_settings import PROCESSORS, generation_notes
@@ -159,7 +159,9 @@ def test_notes_name_what_is_set_and_nothing_else(settings: dict[str, Any], words
 
 def test_processors_are_those_of_generate(with_settings: Callable[[dict[str, Any]], LoadedModel]):
     loaded = with_settings({"repetition_penalty": 1.3, "do_sample": True, "temperature": 0.2})
-    names = [type(one).__name__ for one in processors_of(loaded, loaded.encode(PROMPT), NEW)]
+    choose = chooser(loaded, loaded.encode(PROMPT), NEW, "honour")
+    assert isinstance(choose, ProcessedArgmax)
+    names = [type(one).__name__ for one in choose.processors]
     assert names == ["RepetitionPenaltyLogitsProcessor"]
 
 

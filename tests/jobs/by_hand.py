@@ -29,7 +29,7 @@ def work_off(root: Path, compare: str = worker.COMPARE, count: int = 1) -> str:
             assert job is not None
             worker.run_job(connection, root, job, compare, threading.Event())
             job_id = job["job_id"]
-        worker_slots.leave_slot(connection, os.getpid())
+        connection.execute("DELETE FROM workers WHERE pid = ?", (os.getpid(),))
     return job_id
 
 

@@ -35,7 +35,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def worker_of(root: Path) -> int | None:
     with queue_db.database(root) as connection:
-        return worker_slots.live_worker(connection)
+        return next((row["pid"] for row in worker_slots.live_workers(connection)), None)
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, EvalRequest
-from kvlab.jobs import device_shares
+from kvlab.jobs import client, device_shares
 from kvlab.requests.compare import CompareRequest
 
 
@@ -27,14 +29,16 @@ def test_every_gpu_belongs_to_one_worker(workers: int, gpus: int):
         assert dealt == [device_shares.Share(1)]  # and one worker has them all, unnamed
         return
     assert [one for share in dealt for one in share.ids] == ids
-    assert all(set(share.numbers) | set(share.others) == set(range(gpus)) for share in dealt)
-    assert all(not set(share.numbers) & set(share.others) for share in dealt)
+    for share in dealt:
+        assert len(share.devices.split(",")) == len(share.ids)
+        named = sorted([*share.devices.split(","), *share.others.split(",")])
+        assert named == sorted(f"cuda:{number}" for number in range(gpus)), "every GPU is its own or another's"
     sizes = [len(share.ids) for share in dealt]
     assert max(sizes) - min(sizes) <= 1 and [share.place for share in dealt] == list(range(1, workers + 1))
 
 
 def test_workers_without_gpus_share_the_cpu():
-    assert [share.environment for share in device_shares.shares(2, [])] == [{}, {}]
+    assert device_shares.shares(2, []) == [device_shares.Share(1), device_shares.Share(2)]
 
 
 def test_a_gpu_is_named_as_its_worker_sees_it():
@@ -53,9 +57,18 @@ def test_a_gpu_is_named_as_its_worker_sees_it():
 def test_the_share_reaches_the_workers_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(device_shares.WORKERS, "2")
     monkeypatch.setenv(device_shares.VISIBLE, "4,6")
-    first, second = device_shares.server_shares()
-    assert (first.environment, second.environment) == ({device_shares.VISIBLE: "4"}, {device_shares.VISIBLE: "6"})
-    assert second.arguments == ["--place", "2", "--devices", "cuda:1", "--others", "cuda:0"]
+    started: list[tuple[list[str], str]] = []
+
+    def start(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        started.append((command[command.index("--place") :], env[device_shares.VISIBLE]))
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(client.subprocess, "Popen", start)
+    client.ensure_worker(tmp_path)
+    assert started == [
+        (["--place", "1", "--devices", "cuda:0", "--others", "cuda:1"], "4"),
+        (["--place", "2", "--devices", "cuda:1", "--others", "cuda:0"], "6"),
+    ]
     monkeypatch.setenv(device_shares.WORKERS, "many")
     with pytest.raises(UserError, match="give a number of workers"):
         device_shares.server_shares()

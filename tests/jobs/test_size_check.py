@@ -19,7 +19,7 @@ from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice, SampleJob
 from kvlab.forms import plan_preview
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db, worker
-from kvlab.jobs.size_check import longest_prompt, refusal
+from kvlab.jobs.size_check import prompt_lengths, refusal
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import FitJob, FitRequest
 from kvlab.models.info.names import context_length
@@ -121,9 +121,9 @@ def test_the_longest_prompt_is_that_of_tasks_lengths_and_files(tmp_path: Path) -
     file = tmp_path / "it.jsonl"
     file.write_text("x" * 400 + "\n" + "x" * 8000 + "\n")
     for fields, longest in (({}, 1024), ({"lengths": (64, 2048)}, 2048)):
-        assert longest_prompt(evaluation(**fields).request, LISTED) == longest
+        assert max(prompt_lengths(evaluation(**fields).request, LISTED)) == longest
     files = EvalRequest(files=(FileChoice(form="table", path=file),), choices=SNAPKV)
-    assert longest_prompt(files, LISTED) == 2000
+    assert max(prompt_lengths(files, LISTED)) == 2000
 
 
 SMALL = EvalRequest(tasks=(TaskChoice(task="needle"),), choices=SNAPKV, samples=1, lengths=(256,))
@@ -203,5 +203,5 @@ def test_a_prompt_of_a_file_is_as_long_as_it_may_be(tmp_path: Path) -> None:
     (tmp_path / "it.jsonl").write_text("x" * 40_000 + "\n")
     asked = {"files": (FileChoice(form="table", path=tmp_path / "it.jsonl"),), "choices": SNAPKV}
     for model, cut, longest in (("shape:llama3-8b", None, 10_000), ("shape:llama3-8b", 600, 600), ("mini", 10**6, 0)):
-        found = longest_prompt(EvalRequest.model_validate(asked | {"model": model, "max_prompt": cut}), LISTED)
+        found = max(prompt_lengths(EvalRequest.model_validate(asked | {"model": model, "max_prompt": cut}), LISTED))
         assert found == (longest or context_length("mini"))

@@ -175,4 +175,4 @@ def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
 
 def _worker_pid(root: Path) -> int | None:
     with queue_db.database(root) as connection:
-        return worker_slots.live_worker(connection)
+        return next((row["pid"] for row in worker_slots.live_workers(connection)), None)

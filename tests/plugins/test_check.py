@@ -183,10 +183,10 @@ def test_the_template_is_short_runs_and_passes(plugin: Callable[..., Path], tmp_
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "", "1st", "-x", "x" * 61])
 def test_a_name_that_cannot_be_a_methods_writes_nothing(name: str, tmp_path: Path) -> None:
-    from kvlab.cli.plugin import write_plugin
+    from kvlab.cli.plugin import new
 
     with pytest.raises(UserError, match="cannot be the name"):
-        write_plugin(name, tmp_path)
+        new(name, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvlab.bench.bench import Bench, decode_rows, loads, ratio_row
+from kvlab.bench.bench import Bench, best_baseline, loads, ratio_row, time_and_rate
 from kvlab.bench.caches import attend_by_hand, normal
 from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, contenders
 from kvlab.bench.device import spread
@@ -33,7 +33,15 @@ def measure(bench: Bench) -> Iterator[Row]:
     for load in loads(bench.request):
         racers = contenders(bench.model, load, bench.request)
         outcomes = bench.race(racers)
-        yield from decode_rows(bench, racers, outcomes)
+        # Step time and rate of each contender, with the bandwidth bound and the ratio to the best full cache.
+        best = best_baseline(racers, outcomes)
+        full = spread(outcomes[best].samples) if best is not None else None
+        for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
+            least = bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes)
+            step = bench.row(
+                racer, "decode step", "ms/token", status=outcome.status, note=outcome.note, is_full=index == best
+            )
+            yield from time_and_rate(step, "decode rate", outcome, least, full, racer.load.batch, 1e3)
         yield from over_eviction(bench, racers, outcomes)
         yield from attention_rows(bench, load)
 

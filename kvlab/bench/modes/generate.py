@@ -4,12 +4,12 @@ A step's time changes smoothly with the length, so it is measured at a few lengt
 token and integrated (trapezoidal rule): minutes of decoding become seconds, and the row says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 from kvlab.bench.bench import Bench, best_baseline, loads, time_and_rate
-from kvlab.bench.competitors import Contender, Load, StaticContender, contenders
-from kvlab.bench.device import Spread, spread
+from kvlab.bench.competitors import Load, StaticContender, contenders
+from kvlab.bench.device import spread
 from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
@@ -22,7 +22,12 @@ def measure(bench: Bench) -> Iterator[Row]:
         new = bench.request.shortened(bench.request.new_tokens)
         offsets = sorted({round(new * i / (bench.request.points - 1)) for i in range(bench.request.points)})
         racers = contenders(bench.model, load, bench.request)
-        prompts = _prompts(bench, racers)
+        # Outcomes of the prompt; the compiled decoder takes the plain one's.
+        reading = [racer for racer in racers if not isinstance(racer, StaticContender)]
+        read = bench.race([PrefillRacer(racer) for racer in reading], steps=1)
+        by_racer = {id(racer): outcome for racer, outcome in zip(reading, read, strict=True)}
+        plain = next(by_racer[id(racer)] for racer in reading if racer.attention == "sdpa")
+        prompts = [by_racer.get(id(racer), plain) for racer in racers]
         # budgets as slots of the prompt, as the text grows
         in_slots = tuple(
             choice.model_copy(update={"budget": Budget(choice.budget).slots(load.prompt)})
@@ -36,16 +41,10 @@ def measure(bench: Bench) -> Iterator[Row]:
         full = spread(totals[best].samples) if best is not None else None
         how = f"prompt, and {new} steps summed from {len(offsets)} lengths"
         for index, (racer, total) in enumerate(zip(racers, totals, strict=True)):
-            yield from _rows(bench, racer, total, new, full, index == best, how)
-
-
-def _prompts(bench: Bench, racers: Sequence[Contender]) -> list[Outcome]:
-    """Prefill outcomes; the compiled decoder uses the plain one's."""
-    reading = [racer for racer in racers if not isinstance(racer, StaticContender)]
-    outcomes = bench.race([PrefillRacer(racer) for racer in reading], steps=1)
-    by_label = {id(racer): outcome for racer, outcome in zip(reading, outcomes, strict=True)}
-    plain = next(outcome for racer, outcome in zip(reading, outcomes, strict=True) if racer.attention == "sdpa")
-    return [by_label.get(id(racer), plain) for racer in racers]
+            note = total.note or how
+            row = bench.row(racer, "request", "s", status=total.status, note=note, is_full=index == best)
+            least = new * bench.bytes_seconds(bench.model.bytes_per_pass + total.live_bytes)
+            yield from time_and_rate(row, "request rate", total, least, full, racer.load.batch * new)
 
 
 def _total(prompt: Outcome, curve: list[Outcome], offsets: list[int]) -> Outcome:
@@ -59,11 +58,3 @@ def _total(prompt: Outcome, curve: list[Outcome], offsets: list[int]) -> Outcome
         pieces = zip(pairwise(offsets), pairwise(steps), strict=True)
         seconds.append(reading + sum((b - a) * (x + y) / 2 for (a, b), (x, y) in pieces))
     return Outcome(seconds, sum(part.live_bytes for part in curve) // len(curve))
-
-
-def _rows(
-    bench: Bench, racer: Contender, total: Outcome, new: int, full: Spread | None, is_full: bool, how: str
-) -> list[Row]:
-    row = bench.row(racer, "request", "s", status=total.status, note=total.note or how, is_full=is_full)
-    least = new * bench.bytes_seconds(bench.model.bytes_per_pass + total.live_bytes)
-    return time_and_rate(row, "request rate", total, least, full, racer.load.batch * new)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kvlab.bench.bench import Bench, loads
-from kvlab.bench.caches import block_bytes, check_allocated_bytes, tensor_bytes
+from kvlab.bench.caches import check_allocated_bytes, tensor_bytes
 from kvlab.bench.competitors import Contender, SlotContender, StaticContender, contenders
 from kvlab.bench.race import failure
 from kvlab.bench.rows import Row
@@ -23,22 +23,32 @@ def measure(bench: Bench) -> Iterator[Row]:
 
     Raises AssertionError if a cache's reported bytes differ from its tensors'.
     """
-    for load in loads(bench.request):
-        for contender in contenders(bench.model, load, bench.request):
-            if not isinstance(contender, StaticContender):  # its allocation does not depend on its content
-                yield from _measure(bench, contender)
-
-
-def _measure(bench: Bench, contender: Contender) -> Iterator[Row]:
-    try:
-        figures = _figures(bench, contender)
-    except Exception as error:
-        status, note = failure(error)
-        yield bench.row(contender, "allocated bytes", "bytes", status=status, note=note)
-        return
-    finally:
-        contender.release()
-    yield from (_row(bench, contender, name, value) for name, value in figures.items())
+    for contender in (one for load in loads(bench.request) for one in contenders(bench.model, load, bench.request)):
+        if isinstance(contender, StaticContender):  # its allocation does not depend on its content
+            continue
+        try:
+            figures = _figures(bench, contender)
+        except Exception as error:
+            status, note = failure(error)
+            yield bench.row(contender, "allocated bytes", "bytes", status=status, note=note)
+            continue
+        finally:
+            contender.release()
+        token_bytes = float(bench.model.token_bytes * contender.load.batch)
+        full = token_bytes * contender.load.context
+        kept = contender.load.context
+        if isinstance(contender, SlotContender) and not contender.is_baseline:
+            kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
+        for figure, value in figures.items():
+            unit = {"logical tokens": "tokens", "slots held": "slots"}.get(figure, "bytes")
+            if value is None:
+                yield bench.row(contender, figure, unit, status="skipped", note=NO_ALLOCATOR)
+                continue
+            fields: dict[str, Any] = {"repeats": 1, "median": value, "iqr": 0.0}
+            if figure in ("live bytes", "allocated bytes"):  # beside all tokens, and the budget's slots alone
+                least = token_bytes * kept
+                fields |= {"bound": least, "fraction_of_bound": least / value, "ratio_to_full": value / full}
+            yield bench.row(contender, figure, unit, is_full=contender.attention == "sdpa", **fields)
 
 
 def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
@@ -60,7 +70,21 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     figures: dict[str, float | None]
     if isinstance(cache, CompressedCache):
         check_allocated_bytes(cache)
-        figures = _compressed(cache, tokens, prompt_peak)
+        memory = cache.memory()
+        if memory.logical_tokens != tokens:
+            raise AssertionError(f"the cache reports {memory.logical_tokens:,} tokens, it was given {tokens:,}")
+        # One block of slots per head, over all layers.
+        by_layer = {layer.layer: layer for layer in memory.layers}
+        of_layers = (by_layer[layer.layer_idx] for layer in cache.compressed_layers())
+        block = sum(round(BLOCK * layer.live_bytes / max(layer.live_slots, 1e-9)) for layer in of_layers)
+        figures = {
+            "logical tokens": float(memory.logical_tokens),
+            "slots held": memory.live_slots,
+            "live bytes": float(memory.live_bytes + memory.sliding_bytes),
+            "allocated bytes": float(memory.allocated_bytes + memory.sliding_bytes),
+            "one block a head": float(block),
+            "peak bytes": float(max(prompt_peak, memory.peak_bytes) + memory.sliding_bytes),
+        }
     else:
         figures = {"logical tokens": float(tokens), "slots held": float(tokens)}
         figures |= {"live bytes": float(held), "allocated bytes": float(held)}
@@ -71,34 +95,3 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
         figures["allocator: taken by the cache"] = float(torch.cuda.memory_allocated(device) - before)
         figures["allocator: peak with weights"] = float(torch.cuda.max_memory_allocated(device))
     return figures
-
-
-def _compressed(cache: CompressedCache, tokens: int, prompt_peak: int) -> dict[str, float | None]:
-    memory = cache.memory()
-    if memory.logical_tokens != tokens:
-        raise AssertionError(f"the cache reports {memory.logical_tokens:,} tokens, it was given {tokens:,}")
-    return {
-        "logical tokens": float(memory.logical_tokens),
-        "slots held": memory.live_slots,
-        "live bytes": float(memory.live_bytes + memory.sliding_bytes),
-        "allocated bytes": float(memory.allocated_bytes + memory.sliding_bytes),
-        "one block a head": float(block_bytes(cache, BLOCK)),
-        "peak bytes": float(max(prompt_peak, memory.peak_bytes) + memory.sliding_bytes),
-    }
-
-
-def _row(bench: Bench, contender: Contender, figure: str, value: float | None) -> Row:
-    unit = "tokens" if figure == "logical tokens" else "slots" if figure == "slots held" else "bytes"
-    if value is None:
-        return bench.row(contender, figure, unit, status="skipped", note=NO_ALLOCATOR)
-    given: dict[str, Any] = {"repeats": 1, "median": value, "iqr": 0.0, "is_full": contender.attention == "sdpa"}
-    if figure in ("live bytes", "allocated bytes"):
-        # bytes of keys and values of all tokens, and of the budget's slots alone
-        kept = contender.load.context
-        if isinstance(contender, SlotContender) and not contender.is_baseline:
-            kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
-        token_bytes = float(bench.model.token_bytes * contender.load.batch)
-        full = token_bytes * contender.load.context
-        least = token_bytes * kept
-        given |= {"bound": least, "fraction_of_bound": least / value, "ratio_to_full": value / full}
-    return bench.row(contender, figure, unit, **given)

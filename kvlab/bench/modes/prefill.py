@@ -1,6 +1,6 @@
 """Mode `prefill`: seconds to read and compress the prompt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from torch import nn
 
@@ -8,7 +8,6 @@ from kvlab.bench.bench import Bench, best_baseline, complete_row, loads, ratio_r
 from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, StaticContender, contenders
 from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
-from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.contract.parts import optional
 from kvlab.core.methods import make_method
@@ -46,37 +45,26 @@ def measure(bench: Bench) -> Iterator[Row]:
         # without the compiled decode step, which does not affect prefill
         racers = [c for c in contenders(bench.model, load, bench.request) if not isinstance(c, StaticContender)]
         outcomes = bench.race([PrefillRacer(racer) for racer in racers], steps=1)
-        yield from prefill_rows(bench, racers, outcomes)
-        yield from over_plain(bench, racers, outcomes)
-
-
-def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome]) -> Iterator[Row]:
-    """One row each: seconds, with the larger of compute and bandwidth bound."""
-    best = best_baseline(racers, outcomes)
-    full = spread(outcomes[best].samples).median if best is not None else None
-    for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
-        row = bench.row(racer, "prefill", "s", status=outcome.status, note=outcome.note, is_full=index == best)
-        if not outcome.samples:
+        # One row each: seconds, with the larger of compute and bandwidth bound.
+        best = best_baseline(racers, outcomes)
+        full = spread(outcomes[best].samples).median if best is not None else None
+        for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
+            row = bench.row(racer, "prefill", "s", status=outcome.status, note=outcome.note, is_full=index == best)
+            if outcome.samples:
+                took = spread(outcome.samples)
+                least = max(
+                    prompt_flops(bench.model, racer.load) / bench.peaks.flops_per_second,
+                    bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),
+                )
+                row = complete_row(row, took, bound=least, ratio=took.median / full if full else None)
             yield row
-            continue
-        took = spread(outcome.samples)
-        least = max(
-            prompt_flops(bench.model, racer.load) / bench.peaks.flops_per_second,
-            bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),
-        )
-        yield complete_row(row, took, bound=least, ratio=took.median / full if full else None)
-
-
-def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """Each method's prefill time over plain transformers'."""
-    plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
-    for racer, outcome in zip(racers, outcomes, strict=True):
-        if not isinstance(racer, SlotContender) or racer.is_baseline or not (plain.samples and outcome.samples):
-            continue
-        # named by whether the method accumulates the attention of all queries
-        pipeline = make_method(racer.choice.method, **racer.choice.hyper_parameters).pipeline()
-        figure = ALL_OVER_PLAIN if optional(pipeline.score, "accumulate") is not None else WINDOW_OVER_PLAIN
-        yield ratio_row(bench, racer, figure, outcome, plain)
+        # Each method's time over plain transformers', named by whether it accumulates the attention of all queries.
+        plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
+        for racer, outcome in zip(racers, outcomes, strict=True):
+            if isinstance(racer, SlotContender) and not racer.is_baseline and plain.samples and outcome.samples:
+                pipeline = make_method(racer.choice.method, **racer.choice.hyper_parameters).pipeline()
+                figure = ALL_OVER_PLAIN if optional(pipeline.score, "accumulate") is not None else WINDOW_OVER_PLAIN
+                yield ratio_row(bench, racer, figure, outcome, plain)
 
 
 def prompt_flops(model: BenchModel, load: Load) -> float:

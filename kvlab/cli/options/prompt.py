@@ -39,12 +39,10 @@ class PromptOptions:
     rows: Annotated[str, typer.Option(help="rows of a table, such as 3 or 1-20; empty for all")] = ""
 
     @property
-    def given(self) -> bool:
-        return any(source is not None for source in self._sources)
-
-    @property
-    def _sources(self) -> tuple[object, ...]:
-        return self.prompt, self.file or None, self.sample, self.saved
+    def given(self) -> int:
+        """How many sources are given."""
+        sources = (self.prompt, self.file or None, self.sample, self.saved)
+        return sum(source is not None for source in sources)
 
     def read(self) -> str:
         """The prompt's text. Raises UserError unless exactly one source with one readable prompt is given."""
@@ -61,7 +59,7 @@ class PromptOptions:
         from kvlab.forms.uploads import check_count, notes_of, prompts_of
         from kvlab.library.prompts import load_prompt
 
-        if sum(source is not None for source in self._sources) != 1:
+        if self.given != 1:
             raise UserError("Give exactly one prompt: --prompt TEXT, --file PATH, --sample NAME, or --saved NAME.")
         if self.prompt is not None:
             return [OnePrompt(prompt=check_text(plain_text(self.prompt.lstrip("\ufeff"))))]
@@ -72,7 +70,13 @@ class PromptOptions:
             return [OnePrompt(prompt=sample.text, answer=sample.answer, facts=sample.facts)]
         if self.saved is not None:
             return [load_prompt(root, self.saved).asked]
-        rows = _rows(self.rows)
+        rows = slice(None)
+        if self.rows.strip():  # counted from 1
+            span = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", self.rows)
+            first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
+            if not 1 <= first <= last:
+                raise UserError(f"Rows cannot be {self.rows[:40]!r}: write 3 or 1-20, counted from 1.")
+            rows = slice(first - 1, last)
         found = []
         for path in self.file or []:
             upload = _uploaded(path)
@@ -82,13 +86,6 @@ class PromptOptions:
             found += ours
         check_count(found)
         return found
-
-    def title_of(self, found: Sequence[OnePrompt]) -> str:
-        """The default title of a comparison of these prompts."""
-        named = self.sample or self.saved or ""
-        if self.file:
-            named = self.file[0].stem if len(self.file) == 1 else f"{len(self.file)} files"
-        return named.replace("_", " ").capitalize() if named else " ".join(found[0].prompt.split())[:60]
 
 
 @dataclass(frozen=True)
@@ -150,14 +147,3 @@ def _uploaded(path: Path) -> Upload:
     if is_table(path.name) or is_document(path.name):
         return read_upload(path.name, raw)
     return Upload(path.name, text=decode_text(raw, "The prompt file"))
-
-
-def _rows(text: str) -> slice:
-    """Parse rows such as `3` or `1-20`, counted from 1; empty means all."""
-    if not text.strip():
-        return slice(None)
-    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= first <= last:
-        raise UserError(f"Rows cannot be {text[:40]!r}: write 3 or 1-20, counted from 1.")
-    return slice(first - 1, last)

@@ -1,9 +1,6 @@
 """`kvlab compare --repeats N` and `--resume BATCH`: batches of planted needles or of several prompts."""
 
-import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +9,6 @@ import typer
 from kvlab.cli.options.signature import Setting
 from kvlab.cli.options.tables import print_batch
 from kvlab.core.errors import UserError
-from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.repeats import Planting, plantings
 
 Resume = Annotated[str, typer.Option(help="resume a stopped comparison or batch by its id")]
@@ -46,19 +42,6 @@ class RepeatsOptions:
         named = tuple(word.strip() for word in self.vary.split(",") if word.strip() not in ("", "nothing"))
         first = Planting(wording=self.wording - 1, depth=self.depth, draw=seed)
         return plantings(self.repeats, first, WORDINGS, named)
-
-
-def new_batch_id() -> str:
-    """A new batch id from the UTC time and six random digits."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-
-
-def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress], None]) -> list[Path]:
-    """Run the missing comparisons of the request's batch; returns the folders of the new runs."""
-    from kvlab.engine import compare
-    from kvlab.jobs.batch import run_batch
-
-    return run_batch(request, out, compare, comparison_id=request.batch or new_batch_id(), progress=progress)
 
 
 def show_batch(out: Path, batch: str, as_json: bool) -> None:

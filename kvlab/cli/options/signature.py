@@ -40,11 +40,6 @@ def with_parameters(wrapper: Command, command: Command, parameters: list[inspect
     return wrapper
 
 
-def parameters_of(command: Command) -> list[inspect.Parameter]:
-    """The command's parameters, with their annotations evaluated."""
-    return list(inspect.signature(command, eval_str=True).parameters.values())
-
-
 def with_plugins(command: Command) -> Command:
     """Add the option `--plugin`: plug-ins are registered before the command runs, and in every process it starts."""
 
@@ -52,8 +47,9 @@ def with_plugins(command: Command) -> Command:
         name_files(plugin or ())
         command(**options)
 
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
     option = inspect.Parameter("plugin", KEYWORD, default=None, annotation=Plugins)
-    return with_parameters(with_named_plugins, command, [*parameters_of(command), option])
+    return with_parameters(with_named_plugins, command, [*parameters, option])
 
 
 def group_parameters(command: Command) -> Command:
@@ -62,7 +58,7 @@ def group_parameters(command: Command) -> Command:
     A field is declared like an option, with a `typer.Option` annotation and a default, like a setting, with a `Setting`
     annotation and a default, or is itself a group.
     """
-    parameters = parameters_of(command)
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())
     leaves = [leaf for parameter in parameters for leaf in _leaves(parameter)]
     settings = {leaf.name: leaf for leaf in leaves if setting_of(leaf)}
     options = [leaf for leaf in leaves if leaf.name not in settings]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import pandas as pd
 import typer
@@ -20,13 +20,6 @@ from kvlab.views.frames.speed import limit_text, ratio_text
 
 Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning", "phase", "survival"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
-
-
-def check_kind(name: str) -> Kind:
-    """The name of a table; raises UserError for another one."""
-    if name not in get_args(Kind):
-        raise UserError(f"--of takes {', '.join(get_args(Kind))}, not '{name}'.")
-    return cast(Kind, name)
 
 
 def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
@@ -105,7 +98,7 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
             note = "" if line["informative"] else "not informative"
             if line["method"] == FULL.method and pd.notna(line["unasked"]):
                 note = "; ".join(filter(None, [note, f"unasked {line['unasked']:.2f}"]))
-            shown = [_mean_of_line(line, "score"), _share(line["held"]), _share(line["unreachable"])]
+            shown = [_mean_of_line(line, "score"), _shown(line["held"]), _shown(line["unreachable"])]
             names = [str(line[name]) for name in ("task", *by, "arm", "asked", "parts")]
             table.add_row(*names, *shown, note)
         table.add_section()
@@ -124,7 +117,7 @@ def _reach(frame: pd.DataFrame) -> Table:
         for line in group.to_dict("records"):
             loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
             names = [str(line[name]) for name in ("task", "arm", "asked", "samples")]
-            shares = [_share(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
+            shares = [_shown(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
             table.add_row(*names, _mean_of_line(line, "score"), *shares, loss, "cliff" if line["cliff"] else "")
         table.add_section()
     table.caption = (
@@ -209,19 +202,19 @@ def _reasoning(frame: pd.DataFrame) -> Table:
     for _, group in frame.assign(task=task_names(frame)).groupby(["task", "length"], sort=False):
         for line in group.to_dict("records"):
             most = line["asked"] if pd.isna(line["most_slots"]) else f"{line['most_slots']:.0f}"
-            lengths = [_number(line[name]) for name in ("tokens_right", "tokens_wrong")]
-            shares = [_share(line[name]) for name in ("longer", "loops")]
+            lengths = [_shown(line[name], 0) for name in ("tokens_right", "tokens_wrong")]
+            shares = [_shown(line[name]) for name in ("longer", "loops")]
             table.add_row(
                 line["task"],
                 line["arm"],
                 most,
                 str(line["samples"]),
                 _mean_of_line(line, "score"),
-                _number(line["tokens"]),
+                _shown(line["tokens"], 0),
                 *shares,
                 str(line["right"]),
                 *lengths,
-                _share(line["loops_wrong"]),
+                _shown(line["loops_wrong"]),
                 "" if line["informative"] else "not informative",
             )
         table.add_section()
@@ -233,18 +226,14 @@ def _reasoning(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _number(value: Any) -> str:
-    return "–" if pd.isna(value) else f"{value:.0f}"
+def _shown(value: Any, digits: int = 2) -> str:
+    return "–" if pd.isna(value) else f"{value:.{digits}f}"
 
 
 def _mean_of_line(line: dict[Any, Any], name: str) -> str:
     show: Callable[[float], str] = "{:.2f}".format
     mean, low, high = in_range(line[name], line[f"{name}_low"], line[f"{name}_high"], show)
     return f"{mean} [{low}, {high}]"
-
-
-def _share(value: Any) -> str:
-    return "–" if pd.isna(value) else f"{value:.2f}"
 
 
 SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
@@ -269,25 +258,23 @@ OF_READINGS = ("bytes_read", "unread_mass")
 
 def print_batch(cells: pd.DataFrame) -> None:
     """Print a batch (`kvlab.views.frames.repeats.cells`): one line per method and budget."""
-    if not cells["n"].any():
-        _print_closeness(cells)
-        return
-    table = Table("run", "n", "right", "share (95 %)", "live KiB", "KL on answer, nats/token", "KL on all", "agreement")
+    columns: tuple[str, ...]
+    means: tuple[str, ...]
+    if cells["n"].any():
+        columns = ("n", "right", "share (95 %)", "live KiB", "KL on answer, nats/token", "KL on all", "agreement")
+        means = ("kl_answer", "mean_kl", "top1_agreement")
+        note = "share: prompts with a right answer (Wilson)"
+    else:
+        cells = cells.assign(n=cells["ended"])
+        columns = ("n", "live KiB", "KL to full, nats/token", "agreement")
+        means = ("mean_kl", "top1_agreement")
+        note = "no answer was given, so none is marked right"
+    table = Table("run", *columns)
     for row in cells.to_dict("records"):
+        right = [str(row["right"]), _mean(row, "share", 2)] if "right" in columns else []
         size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / KIB:,.0f}"
-        means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
-        table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
-    table.caption = "means over prompts with 95 % intervals; share: prompts with a right answer (Wilson)"
-    print_wide(table)
-
-
-def _print_closeness(cells: pd.DataFrame) -> None:
-    """Print a batch of prompts without answers."""
-    table = Table("run", "n", "live KiB", "KL to full, nats/token", "agreement")
-    for row in cells.assign(n=cells["ended"]).to_dict("records"):
-        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / KIB:,.0f}"
-        table.add_row(row["label"], str(row["n"]), size, *(_mean(row, name) for name in ("mean_kl", "top1_agreement")))
-    table.caption = "means over prompts with 95 % intervals; no answer was given, so none is marked right"
+        table.add_row(row["label"], str(row["n"]), *right, size, *(_mean(row, name) for name in means))
+    table.caption = f"means over prompts with 95 % intervals; {note}"
     print_wide(table)
 
 
@@ -304,7 +291,11 @@ def print_headline(frame: pd.DataFrame) -> None:
     reads = "reading" in frame and frame["reading"].ne("").any()
     shown = (name for name in COLUMNS if name in frame and (reads or name not in OF_READINGS))
     columns = {name: COLUMNS[name] for name in shown}  # without an answer there is no verdict
-    table = Table(*[title for title, _ in columns.values()], caption=_caption(frame), caption_justify="left")
+    tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
+    means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
+    device = ", ".join(frame["device"].unique()) if len(frame) else ""
+    caption = f"on {device}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
+    table = Table(*[title for title, _ in columns.values()], caption=caption, caption_justify="left")
     for _, row in frame.iterrows():
         cells = [(row[name], show) for name, (_, show) in columns.items()]
         table.add_row(*["–" if pd.isna(value) else show(value) for value, show in cells])
@@ -321,13 +312,6 @@ def print_speeds(frame: pd.DataFrame) -> None:
         table.add_row(row["label"], row["speed"], ratio, limit, share)
     table.caption = "limit by bytes: a step moves the weights and what it reads of the cache once (docs/limit.md)"
     print_wide(table)
-
-
-def _caption(frame: pd.DataFrame) -> str:
-    tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
-    means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
-    on = ", ".join(frame["device"].unique()) if len(frame) else ""
-    return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
 def print_summary(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -50,8 +50,9 @@ class Answer:
 
 def read_context(loaded: LoadedModel, cache: CompressedCache, ids: list[int], prefill_chunk: int | None) -> None:
     """Read a text into an empty cache, in chunks of `prefill_chunk` tokens if given, which then compresses it."""
-    for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
-        next_logits(loaded, cache, piece)
+    sizes = cache.expect(len(ids), prefill_chunk)
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        next_logits(loaded, cache, ids[end - size : end])
 
 
 @torch.inference_mode()
@@ -59,23 +60,6 @@ def next_logits(loaded: LoadedModel, cache: CompressedCache, ids: list[int]) -> 
     """Logits (V,) after more tokens."""
     given = torch.tensor([ids], device=loaded.device)
     return loaded.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
-
-
-def write_answer(loaded: LoadedModel, cache: CompressedCache, ids: list[int], most: int) -> Answer:
-    """Read a question and write an answer; the model's own end token is part of the text before a next question."""
-    ends = end_ids(loaded)
-    written = list[int]()
-    logits = next_logits(loaded, cache, ids)
-    while True:
-        token = int(logits.argmax())
-        written.append(token)
-        if token in ends:
-            break
-        logits = next_logits(loaded, cache, [token])
-        if len(written) == most:
-            break
-    text = decode_answer(loaded.tokenizer, written)
-    return Answer(text.strip(), tuple(written), "end" if token in ends else "length")
 
 
 def check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
@@ -86,11 +70,6 @@ def check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
             f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
             f"{window:,}: shorten it."
         )
-
-
-def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    ends = list(accumulate(sizes))
-    return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
 
 
 ALIGNMENT = 64  # bytes
@@ -130,7 +109,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     with path.open("wb") as file:
         file.write(len(header).to_bytes(prefixes.LENGTH, "little") + header)
         for name, place in layout.items():
-            _write(file, _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8))
+            content = _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8)
+            if content.nbytes:  # a memory view of nothing cannot be written
+                file.write(content.data)
 
 
 def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:
@@ -151,11 +132,6 @@ def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:
 def _bytes(tensor: Tensor) -> np.ndarray:
     """The memory of a contiguous tensor, on the host."""
     return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-
-
-def _write(file: BinaryIO, content: np.ndarray) -> None:
-    if content.nbytes:  # a memory view of nothing cannot be written
-        file.write(content.data)
 
 
 def with_memory(header: prefixes.PrefixHeader, cache: CompressedCache) -> prefixes.PrefixHeader:
@@ -325,7 +301,23 @@ class Prefix:
         ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
         check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
         cache = copy_cache(self.cache)
-        answer = self._verified(lambda: write_answer(self.model, cache, ids, max_new_tokens))
+        ends = end_ids(self.model)
+        written = list[int]()
+        try:
+            # The model's own end token is part of the text before a next question.
+            while True:
+                token = int(next_logits(self.model, cache, ids).argmax())
+                written.append(token)
+                ids = [token]
+                if token in ends:
+                    break
+                if len(written) == max_new_tokens:
+                    next_logits(self.model, cache, ids)
+                    break
+        finally:
+            self.verify()  # an error of damaged slots is told as damage
+        text = decode_answer(self.model.tokenizer, written)
+        answer = Answer(text.strip(), tuple(written), "end" if token in ends else "length")
         if keep:
             said = prefixes.PrefixText(kind=QUESTION, text=question), prefixes.PrefixText(kind=ANSWER, text=answer.text)
             self._take_over(cache, said, questions=self.header.questions + 1)
@@ -342,7 +334,10 @@ class Prefix:
         ids = self.model.encode(before + more, special=False)[0].tolist()
         check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
-        self._verified(lambda: next_logits(self.model, cache, ids))
+        try:
+            next_logits(self.model, cache, ids)
+        finally:
+            self.verify()  # as when it is asked
         self._take_over(cache, (prefixes.PrefixText(kind=EXTENSION, text=more),))
 
     def fork(self) -> Prefix:
@@ -353,13 +348,6 @@ class Prefix:
     def _is_open(self) -> bool:
         """Whether what was read last is a text, which a question follows in the same turn."""
         return self.texts[-1].kind in (CONTEXT, EXTENSION)
-
-    def _verified(self, act: Any) -> Any:
-        """What `act` returns once the slots it used are verified; an error of damaged slots is told as damage."""
-        try:
-            return act()
-        finally:
-            self.verify()
 
     def _take_over(self, cache: CompressedCache, texts: tuple[prefixes.PrefixText, ...], **changed: Any) -> None:
         self.cache = cache

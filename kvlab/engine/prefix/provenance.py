@@ -63,6 +63,7 @@ def header_of(
     `loading` are the arguments of `kvlab.load_model`, `title` defaults to the first words, and `more` are other fields
     of the header as they are, such as its owner.
     """
+    origin = METHODS.origin(method.name)  # a plug-in, or kvlab itself
     return PrefixHeader(
         title=title.strip() or shorten(context[: 4 * WIDEST_TITLE], WIDEST_TITLE, placeholder=" ..."),
         created="",
@@ -70,7 +71,7 @@ def header_of(
         model=model_of(model, loading),
         choice=choice,
         settings=method.model_dump(mode="json"),
-        origin=_origin(method),
+        origin="" if origin == KVLAB else f"{origin.name} {origin.stamp}",
         store=resolve_store(method.store, Budget(choice.budget)),
         text_sha256=hashlib.sha256(context.encode()).hexdigest(),
         context_tokens=context_tokens,
@@ -133,12 +134,6 @@ def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:
             f"The tokenizer or chat template of {now.name} has changed since this prefix was made: make the prefix "
             "again."
         )
-
-
-def _origin(method: Method) -> str:
-    """The plug-in that a method is from, with its version and hash; empty for kvlab's own."""
-    origin = METHODS.origin(method.name)
-    return "" if origin == KVLAB else f"{origin.name} {origin.stamp}"
 
 
 def _words(model: PrefixModel) -> str:

@@ -162,7 +162,9 @@ def event_columns(
     merging = None
     parts = []
     if plan.edges is not None:
-        merging = _active(plan.edges)
+        edge = _first(plan.edges.active).nonzero()
+        source, target = ((edge[0], _first(slots)[edge]) for slots in (plan.edges.source, plan.edges.target))
+        merging = _Merging(edge[0], edge, source, target)
         evicted[merging.source] = False
         if len(merging.head):
             parts.append(_merges(before, plan.edges, merging, after, answer_before, answered))
@@ -197,12 +199,6 @@ class _Merging:
     edge: Place
     source: Place
     target: Place
-
-
-def _active(edges: Edges) -> _Merging:
-    edge = _first(edges.active).nonzero()
-    head = edge[0]
-    return _Merging(head, edge, (head, _first(edges.source)[edge]), (head, _first(edges.target)[edge]))
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
@@ -246,12 +242,22 @@ def _merges(
     group = mass.copy()
     mass_after = _numpy(answered.mass)[target]
     np.add.at(group, target, mass[source])
+    # Cosine of the keys that each edge joins, in blocks: a prompt has nearly as many edges as keys.
+    if edges.similarity is not None:
+        similarity = _first(edges.similarity)[edge]
+    else:
+        size = max(1, min(EDGES_AT_ONCE, before.position.shape[-1] // BLOCKS))
+        parts = []
+        for ends in zip(edges.source.split(size, -1), edges.target.split(size, -1), strict=True):
+            joined, into = (states_at(before, "keys", slots)[0].float() for slots in ends)
+            parts.append(torch.cosine_similarity(joined, into, dim=-1))
+        similarity = _numpy(torch.cat(parts, -1))[edge]
     return {
         "head": merging.head,
         "kind": np.full(count, edges.kind, dtype=object),
         "source": position[source],
         "target": position[target],
-        "similarity": _similarity(before, edges, merging),
+        "similarity": similarity,
         "key_weight": np.zeros(count) if edges.key_weight is None else _first(edges.key_weight)[edge],
         "value_weight": _first(edges.value_weight)[edge],
         "votes_source": votes[source],
@@ -262,18 +268,6 @@ def _merges(
         "mass_after": mass_after,
         "sag": group[target] - mass_after,
     }
-
-
-def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
-    """Cosine similarity of the keys that each edge joins, in blocks: a prompt has nearly as many edges as keys."""
-    if edges.similarity is not None:
-        return _first(edges.similarity)[merging.edge]
-    size = max(1, min(EDGES_AT_ONCE, before.position.shape[-1] // BLOCKS))
-    parts = []
-    for ends in zip(edges.source.split(size, -1), edges.target.split(size, -1), strict=True):
-        source, target = (states_at(before, "keys", slots)[0].float() for slots in ends)
-        parts.append(torch.cosine_similarity(source, target, dim=-1))
-    return _numpy(torch.cat(parts, -1))[merging.edge]
 
 
 ARRAY = "decision"
@@ -293,7 +287,8 @@ def write_decision(writer: RunWriter, layer_idx: int, before: Slots, plan: Plan,
         valid = before.valid[0]
         score = by_position(before, before.score, valid, tokens, torch.nan)
         stayed = by_position(before, plan.keep.float(), valid, tokens, 0.0)
-        writer.write_arrays(ARRAY, layer_idx, {"score": _host(score, recorded), "kept": _host(stayed, recorded) > 0})
+        arrays = {"score": score[recorded].cpu().numpy(), "kept": stayed[recorded].cpu().numpy() > 0}
+        writer.write_arrays(ARRAY, layer_idx, arrays)
 
 
 def by_position(slots: Slots, of_slots: Tensor, valid: Tensor, tokens: int, absent: float) -> Tensor:
@@ -301,7 +296,3 @@ def by_position(slots: Slots, of_slots: Tensor, valid: Tensor, tokens: int, abse
     row = torch.full((valid.shape[0], tokens + 1), absent, device=valid.device)
     place = torch.where(valid, slots.position[0].long(), tokens)  # an extra column takes invalid slots
     return row.scatter(1, place, of_slots[0].float())[:, :tokens]
-
-
-def _host(numbers: Tensor, heads: list[int]) -> np.ndarray:
-    return numbers[heads].cpu().numpy()

@@ -57,7 +57,10 @@ class LayerRecord:
         if self.truth is None or self.truth.mass.device == device:
             return
         assert self.given is not None and self.broken is not None
-        self.truth, self.given = _moved(self.truth, device), _moved(self.given, device)
+        for name in ("truth", "given"):
+            shown: Answer = getattr(self, name)
+            state = None if shown.state_mass is None else shown.state_mass.to(device)
+            setattr(self, name, Answer(shown.mass.to(device), shown.output.to(device), state))
         self.broken = self.broken.to(device)
 
 
@@ -114,7 +117,11 @@ class Recorder:
         if first and layer.shadow.absent is not None:  # with prefill saving they never reached the layer
             self._append_events(layer_idx, absent_columns(layer.shadow.absent, heads))
         layer.broken = non_finite(slots)
-        layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
+        layer.columns |= {
+            "non_finite": layer.broken.sum(-1, dtype=torch.float32),
+            "key_growth": self.same,
+            "value_growth": self.same,
+        }
         layer.truth = layer.shadow.truth(layer_pass, self._following(layer_idx))
         layer.given = given_answer(slots, layer_pass, output)
         columns = layer.shadow.columns(slots)
@@ -122,9 +129,20 @@ class Recorder:
         if (read := layer_pass.share_read()) is not None:
             layer.columns["unread_mass"] = unread_mass(slots, columns, read, layer.shadow, layer.truth)
             if self.recording.of_layers([layer_idx]):
-                layer.read[self.step] = self._bits_read(layer.shadow, columns, read)
-        if self.step > 0:
-            self._note_prediction(layer, slots, layer.given)
+                # Bits of the slots that were read, at their positions.
+                there = torch.zeros(heads, layer.shadow.capacity + 1, dtype=torch.bool, device=columns.device)
+                there.scatter_(1, columns, read[0] > 0)
+                bits = there[self.recording.of_heads(heads), : layer.shadow.tokens].cpu().numpy()
+                layer.read[self.step] = np.packbits(bits, axis=1, bitorder="little")
+        if self.step > 0 and EMA in slots.extra:
+            # Relative error of the method's predicted attention, over the slots it had a prediction for.
+            newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
+            judged = slots.valid[0] & ~newest
+            predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
+            real = layer.given.mass.masked_fill(~judged, 0.0)
+            received = real.sum(-1)
+            error = (predicted - real).abs().sum(-1) / received
+            layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
         if self._keeps_rows(layer_idx):
             if self.step == 0:
                 layer.true_mass = []
@@ -152,9 +170,9 @@ class Recorder:
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
             measured = lengths(after)
             layer.columns |= growth(lengths(before), plan, measured)
-            layer.columns["non_finite"] = _count(non_finite(after, measured))
+            layer.columns["non_finite"] = non_finite(after, measured).sum(-1, dtype=torch.float32)
         elif layer.broken is not None:
-            layer.columns["non_finite"] = _count(layer.broken & plan.keep[0])
+            layer.columns["non_finite"] = (layer.broken & plan.keep[0]).sum(-1, dtype=torch.float32)
         answered = answer(after, view.layer_pass)
         self._append_events(layer_idx, event_columns(before, plan, after, layer.given, answered, gone))
         layer.shadow.follow(before, plan, gone)
@@ -227,25 +245,6 @@ class Recorder:
             place = {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)}
             self.writer.append("events", place | columns)
 
-    def _note_prediction(self, layer: LayerRecord, slots: Slots, answer: Answer) -> None:
-        """Relative error of the method's predicted attention, over the slots it had a prediction for."""
-        if EMA not in slots.extra:
-            return
-        newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
-        judged = slots.valid[0] & ~newest
-        predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
-        real = answer.mass.masked_fill(~judged, 0.0)
-        received = real.sum(-1)
-        error = (predicted - real).abs().sum(-1) / received
-        layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
-
-    def _bits_read(self, shadow: Shadow, columns: Tensor, read: Tensor) -> np.ndarray:
-        """The recorded heads' bits (H, T / 8): which slots, named by their positions in `columns`, were read."""
-        there = torch.zeros(len(columns), shadow.capacity + 1, dtype=torch.bool, device=columns.device)
-        there.scatter_(1, columns, read[0] > 0)
-        heads = list(self.recording.of_heads(len(columns)))
-        return np.packbits(there[heads, : shadow.tokens].cpu().numpy(), axis=1, bitorder="little")
-
     def _keeps_rows(self, layer_idx: int) -> bool:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))
 
@@ -263,15 +262,6 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     columns = {name: [getattr(layer, name) for layer in layers] for name in names}
     return columns | {name: [value] * len(layers) for name, value in common.items()}
-
-
-def _moved(shown: Answer, device: torch.device) -> Answer:
-    state = None if shown.state_mass is None else shown.state_mass.to(device)
-    return Answer(shown.mass.to(device), shown.output.to(device), state)
-
-
-def _count(broken: Tensor) -> Tensor:
-    return broken.sum(-1, dtype=torch.float32)
 
 
 def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The shadow: one layer's uncompressed keys and values on the host, and the slot that owns each token."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -50,10 +50,6 @@ class HostBlocks:
         """Copy a whole host tensor to the device, ordered with its computation."""
         return small.to(self.device, non_blocking=self.pinned)
 
-    def put_back(self, into: Tensor, small: Tensor) -> None:
-        """Copy a device tensor to the host; only the device may use `into` until it is synchronised."""
-        into.copy_(small, non_blocking=self.pinned)
-
     def settle(self) -> None:
         """Wait until everything stored can be read on the host."""
         if self.stream is not None:
@@ -73,49 +69,43 @@ class HostBlocks:
         for index in range(len(blocks)):
             for block in queue[index + len(self.sent) : index + ROOM]:
                 self._send(block)
-            yield self.sent[0][1].arrived(self.stream)
-            self.sent.pop(0)[1].leave(self.stream)
+            place = self.sent[0][1]
+            if place.arrival is not None:
+                torch.cuda.current_stream(self.device).wait_event(place.arrival)
+            yield place.block
+            if self.stream is not None:
+                place.last_use = torch.cuda.current_stream(self.device).record_event()
+            self.sent.pop(0)
         for block in queue[len(blocks) + len(self.sent) : len(blocks) + ROOM]:
             self._send(block)
 
     def _send(self, block: Tensor) -> None:
         place = self.buffers.pop(0)
         self.buffers.append(place)
-        place.send(block, self.device, self.stream)
         self.sent.append((block, place))
+        if self.stream is None:
+            place.block = block.to(self.device)
+            return
+        if place.flat.numel() < block.numel() or place.flat.dtype != block.dtype:
+            place.flat = torch.empty(block.numel(), dtype=block.dtype, device=self.device)
+            place.flat.record_stream(self.stream)
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        place.block = place.flat[: block.numel()].view(block.shape)
+        if place.last_use is not None:
+            self.stream.wait_event(place.last_use)
+        with torch.cuda.stream(self.stream):
+            place.block.copy_(block, non_blocking=True)
+            place.arrival = self.stream.record_event()
 
 
+@dataclass
 class _Buffer:
     """A device buffer for one block, with the events of its arrival and last use."""
 
-    def __init__(self) -> None:
-        self.block = self.flat = torch.empty(0)
-        self.arrival: torch.cuda.Event | None = None
-        self.last_use: torch.cuda.Event | None = None
-
-    def send(self, block: Tensor, device: torch.device, stream: torch.cuda.Stream | None) -> None:
-        if stream is None:
-            self.block = block.to(device)
-            return
-        if self.flat.numel() < block.numel() or self.flat.dtype != block.dtype:
-            self.flat = torch.empty(block.numel(), dtype=block.dtype, device=device)
-            self.flat.record_stream(stream)
-            stream.wait_stream(torch.cuda.current_stream(device))
-        self.block = self.flat[: block.numel()].view(block.shape)
-        if self.last_use is not None:
-            stream.wait_event(self.last_use)
-        with torch.cuda.stream(stream):
-            self.block.copy_(block, non_blocking=True)
-            self.arrival = stream.record_event()
-
-    def arrived(self, stream: torch.cuda.Stream | None) -> Tensor:
-        if self.arrival is not None:
-            torch.cuda.current_stream(self.block.device).wait_event(self.arrival)
-        return self.block
-
-    def leave(self, stream: torch.cuda.Stream | None) -> None:
-        if stream is not None:
-            self.last_use = torch.cuda.current_stream(self.block.device).record_event()
+    block: Tensor = field(default_factory=lambda: torch.empty(0))
+    flat: Tensor = field(default_factory=lambda: torch.empty(0))
+    arrival: torch.cuda.Event | None = None
+    last_use: torch.cuda.Event | None = None
 
 
 TOKENS_AT_ONCE = 4096
@@ -171,28 +161,26 @@ class Shadow:
         # (1, H, count), in text order
         newest = position.argmax(-1, keepdim=True) if count == 1 else position.topk(count, dim=-1).indices.flip(-1)
         if self.owner is None:
-            self._begin(slots, slots.position.gather(2, newest)[0, 0].long())
+            # Allocate the owners, and find the positions that are missing in this first pass.
+            first_positions = slots.position.gather(2, newest)[0, 0].long()
+            heads = slots.valid.shape[1]
+            device = slots.valid.device
+            self.host = self._host or HostBlocks(device)
+            self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
+            absent = torch.arange(self.capacity, device=device) < first_positions[-1]
+            absent[first_positions] = False
+            self.gaps = int(absent.sum())
+            owner = torch.arange(self.capacity, device=device)
+            if self.gaps:
+                self.absent = absent
+                self.present = first_positions
+                owner = owner.masked_fill(absent, self.capacity)
+            self.owner.copy_(owner.expand(heads, -1))
         for first in range(0, count, TOKENS_AT_ONCE):
             self._store(slots, newest[0, :, first : first + TOKENS_AT_ONCE])
             if count > 1:
                 self.host.settle()  # pending copies hold device memory
         self.tokens = self.rows + self.gaps
-
-    def _begin(self, slots: Slots, position: Tensor) -> None:
-        """Allocate the owners, and find the positions that are missing in the first pass's `position` (count,)."""
-        heads = slots.valid.shape[1]
-        device = slots.valid.device
-        self.host = self._host or HostBlocks(device)
-        self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
-        absent = torch.arange(self.capacity, device=device) < position[-1]
-        absent[position] = False
-        self.gaps = int(absent.sum())
-        owner = torch.arange(self.capacity, device=device)
-        if self.gaps:
-            self.absent = absent
-            self.present = position
-            owner = owner.masked_fill(absent, self.capacity)
-        self.owner.copy_(owner.expand(heads, -1))
 
     def _store(self, slots: Slots, index: Tensor) -> None:
         """Append the states of the slots `index` (H, n) to the last blocks."""
@@ -216,13 +204,13 @@ class Shadow:
         position = self._positions(layer_pass.query.device)
         parts = []
         for keys, place in zip(islice(arriving, len(self.keys)), position.split(TOKENS_AT_ONCE), strict=True):
-            block = _by_head(keys, len(place))
+            block = keys[: len(place)].transpose(0, 1)[None]  # (1, H, tokens, d)
             parts.append(layer_pass.logits_at(block, place.expand(1, block.shape[1], -1)))
         logits = torch.cat(parts, -1) if parts[1:] else parts[0]
         mass = probabilities(logits, None, layer_pass.sinks)[0, :, :, 0]  # (H, G, rows)
         output = None
         for values, share in zip(arriving, mass.split(TOKENS_AT_ONCE, -1), strict=True):
-            part = share @ _by_head(values, share.shape[-1])[0].float()
+            part = share @ values[: share.shape[-1]].transpose(0, 1).float()
             output = part if output is None else output + part
         assert output is not None
         by_token = mass.mean(1)
@@ -249,7 +237,8 @@ class Shadow:
             target = position.gather(1, plan.edges.target[0])
             moved.scatter_(1, torch.where(plan.edges.active[0], source, dropped), target)
             moved[:, dropped] = dropped
-        self.host.put_back(self.owner, moved.gather(1, self.host.fetch(self.owner)))
+        # Only the device may use the owners until it is synchronised.
+        self.owner.copy_(moved.gather(1, self.host.fetch(self.owner)), non_blocking=self.host.pinned)
 
     def columns(self, slots: Slots) -> Tensor:
         """(H, S) position of each slot, `capacity` for invalid ones."""
@@ -263,33 +252,23 @@ class Shadow:
     def stored(self, name: str, heads: Sequence[int]) -> Stored:
         """The `keys` or `values` of some KV heads in the format on disk; absent tokens are zeros."""
         self.host.settle()
-        blocks = getattr(self, name)
-        filled = (block[: self.rows - index * TOKENS_AT_ONCE] for index, block in enumerate(blocks))
-        parts = [_stored(block[:, list(heads)]) for block in filled]
-        unit, norm = (np.concatenate([getattr(part, field) for part in parts], 1) for field in ("unit", "norm"))
+        units: list[np.ndarray] = []
+        norms: list[np.ndarray] = []
+        errors = []
+        for index, block in enumerate(getattr(self, name)):
+            filled = block[: self.rows - index * TOKENS_AT_ONCE]  # (tokens, H, d)
+            exact = filled[:, list(heads)].transpose(0, 1).float()
+            norm = exact.norm(dim=-1)
+            unit = (exact / norm.clamp_min(TINY)[..., None]).half()
+            length = norm.half()
+            error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
+            units.append(unit.numpy())
+            norms.append(length.numpy())
+            errors.append(float(error.max()))
+        arrays = [np.concatenate(parts, 1) for parts in (units, norms)]
         if self.absent is not None:
             place = self._positions(torch.device("cpu")).numpy()
-            unit = _spread(unit, place, self.tokens)
-            norm = _spread(norm, place, self.tokens)
-        return Stored(unit, norm, max(part.error for part in parts))
-
-
-def _by_head(block: Tensor, rows: int) -> Tensor:
-    """(1, H, rows, d) of a block (tokens, H, d)."""
-    return block[:rows].transpose(0, 1)[None]
-
-
-def _spread(stored: np.ndarray, place: np.ndarray, tokens: int) -> np.ndarray:
-    wide = np.zeros((stored.shape[0], tokens, *stored.shape[2:]), stored.dtype)
-    wide[:, place] = stored
-    return wide
-
-
-def _stored(states: Tensor) -> Stored:
-    """A block (tokens, H, d) in the format on disk."""
-    exact = states.transpose(0, 1).float()
-    norm = exact.norm(dim=-1)
-    unit = (exact / norm.clamp_min(TINY)[..., None]).half()
-    length = norm.half()
-    error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
-    return Stored(unit.numpy(), length.numpy(), float(error.max()))
+            for number, array in enumerate(arrays):
+                arrays[number] = np.zeros((len(array), self.tokens, *array.shape[2:]), array.dtype)
+                arrays[number][:, place] = array
+        return Stored(arrays[0], arrays[1], max(errors))

@@ -51,10 +51,6 @@ class _Noted:
     budget: Tensor  # (H,)
     columns: dict[str, Tensor]
 
-    def kind(self) -> tuple[tuple[str, ...], torch.device]:
-        """Group key: entries with equal kinds are read together."""
-        return tuple(self.columns), self.budget.device
-
 
 class PendingRows:
     """Collect each layer's numbers after each step; write them when `writer` flushes."""
@@ -87,12 +83,33 @@ class PendingRows:
         self.counted = []
         counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in counted[0]}
         written = 0
-        for (names, _), same in groupby(noted, key=_Noted.kind):
+        for (names, _), same in groupby(noted, key=lambda row: (tuple(row.columns), row.budget.device)):
             group = list(same)
-            columns = _read(group, names)
+            # Columns (rows, H) and budgets, read from the device in one transfer.
+            stacked = [torch.stack([row.columns[name] for row in group]).float() for name in names]
+            stacked.append(torch.stack([row.budget for row in group]).float())
+            columns = dict(zip((*names, BUDGET), torch.stack(stacked).cpu().numpy(), strict=True))
             columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
             written += len(group)
-            self.writer.append("steps", self._step_columns(group, columns))
+            # Rows of `steps`, one per KV head.
+            heads = columns[LIVE].shape[1]
+            row_values = {
+                "step": [row.step for row in group],
+                "layer": [row.layer for row in group],
+                "tokens_seen": [row.tokens_seen for row in group],
+            }
+            steps = {name: values for name, values in columns.items() if name not in (LEFT, SAVED, READ)}
+            steps |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in row_values.items()}
+            steps["head"] = np.tile(np.arange(heads), (len(group), 1))
+            steps["evicted"] = columns[LEFT] - columns["merged"]
+            steps[BUDGET] = np.minimum(columns[BUDGET], steps["tokens_seen"])
+            since_last = columns[GUARDED].copy()
+            for index, row in enumerate(group):
+                since_last[index] -= self.guarded.get(row.layer, 0.0)
+                self.guarded[row.layer] = columns[GUARDED][index]
+            steps[GUARDED] = np.rint(since_last)
+            self.writer.append("steps", {name: values.reshape(-1) for name, values in steps.items()})
+            # Rows of `memory`, one per layer.
             live = columns[LIVE]
             saved = columns.get(SAVED)
             read = columns.get(READ)
@@ -118,30 +135,6 @@ class PendingRows:
             }
             self.writer.append("memory", sizes)
 
-    def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns of `steps`, (rows x H,) each, from `given` (rows, H)."""
-        heads = given[LIVE].shape[1]
-        row_values = {
-            "step": [row.step for row in group],
-            "layer": [row.layer for row in group],
-            "tokens_seen": [row.tokens_seen for row in group],
-        }
-        columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED, READ)}
-        columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in row_values.items()}
-        columns["head"] = np.tile(np.arange(heads), (len(group), 1))
-        columns["evicted"] = given[LEFT] - given["merged"]
-        columns[BUDGET] = np.minimum(given[BUDGET], columns["tokens_seen"])
-        columns[GUARDED] = np.rint(self._since_last(group, given[GUARDED]))
-        return {name: values.reshape(-1) for name, values in columns.items()}
-
-    def _since_last(self, group: list[_Noted], guarded: np.ndarray) -> np.ndarray:
-        """Turn cumulative counts into counts per step."""
-        new = guarded.copy()
-        for index, row in enumerate(group):
-            new[index] -= self.guarded.get(row.layer, 0.0)
-            self.guarded[row.layer] = guarded[index]
-        return new
-
     def _tables(self, layer: CompressedLayer) -> _Held:
         """Sizes of a row's tables, recomputed only when a table was created, grown or given head state."""
         tables = layer.tables
@@ -158,14 +151,6 @@ class PendingRows:
             )
             self._held[layer.layer_idx] = (key, held)
         return self._held[layer.layer_idx][1]
-
-
-def _read(group: list[_Noted], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The named columns (rows, H) and the budgets, read from the device in one transfer."""
-    given = [torch.stack([row.columns[name] for row in group]).float() for name in names]
-    budget = torch.stack([row.budget for row in group]).float()
-    read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
-    return dict(zip((*names, BUDGET), read, strict=True))
 
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
@@ -191,11 +176,6 @@ def _beside(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     device = layers[0].guard_activations.device
     found = {SAVED: [layer.saved_bytes()[:1] for layer in layers]} if settings.store.packs else {}
     if settings.reading is not None:
-        found[READ] = [_read_of(layer) for layer in layers]
+        nothing = torch.full_like(layers[0].guard_activations[:1], torch.nan)  # of a prompt
+        found[READ] = [nothing if (read := layer.last_read()) is None else read[:1].float() for layer in layers]
     return {name: torch.cat([part.to(device) for part in parts]) for name, parts in found.items()}
-
-
-def _read_of(layer: CompressedLayer) -> Tensor:
-    """Bytes (1, H) read in this step; NaN for a prompt."""
-    read = layer.last_read()
-    return torch.full_like(layer.guard_activations[:1], torch.nan) if read is None else read[:1].float()

@@ -28,7 +28,7 @@ from kvlab.core.methods.wrappers.read_back import reading_back
 from kvlab.core.methods.wrappers.restore import giving_back
 from kvlab.core.restore import Restore
 from kvlab.engine.forward import Choose, Ended, chooser, decode_one, end_check, end_ids, prefill
-from kvlab.engine.prompt import Continuation, continuation, divergence, encode_prompt
+from kvlab.engine.prompt import continuation, divergence, encode_prompt
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest
@@ -62,16 +62,6 @@ class Prompt:
     def layers(self) -> tuple[int, ...]:
         """The compressed layers."""
         return tuple(layer.layer_idx for layer in self.prefix.prompt_cache.compressed_layers())
-
-    @property
-    def heads(self) -> int:
-        """Number of KV heads."""
-        return int(self.prefix.prompt_cache.compressed_layers()[0].streams.heads)
-
-    @property
-    def reads_part(self) -> bool:
-        """Whether the run has a reading, so that its decode steps leave slots out."""
-        return self.prefix.prompt_cache.settings.reading is not None
 
     def cache(self, returned: Restore | None, observer: Observer | None = None) -> CompressedCache:
         """The run's cache after the prompt with `returned` restored; with `EVERYTHING`, the full cache."""
@@ -109,24 +99,18 @@ class Prompt:
                     raise branch.error
         return list(texts.values())
 
-    def along(self, cache: CompressedCache, ids: list[int], step: Callable[[], None] = lambda: None) -> list[Tensor]:
-        """Log-probabilities (V,) that predict each of `ids` when `cache` decodes them (forced)."""
+    def along(self, cache: CompressedCache, ids: list[int], observer: "AnswerAttention | None" = None) -> list[Tensor]:
+        """Log-probabilities (V,) that predict each of `ids` when `cache`, which `observer` observes, decodes them."""
         rows = [torch.log_softmax(self.first, -1)]
         for token in ids[:-1]:
-            step()
+            if observer is not None:
+                observer.step += 1
             rows.append(decode_one(self.loaded, cache, torch.tensor(token, device=self.loaded.device)))
         return rows
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of generated tokens, without special tokens and the end token."""
-        return self._continuation(ids).text
-
     def texts(self, ids: list[int]) -> list[str]:
-        """The text that each token adds."""
-        return self._continuation(ids).pieces
-
-    def _continuation(self, ids: list[int]) -> Continuation:
-        return continuation(self.loaded.tokenizer, ids, end_ids(self.loaded))
+        """The text that each of the generated tokens adds, without special tokens and the end token."""
+        return continuation(self.loaded.tokenizer, ids, end_ids(self.loaded)).pieces
 
 
 def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
@@ -161,7 +145,8 @@ class AnswerAttention:
     """Observer (`kvlab.core.cache.settings.Observer`) of attention to prompt tokens while a continuation is decoded.
 
     Step r predicts token r; steps `first` to `last` are summed, except step 0, which is the prompt's. A merged slot's
-    attention counts for the token at its position.
+    attention counts for the token at its position. `shares` are sums of the share of the group's query heads that read
+    the token's slot.
     """
 
     def __init__(self, tokens: int, first: int, last: int) -> None:
@@ -171,9 +156,6 @@ class AnswerAttention:
         self.step = 0
         self.sums: dict[int, Tensor] = {}
         self.shares: dict[int, Tensor] = {}
-
-    def begin_step(self) -> None:
-        self.step += 1
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Add this step's attention if it predicts a token of the answer."""
@@ -187,15 +169,8 @@ class AnswerAttention:
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Nothing to do."""
 
-    def mean(self, layers: tuple[int, ...], heads: int) -> np.ndarray:
+    def mean(self, sums: dict[int, Tensor], layers: tuple[int, ...], heads: int) -> np.ndarray:
         """(layers, heads, prompt tokens) mean over the steps; zeros if the answer is the first token alone."""
-        return self._mean(self.sums, layers, heads)
-
-    def share_read(self, layers: tuple[int, ...], heads: int) -> np.ndarray:
-        """The same of the share of the group's query heads that read the token's slot."""
-        return self._mean(self.shares, layers, heads)
-
-    def _mean(self, sums: dict[int, Tensor], layers: tuple[int, ...], heads: int) -> np.ndarray:
         if not sums:
             return np.zeros((len(layers), heads, self.tokens), np.float32)
         count = self.last - max(self.first, 1) + 1
@@ -208,28 +183,6 @@ def by_token(slots: Slots, of_slots: Tensor, tokens: int) -> Tensor:
     place = slots.position[0].long().clamp(0, tokens - 1)
     nothing = torch.zeros(valid.shape[0], tokens, device=valid.device)
     return nothing.scatter_add(1, place, of_slots[0].float() * valid)
-
-
-def prompt_attention(prompt: Prompt) -> np.ndarray:
-    """(layers, heads, prompt tokens) attention of the prompt's last query, before the decision."""
-    held = prompt.prefix.prompt_cache.settings.pending
-    assert held is not None
-    return np.stack([held[rank].layer_pass.last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
-
-
-def own_slots(cache: CompressedCache, tokens: int) -> np.ndarray:
-    """(layers, heads, prompt tokens) bool: tokens with a slot of their own."""
-    masks = []
-    for layer in cache.compressed_layers():
-        slots = layer.slots
-        assert slots is not None
-        masks.append((by_token(slots, (slots.votes <= 1).float(), tokens) > 0).cpu().numpy())
-    return np.stack(masks)
-
-
-def held_slots(cache: CompressedCache) -> int:
-    """Number of valid slots over all layers and heads."""
-    return sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
 
 
 Head = tuple[int, int]
@@ -308,7 +261,12 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     rows = prompt.along(prompt.cache(EVERYTHING), whole)
     answer = wanted.rows(texts)
     full, before = (decode_forced(prompt, back, whole, rows, answer) for back in (EVERYTHING, None))
-    look = full.look if answer[0] else (full.look + prompt_attention(prompt)) / 2
+    look = full.look
+    if not answer[0]:  # with the attention of the prompt's last query, before the decision
+        held = prompt.prefix.prompt_cache.settings.pending
+        assert held is not None
+        masses = [held[rank].layer_pass.last_mass()[0] for rank in range(len(prompt.layers))]
+        look = (full.look + np.stack([mass.float().cpu().numpy() for mass in masses])) / 2
     fact = () if expected is None else tuple(fact_positions(run.tokens, run.record.prompt, expected.facts).tolist())
     own_text = "".join(prompt.texts(compressed))
     lost = look * ~before.own_slots
@@ -322,12 +280,18 @@ def decode_forced(
     """Decode `ids` with `returned` restored; `full` are the full cache's log-probabilities."""
     observer = AnswerAttention(prompt.tokens, *answer)
     cache = prompt.cache(returned, observer)
-    held = held_slots(cache)
-    rows = prompt.along(cache, ids, observer.begin_step)
+    held = sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
+    rows = prompt.along(cache, ids, observer)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
-    look = observer.mean(prompt.layers, prompt.heads)
-    read = observer.share_read(prompt.layers, prompt.heads)
-    return ForcedDecoding(kl, look, read, own_slots(cache, prompt.tokens), held)
+    heads = int(prompt.prefix.prompt_cache.compressed_layers()[0].streams.heads)
+    look = observer.mean(observer.sums, prompt.layers, heads)
+    read = observer.mean(observer.shares, prompt.layers, heads)
+    masks = []
+    for layer in cache.compressed_layers():
+        slots = layer.slots
+        assert slots is not None
+        masks.append((by_token(slots, (slots.votes <= 1).float(), prompt.tokens) > 0).cpu().numpy())
+    return ForcedDecoding(kl, look, read, np.stack(masks), held)
 
 
 @dataclass(frozen=True)
@@ -350,27 +314,19 @@ class Wanted:
     def is_there(self, ids: list[int], texts: list[str]) -> bool:
         """Whether this continuation contains the expected text."""
         if self.answer is not None:
-            return any(judge(self._shown(texts), one).kind == "right" for one in self.answers)
+            return any(judge(hide_in(texts, self.thinks, self.tags), one).kind == "right" for one in self.answers)
         return tuple(ids[: len(self.ids)]) == self.ids
 
-    def ended(self, decode: Callable[[list[int]], str]) -> Callable[[list[int]], bool]:
-        """A predicate: whether more tokens can no longer change the verdict on a continuation."""
-
-        def ended(ids: list[int]) -> bool:
-            if self.answer is None:
-                return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
-            text = hide_thinking(decode(ids), self.thinks, self.tags).rstrip("\ufffd")
-            found = filter(None, (find_answer(text, one) for one in self.answers))
-            return any(_MORE_OF_A_NUMBER.fullmatch(text, stop) is None for _, stop in found)
-
-        return ended
+    def is_settled(self, texts: Callable[[list[int]], list[str]], ids: list[int]) -> bool:
+        """Whether more tokens can no longer change the verdict on a continuation, of which `texts` gives the pieces."""
+        if self.answer is None:
+            return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
+        text = hide_thinking("".join(texts(ids)), self.thinks, self.tags).rstrip("\ufffd")
+        found = filter(None, (find_answer(text, one) for one in self.answers))
+        return any(_MORE_OF_A_NUMBER.fullmatch(text, stop) is None for _, stop in found)
 
     def rows(self, texts: list[str]) -> tuple[int, int]:
         """(first, last) token of the answer in the full cache's continuation."""
         last = max(len(self.ids) - 1, 0)
-        shown = self._shown(texts)
+        shown = hide_in(texts, self.thinks, self.tags)
         return next(filter(None, (answer_tokens(shown, one) for one in self.answers)), (last, last))
-
-    def _shown(self, texts: list[str]) -> list[str]:
-        """The texts with thinking hidden."""
-        return hide_in(texts, self.thinks, self.tags)

@@ -224,7 +224,7 @@ def needed_budget(
         reruns.report(f"budget: would {percent} % have been enough?")
         more = choice.model_copy(update={"budget": percent / 100})
         again = read_prompt(loaded, request.model_copy(update={"choices": (more,)}))
-        ids = again.write(None, evidence.wanted.ended(again.decode))
+        ids = again.write(None, partial(evidence.wanted.is_settled, again.texts))
         tried += 1
         if evidence.wanted.is_there(ids, again.texts(ids)):
             right = percent
@@ -285,10 +285,17 @@ class _Search:
     found: list[SearchResult] = field(default_factory=list)
     budget: NeededBudget | None = None
 
+    def __post_init__(self) -> None:
+        """Choose the tokens whose attention by the reader is saved: the fact's, and those it attends to most."""
+        layer, head = self.evidence.reader(self.prompt.layers)
+        self.reader = self.prompt.layers.index(layer), head
+        most = np.argsort(-self.evidence.full.look[self.reader], kind="stable")[:SHOWN_TOKENS]
+        self.shown_tokens = tuple(sorted({*self.evidence.fact, *most.tolist()}))
+
     def all(self) -> None:
         """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
         layers = self.prompt.layers
-        if self.prompt.reads_part:
+        if self.prompt.prefix.prompt_cache.settings.reading is not None:  # its decode steps leave slots out
             self.unread()
         if not self.evidence.lost.any():
             return
@@ -297,7 +304,8 @@ class _Search:
             readers = self.evidence.heads(layers, tokens)
             self.look_for("reading heads", readers, partial(_in_heads, tokens=tokens), 0.6)
         self.look_for("heads", self.evidence.heads(layers), partial(_in_heads, kind="heads"), 0.6)
-        for kind in ("evict", "apart") if self.merges else ():
+        merges = bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
+        for kind in ("evict", "apart") if merges else ():
             self.look_for(kind, self.evidence.heads(layers), partial(_in_heads, kind=kind), 0.5)
 
     def tokens(self) -> tuple[int, ...]:
@@ -327,10 +335,6 @@ class _Search:
             "reading everything", self.evidence.heads(layers, None, unread), partial(_in_heads, kind="read"), 0.5
         )
 
-    @property
-    def merges(self) -> bool:
-        return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
-
     def look_for(
         self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float
     ) -> SearchResult:
@@ -340,7 +344,7 @@ class _Search:
         most = max(round(share * (self.reruns.most - before)), 1)
 
         def test(parts: Sequence[Sequence]) -> list[bool]:
-            return self._restore(name, [returned(some) for some in parts])
+            return self.reruns.run(name, len(parts), partial(self._are_right, [returned(some) for some in parts]))
 
         part = smallest(items, test, most, name in UNLIKELY)
         back = returned(part.items)
@@ -360,16 +364,11 @@ class _Search:
         self.save("Not finished.")
         return found
 
-    def _restore(self, name: str, returned: Sequence[Restore]) -> list[bool]:
+    def _are_right(self, returned: Sequence[Restore]) -> list[bool]:
         """Whether the answer is right with each of `returned` restored."""
-
-        def write() -> list[bool]:
-            wanted = self.evidence.wanted
-            ended = self.evidence.wanted.ended(self.prompt.decode)
-            texts = self.prompt.write_together(returned, ended)
-            return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
-
-        return self.reruns.run(name, len(returned), write)
+        wanted = self.evidence.wanted
+        texts = self.prompt.write_together(returned, partial(wanted.is_settled, self.prompt.texts))
+        return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
 
     def save(self, ending: str) -> Path:
         """Save all results so far."""
@@ -395,7 +394,7 @@ class _Search:
                 slots=evidence.before.held,
                 text_before=evidence.own_text,
                 kl_before=evidence.before.kl,
-                tokens=self._tokens_shown(),
+                tokens=self.shown_tokens,
                 attention_full=self._shown(evidence.full.look),
                 attention_before=self._shown(evidence.before.look),
                 found=tuple(self.found),
@@ -403,15 +402,5 @@ class _Search:
             ),
         )
 
-    def _tokens_shown(self) -> tuple[int, ...]:
-        rank, head = self._reader()
-        most = np.argsort(-self.evidence.full.look[rank, head], kind="stable")[:SHOWN_TOKENS]
-        return tuple(sorted({*self.evidence.fact, *most.tolist()}))
-
     def _shown(self, look: np.ndarray) -> tuple[float, ...]:
-        rank, head = self._reader()
-        return tuple(float(mass) for mass in look[rank, head, list(self._tokens_shown())])
-
-    def _reader(self) -> tuple[int, int]:
-        layer, head = self.evidence.reader(self.prompt.layers)
-        return self.prompt.layers.index(layer), head
+        return tuple(float(mass) for mass in look[self.reader][list(self.shown_tokens)])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.core.errors import UserError
-from kvlab.requests.conversation import turn_spans
+from kvlab.requests.conversation import turns_of_text
 from kvlab.trace.reader import Run
 from kvlab.views.frames.autopsy import FATES, read_events, token_links
 
@@ -67,7 +67,7 @@ def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]
     finishes = {end + len(text.rstrip()) for end, text in zip(ends, texts, strict=False)}
     found = []
     end = 0
-    for start, stop in turn_spans(prompt):  # the turns of a conversation
+    for _, start, stop in turns_of_text(prompt):  # the turns of a conversation
         # A short turn may also occur within text of the template, even at the beginning of a token: the place where a
         # token ends with it too is preferred.
         turn = re.escape(prompt[start:stop])
