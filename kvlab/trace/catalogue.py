@@ -209,16 +209,11 @@ def by_batch(comparisons: Sequence[ComparisonEntry]) -> list[list[ComparisonEntr
 
 def list_repeats(root: Path, batch: str) -> list[ComparisonEntry]:
     """The comparisons of a batch by number; of duplicates, the one with most complete runs."""
-    best: dict[int, ComparisonEntry] = {}
-    for entry in reversed([entry for entry in list_comparisons(root) if entry.batch == batch]):
-        known = best.get(entry.number)
-        if known is None or _complete(entry) >= _complete(known):
-            best[entry.number] = entry
+    repeats = [entry for entry in reversed(list_comparisons(root)) if entry.batch == batch]
+    # Sorting is stable: of those with as many complete runs, the newest comes last and is kept.
+    repeats.sort(key=lambda entry: sum(run.status == "complete" for run in entry.runs))
+    best = {entry.number: entry for entry in repeats}
     return [best[number] for number in sorted(best)]
-
-
-def _complete(entry: ComparisonEntry) -> int:
-    return sum(run.status == "complete" for run in entry.runs)
 
 
 def upsert(root: Path, record: RunRecord) -> None:

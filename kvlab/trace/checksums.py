@@ -123,26 +123,20 @@ class _Blocks:
             block = place // BLOCK
             until = min(end, (block + 1) * BLOCK)
             part = into[place - start : until - start]
-            if not (self._sound_part(place, part) if self.sound[block] else self._summed(block, place, part)):
-                return False
+            if self.sound[block]:
+                self.file.seek(place)
+                if self.file.readinto(part) != len(part):
+                    raise ValueError("the file ends before its tensors do")
+            else:
+                assert self.sums is not None
+                self.file.seek(block * BLOCK)
+                held = self.room[: self.file.readinto(self.room)]
+                begins = place - block * BLOCK
+                if hashlib.sha256(held).digest() != self.sums[block].tobytes() or len(held) < begins + len(part):
+                    return False
+                part[:] = held[begins : begins + len(part)]
+                self.sound[block] = True
             place = until
-        return True
-
-    def _sound_part(self, place: int, part: memoryview) -> bool:
-        self.file.seek(place)
-        if self.file.readinto(part) != len(part):
-            raise ValueError("the file ends before its tensors do")
-        return True
-
-    def _summed(self, block: int, place: int, part: memoryview) -> bool:
-        assert self.sums is not None
-        self.file.seek(block * BLOCK)
-        held = self.room[: self.file.readinto(self.room)]
-        begins = place - block * BLOCK
-        if hashlib.sha256(held).digest() != self.sums[block].tobytes() or len(held) < begins + len(part):
-            return False
-        part[:] = held[begins : begins + len(part)]
-        self.sound[block] = True
         return True
 
 

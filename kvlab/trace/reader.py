@@ -34,8 +34,8 @@ class Run:
     def __init__(self, path: Path, record: RunRecord) -> None:
         self.path = path
         self.record = record
-        self._parts, self.problems = sound_parts(path, record)
-        check_consistency(path, record, self._parts, whole=not self.problems)
+        self.parts, self.problems = sound_parts(path, record)  # the sound parts of each table, in order
+        check_consistency(path, record, self.parts, whole=not self.problems)
 
     def __repr__(self) -> str:
         record = self.record
@@ -179,7 +179,7 @@ class Run:
         Raises UserError if the run has no probe of this layer.
         """
         self._check_indices(layer, None)
-        path = self._array_path(name, layer)
+        path = self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
         self.check_array(path)
         try:
             with safe_open(path, framework="numpy") as tensors:
@@ -204,15 +204,11 @@ class Run:
         """
         return self.record.status != "running" and any((self.path / "arrays").glob("*.safetensors"))
 
-    def parts(self, table: str) -> Sequence[Path]:
-        """The sound parts of a table, in order."""
-        return self._parts[table]
-
     def check_array(self, path: Path) -> None:
         """Verify an array file's checksum, once per state of it; raises UserError if it was changed or is missing."""
         if self.record.checksums is None:
             return
-        written = self._checksum(path)
+        written = self.record.checksums.get(f"arrays/{path.name}")
         try:
             if path.exists() and cached_checksum(path) != written:
                 raise _damaged(path)
@@ -220,9 +216,6 @@ class Run:
             raise _unreadable(path, error) from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
-
-    def _checksum(self, path: Path) -> str | None:
-        return (self.record.checksums or {}).get(f"arrays/{path.name}")
 
     @cached_property
     def _block_sums(self) -> Mapping[str, np.ndarray]:
@@ -235,7 +228,7 @@ class Run:
             return {}
 
     def _read(self, table: str, columns: list[str], condition: pc.Expression | None) -> pa.Table:
-        parts = [str(part) for part in self._parts[table]]
+        parts = [str(part) for part in self.parts[table]]
         whole = condition is None  # for one head, threads cost more than they save
         try:
             rows = ds.dataset(parts, schema=TABLES[table], format="parquet")
@@ -264,7 +257,7 @@ class Run:
 
     def _slices(self, name: str, layer: int, head: int, tensors: Sequence[str], before: Index = ()) -> list[np.ndarray]:
         self._check_indices(layer, head)
-        path = self._array_path(name, layer)
+        path = self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
         heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
         if head not in heads:
             raise UserError(not_recorded(self.record, f"KV head {head}"))
@@ -272,7 +265,8 @@ class Run:
             raise UserError(why_no_array(self.record, path, layer))
         index = (*before, heads.index(head))
         # Parts of an array file's tensors, verified by block or whole-file hashes.
-        sums = self._block_sums.get(path.name) if self._checksum(path) is not None and path.exists() else None
+        has_checksum = f"arrays/{path.name}" in (self.record.checksums or {})
+        sums = self._block_sums.get(path.name) if has_checksum and path.exists() else None
         if sums is None:
             self.check_array(path)
         try:
@@ -288,9 +282,6 @@ class Run:
         if found is None:
             raise _damaged(path)
         return [found[tensor] for tensor in tensors]
-
-    def _array_path(self, name: str, layer: int) -> Path:
-        return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
 
 
 def _damaged(path: Path) -> UserError:

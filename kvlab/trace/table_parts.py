@@ -1,7 +1,7 @@
 """Find the sound table parts of a run folder, and check that tables and arrays match the run's record."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,7 +32,12 @@ def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], l
     parts: dict[str, list[Path]] = {}
     for table in TABLES:
         found = {part.name: part for part in sorted((path / table).glob("*.parquet"))}
-        names = _expected_names(record, rows, table, found)
+        names = [] if rows is None else [f"part-{number:05d}.parquet" for number in range(len(rows.get(table, [])))]
+        if record.checksums is not None:
+            names = sorted(name.split("/")[1] for name in record.checksums if name.startswith(f"{table}/"))
+        elif rows is None or record.status != "complete":
+            # A running, killed or full-disk run may have a complete part that its list does not name yet.
+            names = sorted({*names, *filter(PART.fullmatch, found)})
         wrong = {name: why for name in names if (why := _why_not(path, record, rows, table, name))}
         wrong |= {name: "is not one of the parts that this run wrote" for name in found if name not in names}
         parts[table] = [found[name] for name in names if name not in wrong]
@@ -62,19 +67,6 @@ def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | 
         return None, damaged
 
 
-def _expected_names(
-    record: RunRecord, rows: dict[str, list[int]] | None, table: str, found: Iterable[str]
-) -> list[str]:
-    """File names of a table's parts, in order."""
-    if record.checksums is not None:
-        return sorted(name.split("/")[1] for name in record.checksums if name.startswith(f"{table}/"))
-    listed = [] if rows is None else [f"part-{number:05d}.parquet" for number in range(len(rows.get(table, [])))]
-    if rows is not None and record.status == "complete":
-        return listed
-    # A running, killed or full-disk run may have a complete part that its list does not name yet.
-    return sorted({*listed, *filter(PART.fullmatch, found)})
-
-
 def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, table: str, name: str) -> str | None:
     """What is wrong with a part, as the rest of a sentence; None if it is sound."""
     part = path / table / name
@@ -83,7 +75,7 @@ def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, t
     try:
         if record.checksums is not None:
             return None if cached_checksum(part) == record.checksums[f"{table}/{name}"] else "is cut off or damaged"
-        if not decodes(part, table):
+        if not decodes(part, state_of(part), table):
             return "is cut off or damaged"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
@@ -94,13 +86,9 @@ def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, t
     return None
 
 
-def decodes(part: Path, table: str) -> bool:
-    """Whether every value of a part can be read as its table's columns."""
-    return _decodes(part, state_of(part), table)
-
-
 @lru_cache(maxsize=REMEMBERED)
-def _decodes(part: Path, state: State, table: str) -> bool:
+def decodes(part: Path, state: State, table: str) -> bool:
+    """Whether every value of a part can be read as its table's columns; cached per state of the file."""
     try:
         for batch in ds.dataset(str(part), schema=TABLES[table], format="parquet").to_batches():
             batch.validate(full=True)
@@ -125,37 +113,28 @@ def check_consistency(path: Path, record: RunRecord, parts: Parts, whole: bool) 
 
 def _contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) -> Iterator[str]:
     model = record.model
+    limits = (("layer", "layers", model.num_hidden_layers), ("head", "KV heads", model.num_key_value_heads))
+    recorded = set(range(model.num_hidden_layers)) - set(record.sliding_layers)
     for table in ("steps", "events", "memory"):
         metadata = [pq.read_metadata(part) for part in parts[table]]
-        layers = _span(metadata, "layer")
-        heads = _span(metadata, "head")
-        if layers and not 0 <= layers[0] <= layers[1] < model.num_hidden_layers:
-            yield f"it speaks of {model.num_hidden_layers} layers, the table {table} of layer {_odd(layers)}"
-        if heads and not 0 <= heads[0] <= heads[1] < model.num_key_value_heads:
-            yield f"it speaks of {model.num_key_value_heads} KV heads, the table {table} of head {_odd(heads)}"
-        recorded = set(range(model.num_hidden_layers)) - set(record.sliding_layers)
+        spans = {column: _span(metadata, column) for column, _, _ in limits}
+        for column, noun, count in limits:
+            if (span := spans[column]) and not 0 <= span[0] <= span[1] < count:
+                odd = span[0] if span[0] < 0 else span[1]
+                yield f"it speaks of {count} {noun}, the table {table} of {column} {odd}"
+        layers = spans["layer"]
         if table != "events" and layers and whole and record.status == "complete" and max(recorded) > layers[1]:
             yield f"it speaks of layer {max(recorded)}, the table {table} ends with layer {layers[1]}"
-    if whole:
-        yield from _token_contradictions(record, parts["tokens"])
-    yield from _array_contradictions(path, record)
-
-
-def _token_contradictions(record: RunRecord, parts: Sequence[Path]) -> Iterator[str]:
-    if not parts or record.status == "running":
-        return
-    # Threads would be slower for one small column.
-    phases = pa.concat_tables(pq.ParquetFile(part).read(["phase"], use_threads=False) for part in parts)["phase"]
-    counts = {row["values"]: row["counts"] for row in pc.value_counts(phases).to_pylist()}
-    if counts.get("prompt", record.prompt_tokens) != record.prompt_tokens:
-        yield f"it speaks of {record.prompt_tokens} prompt tokens, the table tokens has {counts['prompt']}"
-    for phase in ("forced", "free"):
-        if counts.get(phase, 0) > record.max_new_tokens:
-            yield f"it allows {record.max_new_tokens} new tokens, the table tokens has {counts[phase]} {phase} ones"
-
-
-def _array_contradictions(path: Path, record: RunRecord) -> Iterator[str]:
-    model = record.model
+    if whole and parts["tokens"] and record.status != "running":
+        # Threads would be slower for one small column.
+        columns = (pq.ParquetFile(part).read(["phase"], use_threads=False) for part in parts["tokens"])
+        phases = pc.value_counts(pa.concat_tables(columns)["phase"])
+        counts = {row["values"]: row["counts"] for row in phases.to_pylist()}
+        if counts.get("prompt", record.prompt_tokens) != record.prompt_tokens:
+            yield f"it speaks of {record.prompt_tokens} prompt tokens, the table tokens has {counts['prompt']}"
+        for phase in ("forced", "free"):
+            if counts.get(phase, 0) > record.max_new_tokens:
+                yield f"it allows {record.max_new_tokens} new tokens, the table tokens has {counts[phase]} {phase} ones"
     files = sorted((path / "arrays").glob("*-layer-*.safetensors"))
     for file in files:
         number = file.stem.rpartition("-layer-")[2]
@@ -192,7 +171,3 @@ def _span(metadata: Sequence[pq.FileMetaData], column: str) -> tuple[int, int] |
                 least.append(statistics.min)
                 most.append(statistics.max)
     return (min(least), max(most)) if least else None
-
-
-def _odd(span: tuple[int, int]) -> int:
-    return span[0] if span[0] < 0 else span[1]

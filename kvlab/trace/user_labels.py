@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import filelock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.common.lab import acting, is_owner, may_see, require_owner
@@ -55,18 +55,13 @@ class Labels(BaseModel):
     answer: str | None = Field(None, min_length=1)
     facts: tuple[Fact, ...] = ()
     name: str = Field("", max_length=LONGEST_NAME, description="shown in place of the title")
-    tags: tuple[str, ...] = Field((), max_length=MOST_TAGS)
+    tags: Annotated[tuple[str, ...], Field(max_length=MOST_TAGS), AfterValidator(check_tags)] = ()
     starred: bool = False
     note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
     archived: bool = False
     owner: str = Field("", description="owner; that of a comparison is in its record")
     private: bool = Field(False, description="visible only to its owner; likewise")
     changed: str = Field("", description="when it was last changed, ISO 8601")
-
-    @field_validator("tags")
-    @classmethod
-    def _tags_are_words(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
-        return check_tags(tags)
 
 
 def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from kvlab.common.liveness import is_being_written
 from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import KILLED
-from kvlab.trace.checksums import SUMS
+from kvlab.trace.checksums import SUMS, state_of
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import EXACT_ARRAYS, TABLES
@@ -58,28 +58,23 @@ def verify_run(path: Path) -> Finding:
     undecodable = [
         f"{table}/{part.name} cannot be read as this kvlab's columns of {table}."
         for table in TABLES
-        for part in run.parts(table)
-        if not decodes(part, table)
+        for part in run.parts[table]
+        if not decodes(part, state_of(part), table)
     ]
-    problems = [*run.problems, *undecodable, *_damaged_arrays(run)]
+    # Compare the array files with those that the record lists.
+    listed = record.checksums
+    names = {file.name for file in (path / "arrays").glob("*.safetensors")}
+    expected = names if listed is None else {name.split("/")[1] for name in listed if name.startswith("arrays/")}
+    problems = [*run.problems, *undecodable]
+    problems += [f"arrays/{name} is missing." for name in sorted(expected - names)]
+    problems += [f"arrays/{name} is not one of the files that this run wrote." for name in sorted(names - expected)]
+    problems += [f"arrays/{name} is cut off or damaged." for name in sorted(names & expected) if _is_damaged(run, name)]
     return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)
 
 
 def _is_run(path: Path) -> bool:
     # A folder without its record is still recognisable as a run.
     return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())
-
-
-def _damaged_arrays(run: Run) -> list[str]:
-    folder = run.path / "arrays"
-    listed = run.record.checksums
-    names = {file.name for file in folder.glob("*.safetensors")}
-    expected = names if listed is None else {name.split("/")[1] for name in listed if name.startswith("arrays/")}
-    problems = [f"arrays/{name} is missing." for name in sorted(expected - names)]
-    problems += [f"arrays/{name} is not one of the files that this run wrote." for name in sorted(names - expected)]
-    return problems + [
-        f"arrays/{name} is cut off or damaged." for name in sorted(names & expected) if _is_damaged(run, name)
-    ]
 
 
 def _is_damaged(run: Run, name: str) -> bool:
