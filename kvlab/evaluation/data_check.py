@@ -54,33 +54,28 @@ def recognise(path: Path) -> Recognised:
     """Recognise a file's format; raises UserError if it cannot be read or is unknown."""
     known: dict[str, None] = {}
     for row in rows_in(path):
-        record = row.value if isinstance(row.value, Mapping) else None
-        if row.value is not None and (found := _of_record(path, row.value)):
-            return found
-        known |= dict.fromkeys(map(str, record or ()))
+        fields = row.value if isinstance(row.value, Mapping) else {}
+        record = {str(name).strip().casefold(): value for name, value in fields.items()}
+        form = next((form for form, needed in FIELDS if needed <= set(record)), None)
+        answer = record.get("answer")
+        if "question" in record and isinstance(answer, str) and "####" in answer:
+            form = "gsm8k"
+        if form is None and row.value is not None:
+            with suppress(UserError):
+                entry = as_row(row.value, "The row")
+                # Columns for prompt and answer are enough: the reader checks their content.
+                form = "table" if entry.column(ANSWERS) is not None and (entry.chat or entry.parts) else None
+        if form is not None:
+            return Recognised(form, _benchmark(form, path, record))
+        known |= dict.fromkeys(map(str, fields))
         if row.number >= MOST_RECORDS:
             break
     if path.suffix.lower() in PROSE and not known:
         return Recognised("text", "plain text")
     if not known:
         raise UserError(f"{path} has no JSON object and is not a text file ({', '.join(PROSE)}): name its --loader.")
-    fields = ", ".join(list(known)[:12])
-    raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {fields}): name its --loader.")
-
-
-def _of_record(path: Path, given: Any) -> Recognised | None:
-    fields = given.items() if isinstance(given, Mapping) else ()
-    record = {str(name).strip().casefold(): value for name, value in fields}
-    answer = record.get("answer")
-    if "question" in record and isinstance(answer, str) and "####" in answer:
-        return Recognised("gsm8k", "GSM8K")
-    form = next((form for form, fields in FIELDS if fields <= set(record)), None)
-    if form is None:
-        with suppress(UserError):
-            row = as_row(given, "The row")
-            # Columns for prompt and answer are enough: the reader checks their content.
-            form = "table" if row.column(ANSWERS) is not None and (row.chat or row.parts) else None
-    return Recognised(form, _benchmark(form, path, record)) if form else None
+    names = ", ".join(list(known)[:12])
+    raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {names}): name its --loader.")
 
 
 def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
@@ -96,6 +91,7 @@ def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
         named = record.get("task")
         return "a table of prompts" + (f" (its first task: {named})" if named else "")
     words = {
+        "gsm8k": "GSM8K",
         "longbench2": "LongBench v2",
         "helm": "few-shot summaries as in HELM",
         "pairs": "lost-in-the-middle's key-value pairs",

@@ -20,7 +20,7 @@ from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
 from kvlab.evaluation.measure import Measurer
-from kvlab.evaluation.plan import BLOCK, Plan, Shard, blocks, make_plan
+from kvlab.evaluation.plan import BLOCK, Shard, blocks, make_plan
 from kvlab.evaluation.prepare import KeptContexts
 from kvlab.evaluation.request import EvalRequest, remember_files
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded
@@ -84,19 +84,18 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    notes = [*damaged, *filter(None, [evaluation.maker.backoff.notes_text]), *_row_notes(rows)]
-    return EvalResult(rows, [*evaluation.notes, *notes])
-
-
-def _row_notes(rows: pd.DataFrame) -> Iterator[str]:
-    """Sentences about rows whose metric raised, with the first error, and about answers that end within thinking."""
+    notes = [*evaluation.notes, *damaged, *filter(None, [evaluation.maker.backoff.notes_text])]
+    # Rows whose metric raised, with the first error, and answers that end within thinking.
     errors = rows["error"].dropna()
     if not errors.empty:
-        yield f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
+        failed = f"{len(errors)} of {len(rows)} answers have no score"
+        notes.append(f"{failed}, as their check failed. The first: {errors.iloc[0]}")
     texts = zip(rows["prediction"], tags_of_rows(rows), strict=True)
     ended = sum(is_unfinished(text, tags=tags) for text, tags in texts if isinstance(text, str))
     if ended:
-        yield f"{ended} of {len(rows)} texts end within thinking, which no metric counts as an answer: {MORE_TOKENS}."
+        within = f"{ended} of {len(rows)} texts end within thinking"
+        notes.append(f"{within}, which no metric counts as an answer: {MORE_TOKENS}.")
+    return EvalResult(rows, notes)
 
 
 def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:
@@ -144,7 +143,15 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     for choice in request.all_choices:
         make_cache(choice)  # report an impossible budget or hyper-parameter early
     plan = make_plan(request, loaded.tokenizer, window_of(loaded.model.config) - turn, chat is not None)
-    check_passes(request, plan)
+    if (prefill_chunk := request.prefill_chunk) is not None:
+        # Chunks must not change a method's result for the longest prompt.
+        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
+        for choice in request.all_choices:
+            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+            try:
+                check_chunks(pipeline, longest, prefill_chunk)
+            except UserError as error:
+                raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
     digest = model_digest(loaded.model)
     settings = [settings_of(choice) for choice in request.all_choices]
     shared = loaded.name, digest, request.prefill_chunk
@@ -210,20 +217,6 @@ def _measure_missing(
 def _check(cancelled: Callable[[], bool]) -> None:
     if cancelled():
         raise Cancelled
-
-
-def check_passes(request: EvalRequest, plan: Plan) -> None:
-    """Raise UserError if the requested prefill chunks would change a method's result."""
-    if request.prefill_chunk is not None:
-        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
-        # Chunks must not change a method's result for the longest prompt.
-        prefill_chunk = request.prefill_chunk
-        for choice in request.all_choices:
-            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
-            try:
-                check_chunks(pipeline, longest, prefill_chunk)
-            except UserError as error:
-                raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:

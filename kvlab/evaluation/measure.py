@@ -42,7 +42,17 @@ class Measurer:
         caches = [self.make_cache(choice) for choice in choices]
         for cache in caches:
             cache.limit_second_pass(len(first.context))
-        trackers = [_track(prompts, cache, self.loaded) for cache in caches]
+        # Observers of the prompts' hidden tokens, if there are some.
+        trackers: list[HiddenTokenTracker | None] = [None] * len(caches)
+        for number, cache in enumerate(caches if first.hidden else ()):
+            tracker = HiddenTokenTracker(
+                [prompt.hidden for prompt in prompts],
+                input_device(self.loaded.model),
+                [prompt.parts for prompt in prompts],
+                cache.settings.pipeline.can.select.protected,
+            )
+            cache.settings.observer = tracker
+            trackers[number] = tracker
         if first.further:
             return self._ask_each(first, caches, trackers)
         survived: dict[tuple[int, int], Survival] = {}
@@ -162,15 +172,3 @@ def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:
         answer_tokens=sum(map(len, answers.ids)),
         loop_tokens=max(map(loop_tokens, answers.ids)),
     )
-
-
-def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Loaded) -> HiddenTokenTracker | None:
-    """Attach an observer of the prompts' hidden tokens to the cache; None if nothing is hidden."""
-    if not prompts[0].hidden:
-        return None
-    device = input_device(loaded.model)
-    protected = cache.settings.pipeline.can.select.protected
-    parts = [prompt.parts for prompt in prompts]
-    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], device, parts, protected)
-    cache.settings.observer = tracker
-    return tracker

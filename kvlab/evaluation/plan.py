@@ -99,14 +99,11 @@ def blocks(prompts: Sequence[PromptIdentity], size: int = BLOCK) -> list[tuple[i
     Prompts of files count as one task. Batches never cross a block's border.
     """
     parts: list[tuple[int, int]] = []
-    for _, cell in groupby(range(len(prompts)), lambda at: _cell(prompts[at])):
+    cells = [("" if one.content else one.task, one.difficulty, one.length) for one in prompts]
+    for _, cell in groupby(range(len(prompts)), cells.__getitem__):
         numbers = list(cell)
         parts += [(part[0], part[-1] + 1) for start in range(0, len(numbers), size) if (part := numbers[start:][:size])]
     return parts
-
-
-def _cell(prompt: PromptIdentity) -> tuple[str, str, int]:
-    return "" if prompt.content else prompt.task, prompt.difficulty, prompt.length
 
 
 def _file_prompts(
@@ -119,10 +116,36 @@ def _file_prompts(
     for metric in {sample.metric for sample in taken}:
         check_metric(metric)
     short = [fit_to_window(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
-    notes = [*loaded.skipped, *loaded.notes, *filter(None, [cut_note(str(file.path), short, request.cut)])]
+    notes = [*loaded.skipped, *loaded.notes]
+    if shortened := [sample for sample in short if "shortened_from" in sample.meta]:
+        lost = max(int(str(sample.meta["shortened_from"])) for sample in shortened)
+        notes.append(
+            f"{file.path}: {len(shortened)} of {len(short)} prompts were longer than allowed and lost the "
+            f"{request.cut} of their context: the longest had {lost:,} tokens, at most "
+            f"{max(sample.length for sample in shortened):,} were kept."
+        )
     if available > len(taken):
         notes.append(f"{file.path}: {len(taken)} of its {available} prompts are used: raise --samples for more.")
-    return [_file_prompt(request, file, sample) for sample in short], notes
+    cut: dict[str, JsonValue] = (
+        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
+    )
+    prompts = []
+    for sample in short:
+        later = [one.question for one in sample.further]
+        content = "\0".join([sample.context, sample.question, *sample.answers, *later])
+        placed = sample.depth is not None  # a text with a hidden needle, at the requested length
+        identity = PromptIdentity(
+            sample.task,
+            canonical_json(file.named | cut | _measured_as(request)),
+            sample.length if placed else ANY_LENGTH,
+            sample.depth,
+            sample.index,
+            request.seed if sample.temperature else 0,
+            hashlib.sha256(content.encode()).hexdigest()[:16],
+        )
+        make = partial(_as_measured, request, partial(Sample.model_copy, sample), "continuation")
+        prompts.append(PlannedPrompt(identity, make, sample.chat))
+    return prompts, notes
 
 
 def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, Any]:
@@ -150,42 +173,23 @@ def _task_prompts(
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
-                make = _maker(task, tokenizer, identity, difficulty, style)
-                prompt = PlannedPrompt(identity, partial(_as_measured, request, make), context_alone=task.context_alone)
+                given = {**({"depth": depth} if task.uses_depth else {}), **difficulty}
+                generate = partial(task.generate, tokenizer, length, request.seed, index, **given)
+                make = partial(_as_measured, request, generate, style)
                 if index == 0:
-                    _check_window(prompt.make(), window)
-                yield prompt
+                    sample = make()
+                    new = sample.new_tokens
+                    if sample.length + new > window:
+                        raise UserError(
+                            f"{sample.task}: {sample.length} tokens and {new} for the answer do not fit the model's "
+                            f"context window of {window}: use lengths of at most {window - new}."
+                        )
+                yield PlannedPrompt(identity, make, context_alone=task.context_alone)
 
 
 def default_lengths(task: Task, window: int) -> tuple[int, ...]:
     """The task's default lengths, limited by the model's context window."""
     return tuple(dict.fromkeys(min(length, window - window // _FREE_SHARE) for length in task.lengths))
-
-
-def _maker(
-    task: Task,
-    tokenizer: PreTrainedTokenizerBase,
-    identity: PromptIdentity,
-    difficulty: dict[str, object],
-    style: Style,
-) -> Callable[[], Sample]:
-    place = {"depth": identity.depth} if task.uses_depth else {}
-
-    def make() -> Sample:
-        sample = task.generate(tokenizer, identity.length, identity.seed, identity.index, **place, **difficulty)
-        return apply_style(sample, style)
-
-    return make
-
-
-def _check_window(sample: Sample, window: int) -> None:
-    new = sample.new_tokens
-    if sample.length + new > window:
-        most = window - new
-        raise UserError(
-            f"{sample.task}: {sample.length} tokens and {new} for the answer do not fit the model's "
-            f"context window of {window}: use lengths of at most {most}."
-        )
 
 
 def fit_to_window(
@@ -204,47 +208,14 @@ def fit_to_window(
     return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
 
 
-def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
-    """A sentence about prompts that were cut; empty if none was."""
-    lost = [int(str(sample.meta["shortened_from"])) for sample in samples if "shortened_from" in sample.meta]
-    if not lost:
-        return ""
-    most = max(sample.length for sample in samples if "shortened_from" in sample.meta)
-    return (
-        f"{path}: {len(lost)} of {len(samples)} prompts were longer than allowed and lost the {cut} of their context: "
-        f"the longest had {max(lost):,} tokens, at most {most:,} were kept."
-    )
-
-
-def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> PlannedPrompt:
-    later = [one.question for one in sample.further]
-    content = "\0".join([sample.context, sample.question, *sample.answers, *later])
-    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    cut: dict[str, JsonValue] = (
-        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
-    )
-    placed = sample.depth is not None  # a text with a hidden needle, at the requested length
-    seed = request.seed if sample.temperature else 0
-    identity = PromptIdentity(
-        sample.task,
-        canonical_json(file.named | cut | _measured_as(request)),
-        sample.length if placed else ANY_LENGTH,
-        sample.depth,
-        sample.index,
-        seed,
-        digest,
-    )
-    return PlannedPrompt(identity, partial(_as_measured, request, lambda: sample), sample.chat)
-
-
 def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
     """Fields that rows record with the difficulty; empty for the default, so that keys of older rows stay."""
     return {FORCED: True} if request.forced else {}
 
 
-def _as_measured(request: EvalRequest, make: Callable[[], Sample]) -> Sample:
-    """The sample, without its answers if the full cache's continuation is forced; a given text stays."""
-    sample = make()
+def _as_measured(request: EvalRequest, generate: Callable[[], Sample], style: Style) -> Sample:
+    """The sample in its style, without its answers if the full cache's continuation is forced; a given text stays."""
+    sample = apply_style(generate(), style)
     if not request.forced or sample.metric in LIKELIHOOD_METRICS:
         return sample
     return sample.model_copy(update={"metric": "kl", "answers": []})

@@ -1,7 +1,7 @@
 """Generate and tokenize a planned prompt, in a chat if the model has one."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,31 +79,28 @@ def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) ->
 
     Raises UserError for a token without an embedding in the model.
     """
-    prepared = _prepared(planned, loaded, chat)
-    check_ids([*prepared.context, *prepared.question, *prepared.continuation], loaded.model, loaded.tokenizer)
-    return prepared
-
-
-def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> PreparedPrompt:
     sample = planned.make()
     tokenizer = loaded.tokenizer
     forced = sample.metric in LIKELIHOOD_METRICS and bool(sample.answers)
     if chat is not None and sample.chat and not forced:
-        return _in_chat(planned.identity, sample, chat, loaded)
-    context, question = prompt_ids(tokenizer, sample)
-    first = len(start_ids(tokenizer))
-    opening = text_ids(tokenizer, sample.answer_start)
-    return PreparedPrompt(
-        planned.identity,
-        sample,
-        context,
-        question + opening,
-        text_ids(tokenizer, sample.answers[0]) if forced else [],
-        tuple(hidden_positions(tokenizer, sample)),
-        len(text_ids(tokenizer, sample.decoded)),
-        parts=_parts(sample, lambda text: [first + at for at in text_positions(tokenizer, sample.context, text)]),
-        further=tuple(text_ids(tokenizer, one.question + one.answer_start) for one in sample.further),
-    )
+        prepared = _in_chat(planned.identity, sample, chat, loaded)
+    else:
+        context, question = prompt_ids(tokenizer, sample)
+        first = len(start_ids(tokenizer))
+        places = [text_positions(tokenizer, sample.context, part.text) for part in sample.parts]
+        prepared = PreparedPrompt(
+            planned.identity,
+            sample,
+            context,
+            question + text_ids(tokenizer, sample.answer_start),
+            text_ids(tokenizer, sample.answers[0]) if forced else [],
+            tuple(hidden_positions(tokenizer, sample)),
+            len(text_ids(tokenizer, sample.decoded)),
+            parts=tuple(tuple(first + place for place in part) for part in places),
+            further=tuple(text_ids(tokenizer, one.question + one.answer_start) for one in sample.further),
+        )
+    check_ids([*prepared.context, *prepared.question, *prepared.continuation], loaded.model, tokenizer)
+    return prepared
 
 
 def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loaded) -> PreparedPrompt:
@@ -146,15 +143,11 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
         tuple(sorted(hidden)),
         len(decoded),
         closing=0 if opening else len(after),  # what is held back then ends with the opening
-        parts=_parts(sample, positions),
+        parts=tuple(tuple(positions(part.text)) for part in sample.parts),
         further=tuple(further),
         open_tag=open_tag(back, tags),
         tags=tags,
     )
-
-
-def _parts(sample: Sample, positions: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(positions(part.text)) for part in sample.parts)
 
 
 Key = tuple[str, str, str, str, bool | None]  # text, method as JSON, and settings of the chat template
@@ -168,8 +161,14 @@ class KeptContexts:
         self.loaded = loaded
         self.request = request
         self.opened = self.kept = 0
-        self._model = model_of(loaded, recorded_loading(request))
-        self._files = {self._key_of(file): file for file in list_prefixes(root)[0] if self._fits(file)}
+        self._files: dict[Key, PrefixFile] = {}
+        model = model_of(loaded, recorded_loading(request))
+        for file in list_prefixes(root)[0]:
+            head = file.header
+            is_same = head.model.model_copy(update={"name": model.name, "loading": model.loading}) == model
+            is_context = head.tokens == head.context_tokens and head.compress_every == 1 and head.seed == 0
+            if is_same and is_context:
+                self._files[self._key_of(file)] = file
 
     def open(self, prompt: PreparedPrompt, choice: MethodChoice) -> CompressedCache | None:
         """The cache that has read the prompt's context with this method; None if it is not kept.
@@ -213,11 +212,6 @@ class KeptContexts:
         self.kept += 1
         file = read_prefix(path)
         self._files[self._key_of(file)] = file
-
-    def _fits(self, file: PrefixFile) -> bool:
-        head = file.header
-        same = head.model.model_copy(update={"name": self._model.name, "loading": self._model.loading}) == self._model
-        return same and head.tokens == head.context_tokens and head.compress_every == 1 and head.seed == 0
 
     def _key_of(self, file: PrefixFile) -> Key:
         head = file.header

@@ -21,7 +21,6 @@ from kvlab.evaluation.results.outcome import Loaded, Outcome
 from kvlab.evaluation.results.rows import budget_unit, canonical_json
 from kvlab.evaluation.scoring.metrics import check_metric, score
 from kvlab.evaluation.scoring.order import of_each
-from kvlab.evaluation.scoring.survival import Survival
 from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.tasks.sample import UNSCORED
@@ -64,12 +63,22 @@ class Backoff(Generic[Prompt, Result]):
             part, numbers = waiting.pop(0)
             rows = len(part) * len(numbers)
             if self.most is not None and rows > self.most:
-                waiting = [*_halves(part, numbers), *waiting]
+                # Halve the prompts, so that each is still read once, or else the choices.
+                middle = len(part) // 2 or len(numbers) // 2
+                if len(part) > 1:
+                    waiting = [(part[:middle], numbers), (part[middle:], numbers), *waiting]
+                else:
+                    waiting = [(part, numbers[:middle]), (part, numbers[middle:]), *waiting]
                 continue
             outcomes = self._try([prompts[row] for row in part], [choices[number] for number in numbers])
             if outcomes is None:
                 if rows == 1:
-                    raise UserError(self._message(prompts[part[0]], choices[numbers[0]]))
+                    raise UserError(
+                        f"{input_device(self.loaded.model).type} ran out of memory on one prompt of "
+                        f"{prompts[part[0]].prompt_tokens:,} tokens ({choices[numbers[0]].label}): use shorter "
+                        "--lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured rows "
+                        "are kept."
+                    )
                 self.most = rows // 2
                 waiting.insert(0, (part, numbers))
                 continue
@@ -98,23 +107,6 @@ class Backoff(Generic[Prompt, Result]):
         release_memory(input_device(self.loaded.model))
         return None
 
-    def _message(self, prompt: Prompt, choice: MethodChoice) -> str:
-        device = input_device(self.loaded.model).type
-        return (
-            f"{device} ran out of memory on one prompt of {prompt.prompt_tokens:,} tokens ({choice.label}): use "
-            "shorter --lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured "
-            "rows are kept."
-        )
-
-
-def _halves(part: range, numbers: range) -> list[tuple[range, range]]:
-    """The batch in halves: of its prompts, so that each is still read once, or of its choices."""
-    if len(part) > 1:
-        middle = len(part) // 2
-        return [(part[:middle], numbers), (part[middle:], numbers)]
-    middle = len(numbers) // 2
-    return [(part, numbers[:middle]), (part, numbers[middle:])]
-
 
 OF_PARTS = {
     "all_rules": "rules",
@@ -136,8 +128,10 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
     metric = OF_PARTS.get(sample.metric, sample.metric)
     scores = of_each(lambda answers: score(metric, outcome.prediction, answers, tags=prompt.tags), sample.answers)
     lines = []
+    fields = {"own": "own_slots", "merged": "merged", "unreachable": "unreachable", "consensus": "consensus"}
     for index, part in enumerate(sample.parts):
         place = prompt.parts[index]
+        left = outcome.survival.parts[index] if outcome.survival and place else None
         lines.append(
             {
                 "kind": part.kind,
@@ -146,15 +140,10 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
                 "tokens": len(place),
                 "answer": sample.answers[index],
                 "score": scores[index],
-                **_left(outcome.survival.parts[index] if outcome.survival and place else None),
+                **{key: getattr(left, field) if left else None for key, field in fields.items()},
             }
         )
     return json.dumps(lines, ensure_ascii=False)
-
-
-def _left(found: Survival | None) -> dict[str, float | None]:
-    fields = {"own": "own_slots", "merged": "merged", "unreachable": "unreachable", "consensus": "consensus"}
-    return {key: getattr(found, field) if found else None for key, field in fields.items()}
 
 
 NO_COUNTER = NoCounter("no counter was asked for")
@@ -219,7 +208,9 @@ class RowMaker:
             meter = Meter(self.energy)
             measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
             joules = meter.joules()
-            seconds = _seconds(measured)
+            # of all outcomes, each as if alone
+            answered = [outcomes for outcomes in measured if not isinstance(outcomes, Exception)]
+            seconds = sum(one.seconds for outcomes in answered for one, _ in outcomes)
             for number, outcomes in zip(numbers, measured, strict=True):
                 if isinstance(outcomes, Exception):
                     self.errors[number] = outcomes
@@ -279,11 +270,6 @@ class RowMaker:
             "draws": canonical_json(vars(draws)) if draws and not prompt.sample.further else None,
             **self.environment,
         }
-
-
-def _seconds(measured: Sequence[Sequence[tuple[Outcome, int]] | Exception]) -> float:
-    """Seconds of all outcomes, each as if alone."""
-    return sum(one.seconds for outcomes in measured if not isinstance(outcomes, Exception) for one, _ in outcomes)
 
 
 def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]:

@@ -1,7 +1,6 @@
 """Tasks about a block of lines with real text around it: word lists, records, labelled examples, a passage."""
 
 from collections import Counter
-from random import Random
 
 from kvlab.models.info import mini
 from kvlab.models.info.mini import ADJECTIVES, NAMES
@@ -40,21 +39,16 @@ def frequent_words(draft: Draft, *, depth: Depth = None, words: int = 80) -> Sam
     """`words` words drawn with repetition from a Zipf distribution; the score is the share of the top three found."""
     draft.check_range("words", words, _FEWEST_WORDS, _MOST_WORDS)
     place = draft.place(depth)
-    listed = _draw_list(draft.random, words)
-    counts = Counter(listed)
-    query = mini.common_words_query([word for word, _ in counts.most_common(_TOP)])
-    return draft.around(query, mini.word_list(listed), place, depth=place, counts=dict(counts))
-
-
-def _draw_list(random: Random, count: int) -> list[str]:
-    """A list whose three most frequent words and the fourth have four different counts."""
-    while True:
+    random = draft.random
+    counts = Counter[str]()
+    # The three most frequent words and the fourth have four different counts.
+    while len({times for _, times in counts.most_common(_TOP + 1)}) < _TOP + 1:
         names = mini.draw_names(random, len(NAMES))
         weights = [(rank + 1) ** -_EXPONENT for rank in range(len(names))]
-        listed = random.choices(names, weights, k=count)
-        top = [times for _, times in Counter(listed).most_common(_TOP + 1)]
-        if len(set(top)) == _TOP + 1:
-            return listed
+        listed = random.choices(names, weights, k=words)
+        counts = Counter(listed)
+    query = mini.common_words_query([word for word, _ in counts.most_common(_TOP)])
+    return draft.around(query, mini.word_list(listed), place, depth=place, counts=dict(counts))
 
 
 @drafted("key_value", "one value of a list of records", ruler="niah_multikey_2")

@@ -64,12 +64,9 @@ def find_choices(values: Mapping[str, Any]) -> Choices | None:
             return found
     # A list of answers beside the index of the right one.
     answers = values[columns["answers"]] if {"answers", "label"} <= set(columns) else None
-    listed = _listed(columns["answers"], answers) if isinstance(answers, list) else None
-    return listed or _by_column(values)
-
-
-def _by_column(values: Mapping[str, Any]) -> Choices | None:
-    """Columns of one stem that are counted from A, 0 or 1 without a gap."""
+    if isinstance(answers, list) and (found := _listed(columns["answers"], answers)):
+        return found
+    # Columns of one stem that are counted from A, 0 or 1 without a gap.
     stems: dict[str, dict[str, str]] = {}
     for name, value in values.items():
         matched = BY_COLUMN.fullmatch(name.strip())

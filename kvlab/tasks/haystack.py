@@ -117,27 +117,22 @@ def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
         raise UserError(f"There is no wording {kind + 1}: choose one of 1 to {WORDINGS}.")
     if not text.strip():
         raise UserError("There is no text to plant a needle in: paste some, or choose a file.")
-    wording, (name, value) = mini.NEEDLE_PHRASINGS[kind], _draw(text, seed)
-    statement = mini.needle_statement(wording, name, value)
-    query = mini.needle_query(wording, name, value)
-    return Planted(hide(_window(text), [statement], [depth]) + query.prompt, query.answer.strip(), statement)
-
-
-def _draw(text: str, seed: int) -> tuple[str, str]:
+    # A name and a number that do not occur in the text.
     random = Random(f"plant/{seed}")
     present = set(re.findall(r"\w+", text.lower()))
     free = [name for name in mini.draw_names(random, len(mini.NAMES)) if name.lower() not in present]
     if not free:
         raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")
+    name = free[0]
     value = mini.draw_value(random)
     while value in text or find_answer(text, value) is not None:
         value = mini.draw_value(random)
-    return free[0], value
-
-
-def _window(text: str) -> Window:
-    """The text's words; breaks are inside paragraphs if there are any, as in mini's training."""
+    wording = mini.NEEDLE_PHRASINGS[kind]
+    statement = mini.needle_statement(wording, name, value)
+    query = mini.needle_query(wording, name, value)
+    # Breaks are inside paragraphs if there are any, as in mini's training.
     words = tuple(re.findall(r"\S+\s*", text))
     breaks = sentence_starts(words)
     inside = [place for place in breaks if words[place - 1].endswith(" ")]
-    return Window(words, tuple(inside or breaks))
+    window = Window(words, tuple(inside or breaks))
+    return Planted(hide(window, [statement], [depth]) + query.prompt, query.answer.strip(), statement)

@@ -74,10 +74,11 @@ class PromptRow:
     @cached_property
     def texts(self) -> dict[str, str]:
         """Non-empty texts by column."""
-        texts = {name: _text(value) for name, value in self.values.items()}
+        # A list of texts is joined as paragraphs.
+        texts = {name: "\n\n".join(value) if _is_texts(value) else value for name, value in self.values.items()}
         if self.choices:
             texts[self.choices.columns[0]] = self.choices.bullets
-        return {name: text for name, text in texts.items() if text.strip()}
+        return {name: plain_text(text) for name, text in texts.items() if isinstance(text, str) and text.strip()}
 
     @cached_property
     def choices(self) -> Choices | None:
@@ -234,23 +235,21 @@ def as_row(value: Any, what: str) -> PromptRow:
     elif isinstance(value, list):
         value = {CHATS[0]: value}
     if isinstance(value, dict):
-        names = [str(name).strip() or f"column {number}" for number, name in enumerate(value, 1)]
-        row = PromptRow(_with_texts(dict(zip(names, value.values(), strict=True))), what)
+        values: dict[str, Any] = {}
+        for number, (name, cell) in enumerate(value.items(), 1):
+            values[str(name).strip() or f"column {number}"] = cell
+        # A question or passage that is an object has its text in the column, and its choices as a column.
+        for name, cell in [*values.items()]:
+            if name.casefold() in (*QUESTIONS, *CONTEXTS) and isinstance(cell, Mapping):
+                fields = {str(field).casefold(): one for field, one in cell.items()}
+                text = next((fields[field] for field in ("stem", "text", "question") if field in fields), None)
+                if isinstance(text, str):
+                    values |= {field: one for field, one in fields.items() if field in (*LISTS, *ENDINGS)}
+                    values[name] = text
+        row = PromptRow(values, what)
         if row.texts or row.chat:
             return row
     raise UserError(f"{what} holds no text: give objects with at least one text in them.")
-
-
-def _with_texts(values: dict[str, Any]) -> dict[str, Any]:
-    """The columns with the text of a question or passage that is an object; its choices are a column."""
-    inner: dict[str, Any] = {}
-    for name, value in values.items():
-        if name.casefold() in (*QUESTIONS, *CONTEXTS) and isinstance(value, Mapping):
-            fields = {str(field).casefold(): one for field, one in value.items()}
-            text = next((fields[field] for field in ("stem", "text", "question") if field in fields), None)
-            if isinstance(text, str):
-                inner |= {field: one for field, one in fields.items() if field in (*LISTS, *ENDINGS)} | {name: text}
-    return values | inner
 
 
 def join_texts(texts: Sequence[str]) -> str:
@@ -297,13 +296,6 @@ def _is_text(value: Any) -> bool:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
-
-
-def _text(value: Any) -> str:
-    """A text, or a list of texts joined as paragraphs; else empty."""
-    if _is_texts(value):
-        value = "\n\n".join(value)
-    return plain_text(value) if isinstance(value, str) else ""
 
 
 def _messages(value: Any) -> list[Any] | None:

@@ -80,7 +80,8 @@ def rows_of_text(name: str, text: str) -> Iterator[Row]:
         try:
             value = _parsed(text)
         except ValueError as error:
-            if is_json and not _begins_with_a_line_of_json(text):
+            first = next((line for line in text.split("\n") if line.strip()), "")
+            if is_json and _line(1, first).problem:  # not lines of JSON either
                 raise UserError(f"{name} is not JSON ({error}): give an object, or a list of objects.") from error
         else:
             return _numbered(_entries(name, value))
@@ -159,11 +160,6 @@ def _parsed(text: str) -> Any:
     """What the JSON holds, numbers with a point or a power of ten as written; raises ValueError as `read_json`."""
     value = read_json(text)
     return json.loads(text, parse_float=WrittenNumber) if _WRITTEN.search(text) else value
-
-
-def _begins_with_a_line_of_json(text: str) -> bool:
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    return not _line(1, first).problem
 
 
 def _csv(name: str, text: str) -> list[dict[str, Any]]:

@@ -168,18 +168,16 @@ def _answers(sample: Sample, kind: str) -> tuple[str, str]:
         return _text(target), _text(responses[0] if responses else "")
     if kind == ROLLING:
         return "", ""
-    options = _options(sample["arguments"])
+    # The continuations; if they are not distinct, as in Winogrande, the ends of the contexts.
+    pairs = sample["arguments"]
+    options = [str(pair[1]).strip() for pair in pairs]
+    if len(set(options)) < len(options):
+        options = [f"...{str(pair[0])[-60:]}" for pair in pairs]
     best = max(range(len(responses)), key=lambda index: responses[index][0])
     if len(options) == 1:
         return _text(target), options[0] if responses[0][1] else ""
     is_index = isinstance(target, int) and 0 <= target < len(options)
     return options[target] if is_index else _text(target), options[best]
-
-
-def _options(arguments: Sequence[Sequence[Any]]) -> list[str]:
-    """The continuations; if they are not distinct, as in Winogrande, the ends of the contexts."""
-    options = [str(pair[1]).strip() for pair in arguments]
-    return options if len(set(options)) == len(options) else [f"...{str(pair[0])[-60:]}" for pair in arguments]
 
 
 def _text(value: object) -> str:

@@ -190,7 +190,17 @@ class ResultStore:
             raise UserError(f"Another evaluation writes to {folder}: wait for it or choose another --out.") from error
         store = cls(folder)
         try:
-            store._tidy()
+            for path in folder.glob("*.unfinished"):  # left by a killed process
+                path.unlink()
+            parts = store._parts()
+            if len(parts) > MOST_PARTS:  # many small parts become one
+                whole = pa.concat_tables(store._tables(None, parts)).to_pandas()
+                frame = whole.drop_duplicates("key", ignore_index=True)
+                store._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False), store._next_part())
+                # A kill before this loop ends leaves duplicates, which `frame` drops and the next start joins.
+                for path in parts:
+                    if path not in store.damaged:
+                        path.unlink()
             yield store
         finally:
             store.flush()
@@ -244,20 +254,6 @@ class ResultStore:
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{self.folder} cannot be written to ({reason}): free some space and run again.") from error
-
-    def _tidy(self) -> None:
-        """Remove leftovers of a killed process and join many small parts into one."""
-        for path in self.folder.glob("*.unfinished"):
-            path.unlink()
-        parts = self._parts()
-        if len(parts) <= MOST_PARTS:
-            return
-        frame = pa.concat_tables(self._tables(None, parts)).to_pandas().drop_duplicates("key", ignore_index=True)
-        self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False), self._next_part())
-        # A kill before this loop ends leaves duplicates, which `frame` drops and the next start joins.
-        for path in parts:
-            if path not in self.damaged:
-                path.unlink()
 
 
 class ShardStore(ResultStore):

@@ -43,7 +43,14 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     """
     needed = list(dict.fromkeys([*by, *METHOD, "metric", *OF_TASK]))  # a group takes every column apart
     groups = _as_numbers(with_measures(rows), OF_TASK)[needed].groupby([*by, *METHOD], dropna=False, sort=False)
-    lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
+    lines: list[dict[str, object]] = []
+    for values, group in groups:
+        names = dict(zip([*by, *METHOD], values, strict=True))
+        counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
+        measures = _measures(group, OF_TASK, scores=_are_scores(group))
+        if names["method"] == FULL.method:  # its difference to itself is 0
+            measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
+        lines.append({**names, "metric": group["metric"].iloc[0], **counts, **measures})
     return pd.DataFrame(lines)
 
 
@@ -111,14 +118,6 @@ def _numbered(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The mean of each prompt's rows, from `_numbered`; columns: the number, task and these."""
     return rows.groupby([PROMPT_NUMBER, "task"], sort=False)[list(columns)].mean().reset_index()
-
-
-def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
-    counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
-    measures = _measures(group, OF_TASK, scores=_are_scores(group))
-    if names["method"] == FULL.method:  # its difference to itself is 0
-        measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
-    return {**names, "metric": group["metric"].iloc[0], **counts, **measures}
 
 
 def _are_scores(rows: pd.DataFrame) -> bool:

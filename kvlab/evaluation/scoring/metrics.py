@@ -10,7 +10,8 @@ import string
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -168,33 +169,23 @@ def _bare_words(text: str) -> list[str]:
 
 def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The F1 of normalized words (SQuAD; LongBench's question answering)."""
-    return max(_bag_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers)
-
-
-def _bag_f1(words: list[str], expected: list[str]) -> float:
-    common = sum((Counter(words) & Counter(expected)).values())
-    return 2 * common / (len(words) + len(expected)) if common else 0.0
-
-
-@cache
-def _rouge_scorer(kind: str) -> rouge_scorer.RougeScorer:
-    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
+    words = normalize(prediction).split()
+    scores = []
+    for answer in answers:
+        expected = normalize(answer).split()
+        common = sum((Counter(words) & Counter(expected)).values())
+        scores.append(2 * common / (len(words) + len(expected)) if common else 0.0)
+    return max(scores)
 
 
 def _rouge(kind: str) -> Metric:
     """A ROUGE F measure from rouge-score, no stemming, best over the answers."""
+    scorer = rouge_scorer.RougeScorer([kind], use_stemmer=False)
 
     def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-        return max(_rouge_scorer(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
+        return max(scorer.score(answer, prediction)[kind].fmeasure for answer in answers)
 
     return score
-
-
-@cache
-def _rouge_package_scorer(kind: str) -> Any:
-    from rouge import Rouge
-
-    return Rouge(metrics=[kind], stats=["f"])
 
 
 def _rouge_package(kind: str) -> Metric:
@@ -204,14 +195,15 @@ def _rouge_package(kind: str) -> Metric:
     rouge-score's. An empty prediction, or one with a sentence too long for its recursion, scores 0, as in LongBench.
     """
 
-    def f_measure(prediction: str, answer: str) -> float:
-        try:
-            return float(_rouge_package_scorer(kind).get_scores(prediction, answer)[0][kind]["f"])
-        except (ValueError, RecursionError):
-            return 0.0
-
     def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-        return max(f_measure(prediction, answer) for answer in answers)
+        from rouge import Rouge
+
+        scorer = Rouge(metrics=[kind], stats=["f"])
+        best = 0.0
+        for answer in answers:
+            with suppress(ValueError, RecursionError):
+                best = max(best, float(scorer.get_scores(prediction, answer)[0][kind]["f"]))
+        return best
 
     return score
 
@@ -244,13 +236,12 @@ def classification(prediction: str, answers: Sequence[str], classes: Sequence[st
 
     A class that is only part of the right class's name does not count as named.
     """
-    return max(_class_score(prediction, answer, classes) for answer in answers)
-
-
-def _class_score(prediction: str, answer: str, classes: Sequence[str]) -> float:
-    named = [name for name in classes or (answer,) if name in prediction]
-    named = [name for name in named if name == answer or name not in answer]
-    return 1 / len(named) if answer in named else 0.0
+    scores = []
+    for answer in answers:
+        named = [name for name in classes or (answer,) if name in prediction]
+        named = [name for name in named if name == answer or name not in answer]
+        scores.append(1 / len(named) if answer in named else 0.0)
+    return max(scores)
 
 
 _LETTERS = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))

@@ -81,18 +81,29 @@ class Numbering:
     def read(self, xml: bytes) -> None:
         """Take the definitions of the part `numbering.xml`."""
         tree = _tree(xml)
-        shared = {one.get("abstractNumId", ""): _Numbers(_levels(one)) for one in tree.iter("abstractNum")}
+        shared: dict[str, _Numbers] = {}
+        for one in tree.iter("abstractNum"):
+            levels = {}
+            for level in one.iter("lvl"):
+                start, kind, text = (level.find(name) for name in ("start", "numFmt", "lvlText"))
+                levels[_whole(level.get("ilvl"))] = _Level(
+                    1 if start is None else _whole(start.get("val")),
+                    "decimal" if kind is None else kind.get("val", "decimal"),
+                    "" if text is None else text.get("val", ""),
+                )
+            shared[one.get("abstractNumId", "")] = _Numbers(levels)
         for one in tree.iter("num"):
             definition = one.find("abstractNumId")
             numbers = shared.get("" if definition is None else definition.get("val", ""), _Numbers())
             starts = {_whole(level.get("ilvl")): level.find("startOverride") for level in one.iter("lvlOverride")}
-            anew = {level: _whole(start.get("val")) for level, start in starts.items() if start is not None}
+            anew = {depth: _whole(first.get("val")) for depth, first in starts.items() if first is not None}
             if anew:
-                levels = {
-                    level: _Level(anew.get(level, old.start), old.kind, old.text)
-                    for level, old in numbers.levels.items()
-                }
-                numbers = _Numbers(levels)
+                numbers = _Numbers(
+                    {
+                        depth: _Level(anew.get(depth, old.start), old.kind, old.text)
+                        for depth, old in numbers.levels.items()
+                    }
+                )
             self._lists[one.get("numId", "")] = numbers
 
     def label(self, paragraph: Mapping[str, str]) -> str:
@@ -116,18 +127,6 @@ class Numbering:
             return number_as(KINDS.get(known.kind, "1"), numbers.counts.get(one, known.start))
 
         return "  " * level + re.sub(r"%(\d)", number, ours.text or f"%{level + 1}.") + " "
-
-
-def _levels(definition: Element) -> dict[int, _Level]:
-    levels = {}
-    for one in definition.iter("lvl"):
-        start, kind, text = (one.find(name) for name in ("start", "numFmt", "lvlText"))
-        levels[_whole(one.get("ilvl"))] = _Level(
-            1 if start is None else _whole(start.get("val")),
-            "decimal" if kind is None else kind.get("val", "decimal"),
-            "" if text is None else text.get("val", ""),
-        )
-    return levels
 
 
 def _whole(value: str | None) -> int:
@@ -210,7 +209,19 @@ def read_docx(content: bytes) -> Document:
         body.read(xml)
     except expat.ExpatError as error:
         raise UserError(f"Its text is damaged ({error}): save it as DOCX again, or as text.") from error
-    counts = body.counts + _aside(aside)
+    # Count the different non-empty headers and footers.
+    held: dict[str, set[tuple[str, ...]]] = {}
+    for name, xml in aside.items():
+        part = _Body()
+        try:
+            part.read(xml)
+        except expat.ExpatError:
+            part.lines.add(name)  # unreadable parts count as left out, too
+        pictures = [noun for noun in NOUNS if part.counts[noun]]
+        kind = ASIDE.fullmatch(name)
+        if kind and (part.lines.text.strip() or pictures):
+            held.setdefault(kind[1], set()).add((part.lines.text, *pictures))
+    counts = body.counts + Counter({noun: len(texts) for noun, texts in held.items()})
     return Document(body.lines.text, left_out({noun: counts[noun] for noun in NOUNS}))
 
 
@@ -221,22 +232,6 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     if len(xml) > MOST_UNPACKED:
         raise UserError(f"It unpacks to more than {format_bytes(MOST_UNPACKED)}: save the part you need separately.")
     return xml
-
-
-def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
-    """Number of different non-empty headers and footers."""
-    held: dict[str, set[tuple[str, ...]]] = {}
-    for name, xml in parts.items():
-        body = _Body()
-        try:
-            body.read(xml)
-        except expat.ExpatError:
-            body.lines.add(name)  # unreadable parts count as left out, too
-        pictures = [noun for noun in NOUNS if body.counts[noun]]
-        kind = ASIDE.fullmatch(name)
-        if kind and (body.lines.text.strip() or pictures):
-            held.setdefault(kind[1], set()).add((body.lines.text, *pictures))
-    return Counter({noun: len(texts) for noun, texts in held.items()})
 
 
 class _Body:
@@ -259,25 +254,26 @@ class _Body:
     def read(self, xml: bytes) -> None:
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.StartDoctypeDeclHandler = _refuse
-        parser.StartElementHandler = lambda name, attributes: self.start(*_parts(name), _values(attributes))
-        parser.EndElementHandler = lambda name: self.end(*_parts(name))
+        # Names are a namespace, a space and the local name.
+        parser.StartElementHandler = lambda name, attributes: self.start(
+            name.rpartition(" ")[0], _local(name), {_local(one): value for one, value in attributes.items()}
+        )
+        parser.EndElementHandler = lambda name: self.end(name.rpartition(" ")[0], _local(name))
         parser.CharacterDataHandler = self.characters
         parser.Parse(xml, True)
 
     def add(self, text: str, sign: str | None = None) -> None:
         """Append text; that of neighbouring runs with the same `sign` is one superscript or subscript."""
+        lines = self.cells[-1] if self.cells else self.lines
         if sign != self.script:
             if self.script is not None:
-                self._write(raise_script(self.raised, self.script))
+                lines.add(raise_script(self.raised, self.script))
             self.script = sign
             self.raised = ""
         if sign is None:
-            self._write(text)
+            lines.add(text)
         else:
             self.raised += text
-
-    def _write(self, text: str) -> None:
-        (self.cells[-1] if self.cells else self.lines).add(text)
 
     def start(self, space: str, name: str, values: Mapping[str, str]) -> None:
         if self.skipped or name in SKIPPED:
@@ -294,7 +290,8 @@ class _Body:
         self.inside_text = name == "t"  # of Word, and of an equation in it
         if WORD not in space:
             if name in FORMULAS:
-                self.equation_part(FORMULAS[name])
+                self.add("")  # ends a script before the part
+                self.part = FORMULAS[name]
             return
         if name in SIGNS:
             self._add_text(SIGNS[name])
@@ -306,11 +303,6 @@ class _Body:
             self.rows.append([])
         elif name == "tc":
             self.cells.append(Lines())
-
-    def equation_part(self, sign: str | None) -> None:
-        """Begin or end a part of an equation, before whose text a sign is written."""
-        self.add("")
-        self.part = sign
 
     def end(self, space: str, name: str) -> None:
         self.inside_text = False
@@ -324,7 +316,8 @@ class _Body:
             return
         if WORD not in space:
             if name in FORMULAS:
-                self.equation_part(None)
+                self.add("")
+                self.part = None
             return
         if name == "r":
             self.run = {}
@@ -350,16 +343,6 @@ class _Body:
         self.in_hidden = hidden
         if not hidden:
             self.add(text, SCRIPTS.get(look.get("vertAlign", ""), self.part))
-
-
-def _parts(name: str) -> tuple[str, str]:
-    space, _, local = name.rpartition(" ")
-    return space, local
-
-
-def _values(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Attributes by their names without namespaces."""
-    return {name.rpartition(" ")[2]: value for name, value in attributes.items()}
 
 
 def _refuse(*_: object) -> None:

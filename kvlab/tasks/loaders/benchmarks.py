@@ -121,32 +121,19 @@ def load_ifeval(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: 
     loose ones. Raises UserError naming the first malformed line.
     """
     records, skipped = read_records(path, InstructionsRecord, skip_malformed)
-    return Loaded([_sample(path, number, record, tokenizer) for number, record in records], skipped)
-
-
-def _sample(path: Path, number: int, record: InstructionsRecord, tokenizer: PreTrainedTokenizerBase) -> Any:
-    pairs = zip(record.instruction_id_list, record.arguments, strict=True)
-    answers = [
-        json.dumps({"id": name, "kwargs": _given(values), "prompt": record.prompt}, ensure_ascii=False)
-        for name, values in pairs
-    ]
-    return sample_of(
-        number,
-        tokenizer,
-        record.prompt,
-        "\n",
-        task=f"ifeval/{path.stem}",
-        answers=answers,
-        metric="ifeval",
-        max_new_tokens=IFEVAL_TOKENS,
-        stop=None,
-        parts=tuple(Part(kind=name) for name in record.instruction_id_list),
-        meta={"key": record.key},
-    )
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    fields: Any = {"task": f"ifeval/{path.stem}", "metric": "ifeval", "max_new_tokens": IFEVAL_TOKENS, "stop": None}
+    samples = []
+    for number, record in records:
+        answers = []
+        for name, values in zip(record.instruction_id_list, record.arguments, strict=True):
+            arguments = {key: value for key, value in values.items() if value is not None}
+            instruction = {"id": name, "kwargs": arguments, "prompt": record.prompt}
+            answers.append(json.dumps(instruction, ensure_ascii=False))
+        parts = tuple(Part(kind=name) for name in record.instruction_id_list)
+        meta: Any = {"key": record.key}
+        more: Any = {"answers": answers, "parts": parts, "meta": meta}
+        samples.append(sample_of(number, tokenizer, record.prompt, "\n", **more, **fields))
+    return Loaded(samples, skipped)
 
 
 STOP = "###"

@@ -1,6 +1,6 @@
 """Read validated records from a user's file (`kvlab.tasks.rows`); malformed ones are reported by file and line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -98,19 +98,15 @@ def _with_columns(path: Path, rows: Iterator[Row], kind: type[BaseModel]) -> Ite
     if first is None:
         return iter(())
     columns = [str(name).strip() for name in first.value]
-    if (lacking := _lacking(columns, kind)) is not None:
-        has = ", ".join(columns[:SHOWN_COLUMNS])
-        raise UserError(f"{path} has no column {' or '.join(map(repr, lacking))}: its columns are {has}.")
-    return chain([first], rows)
-
-
-def _lacking(columns: Sequence[str], kind: type[BaseModel]) -> Sequence[str] | None:
-    """The names of the first required field without a column; None if there is none."""
     there = {name.casefold() for name in columns}
     needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
     if kind is TableRecord:
         needed = [list(ANSWERS)]
-    return next((names[:2] for names in needed if not {name.casefold() for name in names} & there), None)
+    for names in needed:
+        if not {name.casefold() for name in names} & there:
+            has = ", ".join(columns[:SHOWN_COLUMNS])
+            raise UserError(f"{path} has no column {' or '.join(map(repr, names[:2]))}: its columns are {has}.")
+    return chain([first], rows)
 
 
 def reason(error: ValidationError) -> str:
