@@ -105,12 +105,12 @@ class ReadingOptions:
     @property
     def fields(self) -> dict[str, Any]:
         """The request's fields. Raises UserError for an unknown cut or style."""
-        from kvlab.evaluation.request_parser import parse_cut, parse_style
+        from kvlab.evaluation.request_parser import parse_word
 
         return {
             "max_prompt": self.max_prompt,
-            "cut": parse_cut(self.cut),
-            "style": parse_style(self.style),
+            "cut": parse_word("cut", self.cut),
+            "style": parse_word("style", self.style),
             "skip_malformed": self.skip_malformed,
             "batch_rows": self.batch,
             "prefill_chunk": self.prefill_chunk,

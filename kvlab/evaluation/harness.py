@@ -24,16 +24,15 @@ from kvlab.evaluation.plan import BLOCK, Shard, blocks, make_plan
 from kvlab.evaluation.prepare import KeptContexts
 from kvlab.evaluation.request import EvalRequest, remember_files
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded
-from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, ShardStore, canonical_json, row_key
+from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, canonical_json, row_key
 from kvlab.evaluation.scoring.metrics import tags_of_rows
 from kvlab.evaluation.shared_prompt import nothing
 from kvlab.evaluation.work import RowMaker, Unit, batches
 from kvlab.models.chat import Chat, chat_of, window_of
-from kvlab.models.load import LoadedModel, held_model
+from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.generation_settings import generation_notes
-from kvlab.tasks.registry import get_task
 
 Listener = Callable[[Progress], None]
 
@@ -70,11 +69,11 @@ def evaluate(
     evaluation = prepare_evaluation(request, loaded, make_cache)
     if shard is not None:
         evaluation = evaluation.part(shard)
-    kept = None if prefixes is None else _kept_contexts(prefixes, loaded, request)
+    kept = None if prefixes is None else KeptContexts(prefixes, loaded, request)
     if kept is not None:
         evaluation = replace(evaluation, batch_rows=1)
         evaluation.maker.measurer.kept = kept
-    with (ResultStore if shard is None else ShardStore).opened(out) as store:
+    with ResultStore.opened(out, shared=shard is not None) as store:
         remember_files(out, request.files)
         _measure_missing(evaluation, store, on_progress, cancelled)
         store.flush()
@@ -96,16 +95,6 @@ def evaluate(
         within = f"{ended} of {len(rows)} texts end within thinking"
         notes.append(f"{within}, which no metric counts as an answer: {MORE_TOKENS}.")
     return EvalResult(rows, notes)
-
-
-def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:
-    """Raises UserError where no context is compressed alone, or the model is not `kvlab.load_model`'s."""
-    alone = request.tasks and not request.files and all(get_task(one.task).context_alone for one in request.tasks)
-    if request.question_aware and not alone:
-        raise UserError("A prefix has read no question: add --question-aware no.")
-    if not isinstance(loaded, LoadedModel) or (request.batch_rows or 1) > 1:
-        raise UserError("Prefixes are asked one by one: leave out --set batch.")
-    return KeptContexts(root, loaded, request)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.generate import Sampling, Stops, generate_together
 from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt, can_keep
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded, Outcome
-from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together, scored_bytes
+from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together
 from kvlab.evaluation.scoring.order import loop_tokens
 from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
 from kvlab.evaluation.several_questions import Answers, Questions, ask_each
@@ -17,18 +17,16 @@ from kvlab.evaluation.shared_prompt import Check, nothing
 from kvlab.models.placement import input_device
 
 
+@dataclass(eq=False)
 class Measurer:
     """Run prompts of one shape with many choices in shared passes."""
 
-    def __init__(
-        self, loaded: Loaded, make_cache: CacheMaker, question_aware: bool, prefill_chunk: int | None = None
-    ) -> None:
-        self.loaded = loaded
-        self.make_cache = make_cache
-        self.question_aware = question_aware
-        self.prefill_chunk = prefill_chunk
-        self.kept: KeptContexts | None = None  # where compressed contexts are opened, and kept once read
-        self.check: Check = nothing  # called between layers and steps; may raise to stop
+    loaded: Loaded
+    make_cache: CacheMaker
+    question_aware: bool
+    prefill_chunk: int | None = None
+    kept: KeptContexts | None = None  # where compressed contexts are opened, and kept once read
+    check: Check = nothing  # called between layers and steps; may raise to stop
 
     def measure(
         self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]
@@ -145,7 +143,7 @@ class Measurer:
         prefix = prompt.context + prompt.question
         found = forced_together(self.loaded, prefix, text, caches, in_sight, self.prefill_chunk, self.check, leader)
         reference = found[full]
-        text_bytes = scored_bytes(self.loaded, text)
+        text_bytes = max(1, len(str(self.loaded.tokenizer.decode(text[1:])).encode()))  # of the scored part
         if isinstance(reference, Exception):
             raise reference
         compared = [

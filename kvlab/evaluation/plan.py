@@ -68,10 +68,6 @@ class Shard:
             raise UserError(f"--shard takes a part of how many, such as 3/8, not {quote_value(text)}.")
         return cls(int(found[1]), int(found[2]))
 
-    @classmethod
-    def all_of(cls, count: int) -> list[Shard]:
-        return [cls(number, count) for number in range(1, count + 1)]
-
 
 def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool = False) -> Plan:
     """Return the plan for a model with a context window of `window` tokens; `has_chat`: prompts are put into a chat.
@@ -129,6 +125,7 @@ def _file_prompts(
     cut: dict[str, JsonValue] = (
         {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
     )
+    forced: dict[str, JsonValue] = {FORCED: True} if request.forced else {}
     prompts = []
     for sample in short:
         later = [one.question for one in sample.further]
@@ -136,7 +133,7 @@ def _file_prompts(
         placed = sample.depth is not None  # a text with a hidden needle, at the requested length
         identity = PromptIdentity(
             sample.task,
-            canonical_json(file.named | cut | _measured_as(request)),
+            canonical_json(file.named | cut | forced),
             sample.length if placed else ANY_LENGTH,
             sample.depth,
             sample.index,
@@ -164,7 +161,8 @@ def _task_prompts(
 ) -> Iterator[PlannedPrompt]:
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
-    recorded = with_style(difficulty, style) | _measured_as(request)
+    # Nothing is recorded for the default, so that keys of older rows stay.
+    recorded = with_style(difficulty, style) | ({FORCED: True} if request.forced else {})
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is built
             raise UserError(
@@ -206,11 +204,6 @@ def fit_to_window(
             f"of {window:,}: set the file's option max_new_tokens, such as FILE:max_new_tokens={max(window // 2, 1)}."
         )
     return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
-
-
-def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
-    """Fields that rows record with the difficulty; empty for the default, so that keys of older rows stay."""
-    return {FORCED: True} if request.forced else {}
 
 
 def _as_measured(request: EvalRequest, generate: Callable[[], Sample], style: Style) -> Sample:

@@ -9,18 +9,20 @@ from kvlab.common.thoughts import Tags, open_tag
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.validation import check_ids
 from kvlab.engine.prefix import Prefix
 from kvlab.engine.prefix.provenance import header_of, model_of
 from kvlab.evaluation.plan import PlannedPrompt
+from kvlab.evaluation.request import EvalRequest
 from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import PromptIdentity
 from kvlab.evaluation.scoring.metrics import LIKELIHOOD_METRICS
 from kvlab.library.prefixes import PrefixFile, list_prefixes, prefix_path, proposed_name, read_prefix, recorded_loading
 from kvlab.models.chat import Chat, Turns, think_tags
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import ModelRequest
+from kvlab.tasks.registry import get_task
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import hidden_positions, prompt_ids, start_ids, text_ids, text_positions
 
@@ -154,9 +156,17 @@ Key = tuple[str, str, str, str, bool | None]  # text, method as JSON, and settin
 
 
 class KeptContexts:
-    """The prefixes of a folder of runs as they fit one model and chat template; `opened` and `kept` count them."""
+    """The prefixes of a folder of runs as they fit one model and chat template; `opened` and `kept` count them.
 
-    def __init__(self, root: Path, loaded: LoadedModel, request: ModelRequest) -> None:
+    Raises UserError where no context is compressed alone, or the model is not `kvlab.load_model`'s.
+    """
+
+    def __init__(self, root: Path, loaded: Loaded, request: EvalRequest) -> None:
+        alone = request.tasks and not request.files and all(get_task(one.task).context_alone for one in request.tasks)
+        if request.question_aware and not alone:
+            raise UserError("A prefix has read no question: add --question-aware no.")
+        if not isinstance(loaded, LoadedModel) or (request.batch_rows or 1) > 1:
+            raise UserError("Prefixes are asked one by one: leave out --set batch.")
         self.root = root
         self.loaded = loaded
         self.request = request

@@ -103,19 +103,13 @@ def parse_whole(number: int | None, option: str, least: int) -> int | None:
     return number
 
 
-def parse_style(text: str) -> StyleChoice:
-    """Parse a style; raises UserError for an unknown one."""
-    return _one_of(text, "--set style", get_args(StyleChoice))
+WORDS = {"style": get_args(StyleChoice), "cut": get_args(Cut)}
 
 
-def parse_cut(text: str) -> Cut:
-    """Parse a cut; raises UserError for anything but start, middle and end."""
-    return _one_of(text, "--set cut", get_args(Cut))
-
-
-def _one_of(text: str, option: str, allowed: tuple[str, ...]) -> Any:
-    if text not in allowed:
-        raise UserError(f"{option} takes {', '.join(allowed)}, not '{text}'.")
+def parse_word(name: str, text: str) -> Any:
+    """Parse the style or the cut; raises UserError for an unknown one."""
+    if text not in WORDS[name]:
+        raise UserError(f"--set {name} takes {', '.join(WORDS[name])}, not '{text}'.")
     return text
 
 

@@ -43,7 +43,8 @@ def measure_on_ray(
     try:
         resource = "num_gpus" if ray.cluster_resources().get("GPU") and request.device != "cpu" else "num_cpus"
         task = ray.remote(**{resource: 1})(measure_part)
-        pending = {task.remote(request, out, Path.cwd(), shard): shard for shard in Shard.all_of(count)}
+        shards = [Shard(number, count) for number in range(1, count + 1)]
+        pending = {task.remote(request, out, Path.cwd(), shard): shard for shard in shards}
         results = []
         failures = []
         while pending:

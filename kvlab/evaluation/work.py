@@ -38,16 +38,16 @@ Result = TypeVar("Result")
 Measure = Callable[[Sequence[Prompt], Sequence[MethodChoice]], list[list[Result] | Exception]]
 
 
+@dataclass(eq=False)
 class Backoff(Generic[Prompt, Result]):
     """Batch prompts and choices; the largest number of rows that fits is remembered for the rest of the evaluation.
 
     Every prompt is a row of the batch for every choice.
     """
 
-    def __init__(self, loaded: Loaded, measure: Measure[Prompt, Result]) -> None:
-        self.loaded = loaded
-        self.measure = measure
-        self.most: int | None = None
+    loaded: Loaded
+    measure: Measure[Prompt, Result]
+    most: int | None = None
 
     def outcomes(
         self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]

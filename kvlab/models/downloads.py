@@ -14,8 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,24 +44,17 @@ def fetch(source: Source, report: Report) -> None:
     if source.folder is not None or is_here(source):
         return
     report(source.name, 0, 0)
-    with _client(source) as (process, reported):
-        while process.poll() is None:
-            time.sleep(SECONDS)
-            report(source.name, *reported)
-        report(source.name, *reported)
-
-
-@contextmanager
-def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]]]:
-    """The download process and its latest (bytes done, total); the process ends with this context."""
     arguments = [source.where, json.dumps({"revision": source.revision, "cache_dir": source.cache_dir})]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
-    reported = [0.0, 0.0]
+    reported = [0.0, 0.0]  # bytes done and total, the latest of the process
     assert process.stdout is not None
     listener = threading.Thread(target=_read_progress, args=(process.stdout, reported), daemon=True)
     listener.start()
     try:
-        yield process, reported
+        while process.poll() is None:
+            time.sleep(SECONDS)
+            report(source.name, *reported)
+        report(source.name, *reported)
     finally:
         if process.poll() is None:
             process.terminate()  # the client then removes partial files

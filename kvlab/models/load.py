@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import Regex
-from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -62,11 +62,6 @@ class Rule:
     after: tuple[str, ...] = ()
     whole: bool = False
 
-    def as_pre_tokenizer(self) -> PreTokenizer:
-        """The stages of `tokenizers`."""
-        before, after = ([Split(Regex(rule), "isolated") for rule in rules] for rules in (self.splits, self.after))
-        return Sequence([*before, ByteLevel(add_prefix_space=False, use_regex=self.gpt2), *after])
-
 
 GPT2 = Rule(gpt2=True)
 SINGLE_DIGITS = Rule((DIGIT,), gpt2=True)
@@ -112,7 +107,8 @@ def set_pre_tokenizer(tokenizer: Any, model: str | None, name: str | None) -> st
         )
         return f"The GGUF file {named}: its text is cut as transformers does, so token ids may be others than its own."
     backend = tokenizer.backend_tokenizer
-    backend.pre_tokenizer = rule.as_pre_tokenizer()
+    before, after = ([Split(Regex(one), "isolated") for one in rules] for rules in (rule.splits, rule.after))
+    backend.pre_tokenizer = Sequence([*before, ByteLevel(add_prefix_space=False, use_regex=rule.gpt2), *after])
     backend.model.ignore_merges = rule.whole
     return ""
 
@@ -179,18 +175,16 @@ def load_model(
     where = device_map(placement, place)
     packed = quantization(weights)
     raw = checkpoint.read_config(source.config_file(), source.name)
-    with _without_warnings(), _sentences(source, raw):
+    with _loading(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         if source.folder is not None and source.gguf is None:
-            checkpoint.check_files(source.folder, source.name)
-            checkpoint.check_size(config, source.folder, source.name)
+            checkpoint.check_files(config, source.folder, source.name)
         elif source.folder is None and report is not None:
             fetch(source, report)
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
         model, info = _read_weights(source, config, kind, where, packed)
-        checkpoint.check_loaded(model, info, source.name)
-        checkpoint.check_vocabulary(model, tokenizer, source.name)
+        checkpoint.check_loaded(model, info, tokenizer, source.name)
         prepare(model).eval()
     known = {} if source.gguf is None else about(Path(source.where))
     model = model if where or packed else model.to(place)
@@ -220,34 +214,28 @@ def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: An
             **source.options,
             **({} if packed is None else {"quantization_config": packed}),  # None would undo the checkpoint's own
         )
-    # transformers shows a progress bar here that cannot be turned off.
-    with redirect_stderr(io.StringIO()), _shared_tensor_names():
-        model, info = model_class(config).from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            config=config,  # reading it from the file again takes seconds
-            dtype=config.dtype if kind == "auto" else kind,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,
-            **options,
-        )
+    import gguf
+
+    # transformers (5.23) makes the table of all tensor names once a module, which is 40 % of a load: make it once.
+    make = gguf.get_tensor_name_map
+    try:
+        gguf.get_tensor_name_map = cache(make)
+        with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
+            model, info = model_class(config).from_pretrained(
+                file.parent,
+                gguf_file=file.name,
+                config=config,  # reading it from the file again takes seconds
+                dtype=config.dtype if kind == "auto" else kind,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                **options,
+            )
+    finally:
+        gguf.get_tensor_name_map = make
     if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved, cast and saved
         del model.config.quantization_config
         vars(model).pop("hf_quantizer", None)
     return model, info
-
-
-@contextmanager
-def _shared_tensor_names() -> Iterator[None]:
-    """Let transformers (5.23) make the table of all tensor names once, not once a module, which is 40 % of a load."""
-    import gguf
-
-    make = gguf.get_tensor_name_map
-    gguf.get_tensor_name_map = cache(make)
-    try:
-        yield
-    finally:
-        gguf.get_tensor_name_map = make
 
 
 def load_tokenizer(
@@ -256,7 +244,7 @@ def load_tokenizer(
     """Load a model's tokenizer and config without its weights. Raises UserError as `load_model`."""
     source = _source(name_or_path, revision, cache_dir)
     raw = checkpoint.read_config(source.config_file(), source.name)
-    with _without_warnings(), _sentences(source, raw):
+    with _loading(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         return AutoTokenizer.from_pretrained(source.where, **source.options), config
@@ -268,26 +256,22 @@ def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> S
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Suppress progress bars and transformers' table of tensors: `check_loaded` reports them in a sentence."""
+def _loading(source: Source, raw: dict[str, Any]) -> Iterator[None]:
+    """Turn transformers' errors about a model's files into one sentence; memory errors pass through.
+
+    Progress bars and transformers' table of tensors are suppressed: `check_loaded` reports them in a sentence.
+    """
     before = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-@contextmanager
-def _sentences(source: Source, raw: dict[str, Any]) -> Iterator[None]:
-    """Turn transformers' errors about a model's files into one sentence; memory errors pass through."""
     try:
         yield
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise UserError(_load_error(source, raw, error)) from error
+    finally:
+        logging.set_verbosity(before)
 
 
 def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:

@@ -76,7 +76,15 @@ class Source:
             return folder / "config.json"
         if message := fault(Path(self.where), self.name):
             raise UserError(message)
-        self._check_reachable()
+        # The hub's client would retry for half a minute. This request takes the same way as the download, through
+        # HTTPS_PROXY and to HF_ENDPOINT if set.
+        try:
+            known = try_to_load_from_cache(self.name, "config.json", self.cache_dir, self.revision)
+            if not isinstance(known, str):
+                url = hf_hub_url(self.name, "config.json", revision=self.revision)
+                get_hf_file_metadata(url, timeout=REACH_SECONDS)
+        except Exception as error:  # the hub changed its HTTP library more than once
+            raise UserError(self._download_error(error)) from None
         try:
             found = cached_file(self.where, "config.json", revision=self.revision, cache_dir=self.cache_dir)
         except Exception:
@@ -91,20 +99,6 @@ class Source:
             f"There is no model {self.name[:80]!r}: use 'mini', a local folder, or a hub name that can be downloaded "
             "from here (only safetensors and GGUF files are loaded)."
         )
-
-    def _check_reachable(self) -> None:
-        """Raise UserError at once if a hub name is unavailable; the hub's client would retry for half a minute.
-
-        The request takes the same way as the download, through HTTPS_PROXY and to HF_ENDPOINT if set.
-        """
-        try:
-            known = try_to_load_from_cache(self.name, "config.json", self.cache_dir, self.revision)
-            if isinstance(known, str):
-                return
-            url = hf_hub_url(self.name, "config.json", revision=self.revision)
-            get_hf_file_metadata(url, timeout=REACH_SECONDS)
-        except Exception as error:  # the hub changed its HTTP library more than once
-            raise UserError(self._download_error(error)) from None
 
     def _download_error(self, error: Exception) -> str:
         if isinstance(error, GatedRepoError):

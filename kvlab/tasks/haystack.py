@@ -120,7 +120,7 @@ def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
     # A name and a number that do not occur in the text.
     random = Random(f"plant/{seed}")
     present = set(re.findall(r"\w+", text.lower()))
-    free = [name for name in mini.draw_names(random, len(mini.NAMES)) if name.lower() not in present]
+    free = [name for name in random.sample(mini.NAMES, len(mini.NAMES)) if name.lower() not in present]
     if not free:
         raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")
     name = free[0]

@@ -38,7 +38,7 @@ def _asked(draft: Draft, questions: int, needles: int, keeps_answers: bool) -> S
     random = draft.random
     depths = spread(random, needles)
     kind = random.choice(mini.NEEDLE_PHRASINGS)
-    names = mini.draw_names(random, needles)
+    names = random.sample(NAMES, needles)
     values = mini.draw_values(random, needles)
     statements = [mini.needle_statement(kind, *fact) for fact in zip(names, values, strict=True)]
     asked = random.sample(range(needles), questions)
@@ -88,7 +88,7 @@ def needle_decoded(draft: Draft, *, depth: Depth = None, decoded: int = 256) -> 
 def _draw_needle(draft: Draft) -> tuple[mini.Query, str]:
     """(question, statement) of one number under one name."""
     kind = draft.random.choice(mini.NEEDLE_PHRASINGS)
-    name = mini.draw_names(draft.random, 1)[0]
+    name = draft.random.sample(NAMES, 1)[0]
     value = mini.draw_value(draft.random)
     return mini.needle_query(kind, name, value), mini.needle_statement(kind, name, value)
 
@@ -108,7 +108,8 @@ def needle_multikey(draft: Draft, *, depth: Depth = None, needles: int = 8) -> S
         depths = [depths[i] for i in order]
         target = order.index(target)
     query = mini.needle_query(kind, *facts[target])
-    return draft.hiding(query, _statements(kind, facts), depths, depth=depths[target])
+    statements = [mini.needle_statement(kind, *fact) for fact in facts]
+    return draft.hiding(query, statements, depths, depth=depths[target])
 
 
 @drafted("needle_multivalue", "one name with several numbers, a question for all", ruler="niah_multivalue")
@@ -119,11 +120,11 @@ def needle_multivalue(draft: Draft, *, values: int = 3, names: int = 2) -> Sampl
     random = draft.random
     depths = spread(random, names * values)
     kind = random.choice(mini.NEEDLE_PHRASINGS)
-    chosen = mini.draw_names(random, names)
+    chosen = random.sample(NAMES, names)
     facts = list(zip(chosen * values, mini.draw_values(random, names * values), strict=True))
     random.shuffle(facts)
     query = mini.multi_value_query(chosen[0], [value for name, value in facts if name == chosen[0]])
-    return draft.hiding(query, _statements(kind, facts), depths)
+    return draft.hiding(query, [mini.needle_statement(kind, *fact) for fact in facts], depths)
 
 
 @drafted("needle_multiquery", "many numbers, one question for several", ruler="niah_multiquery")
@@ -136,7 +137,8 @@ def needle_multiquery(draft: Draft, *, needles: int = 6, queries: int = 3) -> Sa
     kind, facts = _draw_facts(random, needles)
     targets = random.sample(facts, queries)
     query = mini.multi_query([name for name, _ in targets], [value for _, value in targets], kind)
-    return draft.hiding(query, _statements(kind, facts), depths, answers=[value for _, value in targets])
+    statements = [mini.needle_statement(kind, *fact) for fact in facts]
+    return draft.hiding(query, statements, depths, answers=[value for _, value in targets])
 
 
 @drafted("variable_tracking", "name every variable of a chain of assignments", ruler="vt")
@@ -149,7 +151,7 @@ def variable_tracking(draft: Draft, *, hops: int = 3, chains: int = 1) -> Sample
     draft.check_range("chains", chains, 1, len(NAMES) // (hops + 1))
     random = draft.random
     depths = spread(random, chains * (hops + 1))
-    names = mini.draw_names(random, chains * (hops + 1))
+    names = random.sample(NAMES, chains * (hops + 1))
     groups = [names[start : start + hops + 1] for start in range(0, len(names), hops + 1)]
     values = mini.draw_values(random, chains)
     waiting = [mini.variable_chain(*chain) for chain in zip(groups, values, strict=True)]
@@ -168,18 +170,14 @@ def arithmetic(draft: Draft, *, holders: int = 4) -> Sample:
     draft.check_range("holders", holders, 2, len(NAMES))
     random = draft.random
     depths = spread(random, holders)
-    coins = {name: random.randrange(_MOST_COINS) for name in mini.draw_names(random, holders)}
+    coins = {name: random.randrange(_MOST_COINS) for name in random.sample(NAMES, holders)}
     first, second = random.sample(list(coins), 2)
     query = mini.arithmetic_query(first, second, (coins[first], coins[second]))
-    statements = [mini.arithmetic_statement(name, count) for name, count in coins.items()]
+    statements = [mini.ARITHMETIC_STATEMENT.format(name=name, count=count) for name, count in coins.items()]
     return draft.hiding(query, statements, depths, "final_number")
 
 
 def _draw_facts(random: Random, count: int) -> tuple[mini.NeedlePhrasing, list[tuple[str, str]]]:
     """A wording, and `count` different names with different values."""
     kind = random.choice(mini.NEEDLE_PHRASINGS)
-    return kind, list(zip(mini.draw_names(random, count), mini.draw_values(random, count), strict=True))
-
-
-def _statements(kind: mini.NeedlePhrasing, facts: list[tuple[str, str]]) -> list[str]:
-    return [mini.needle_statement(kind, *fact) for fact in facts]
+    return kind, list(zip(random.sample(NAMES, count), mini.draw_values(random, count), strict=True))

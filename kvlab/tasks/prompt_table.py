@@ -209,20 +209,18 @@ class PromptRow:
         notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
             notes += dropped_parts(_messages(self.values[self.chat]) or [])
-        return (*notes, *self._answer_notes(answers, value))
-
-    def _answer_notes(self, column: str | None, value: Any) -> list[str]:
-        """Sentences about an answer that is not taken as it is written."""
+        # An answer that is not taken as it is written.
         written = [_word(one) for one in _as_list(value)]
+        label = r"-?\d+|[(]?[A-Za-z][).]?"
         if self.choices and self.is_choice:
-            note = f"The answer is the choice that {column} names, by label or by index from 0."
-            return [] if [*self.answers] == written else [note]
-        if self.choices and not self.metric and any(re.fullmatch(r"-?\d+|[(]?[A-Za-z][).]?", one) for one in written):
+            if [*self.answers] != written:
+                notes.append(f"The answer is the choice that {answers} names, by label or by index from 0.")
+        elif self.choices and not self.metric and any(re.fullmatch(label, one) for one in written):
             then = "there is no answer" if not self.answers else "it is taken as it is written"
-            return [f"What the column {column} names is none of the row's choices: {then}."]
-        if any(RESULT in one for one in written):
-            return [f"The answer is what follows {RESULT} in the column {column}."]
-        return []
+            notes.append(f"What the column {answers} names is none of the row's choices: {then}.")
+        elif any(RESULT in one for one in written):
+            notes.append(f"The answer is what follows {RESULT} in the column {answers}.")
+        return tuple(notes)
 
 
 def as_row(value: Any, what: str) -> PromptRow:

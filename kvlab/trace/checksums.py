@@ -32,11 +32,6 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cached_checksum(path: Path) -> str:
-    """As `checksum`, cached until the file is changed or replaced."""
-    return _checksum(path, state_of(path))
-
-
 def state_of(path: Path) -> State:
     """State of a file: inode, size, modification time."""
     status = path.stat()
@@ -44,7 +39,8 @@ def state_of(path: Path) -> State:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _checksum(path: Path, state: State) -> str:
+def known_checksum(path: Path, state: State) -> str:
+    """As `checksum`, cached for this state of the file, so until it is changed or replaced."""
     return checksum(path)
 
 

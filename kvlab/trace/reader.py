@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import path_of
-from kvlab.trace.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
-from kvlab.trace.record import REMEDY, read_record
+from kvlab.trace.checksums import SUMS, Index, known_checksum, not_recorded, read_parts, state_of, why_no_array
+from kvlab.trace.record import FILE, REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
-from kvlab.trace.table_parts import check_consistency, sound_parts
+from kvlab.trace.table_parts import contradictions, sound_parts
 from kvlab.trace.token_text import restore_texts
 
 ORDER = ("step", "layer", "head")
@@ -35,7 +35,8 @@ class Run:
         self.path = path
         self.record = record
         self.parts, self.problems = sound_parts(path, record)  # the sound parts of each table, in order
-        check_consistency(path, record, self.parts, whole=not self.problems)
+        for sentence in contradictions(path, record, self.parts, whole=not self.problems):
+            raise UserError(f"{path / FILE} contradicts what was recorded: {sentence}; {REMEDY}.")
 
     def __repr__(self) -> str:
         record = self.record
@@ -210,7 +211,7 @@ class Run:
             return
         written = self.record.checksums.get(f"arrays/{path.name}")
         try:
-            if path.exists() and cached_checksum(path) != written:
+            if path.exists() and known_checksum(path, state_of(path)) != written:
                 raise _damaged(path)
         except OSError as error:
             raise _unreadable(path, error) from None
@@ -222,8 +223,9 @@ class Run:
         """Block hashes of each array file; empty if there are none or they are damaged."""
         written = (self.record.checksums or {}).get(SUMS)
         try:
-            sound = written is not None and cached_checksum(self.path / SUMS) == written
-            return load_file(self.path / SUMS) if sound else {}
+            file = self.path / SUMS
+            sound = written is not None and known_checksum(file, state_of(file)) == written
+            return load_file(file) if sound else {}
         except (OSError, SafetensorError):
             return {}
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,9 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from kvlab.core.errors import UserError
-from kvlab.trace.checksums import REMEMBERED, State, cached_checksum, state_of
-from kvlab.trace.record import FILE, REMEDY
+from kvlab.trace.checksums import REMEMBERED, State, known_checksum, state_of
 from kvlab.trace.schema import TABLES, RunRecord
 
 LIST = "parts.json"
@@ -59,7 +58,7 @@ def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | 
         is_listed = record.status != "running" and (has_parts if record.checksums is None else LIST in record.checksums)
         return None, [f"{LIST} is missing, {fallback}"] if is_listed else []
     damaged = [f"{LIST} is cut off or damaged, {fallback}"]
-    if record.checksums is not None and cached_checksum(file) != record.checksums.get(LIST):
+    if record.checksums is not None and known_checksum(file, state_of(file)) != record.checksums.get(LIST):
         return None, damaged
     try:
         return LISTED.validate_json(data), []
@@ -74,7 +73,8 @@ def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, t
         return "is missing"
     try:
         if record.checksums is not None:
-            return None if cached_checksum(part) == record.checksums[f"{table}/{name}"] else "is cut off or damaged"
+            is_sound = known_checksum(part, state_of(part)) == record.checksums[f"{table}/{name}"]
+            return None if is_sound else "is cut off or damaged"
         if not decodes(part, state_of(part), table):
             return "is cut off or damaged"
     except OSError as error:
@@ -100,18 +100,12 @@ def decodes(part: Path, state: State, table: str) -> bool:
 Parts = Mapping[str, Sequence[Path]]
 
 
-def check_consistency(path: Path, record: RunRecord, parts: Parts, whole: bool) -> None:
-    """Compare the record with the recorded data: layers, KV heads, tokens per phase, key size.
+def contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) -> Iterator[str]:
+    """How the record contradicts the recorded data: layers, KV heads, tokens per phase, key size.
 
     `parts` are the sound parts of each table; `whole`: no part was lost. Only a complete run without losses must have
-    rows of every layer, and phase rows are only counted if no part was lost. Raises UserError if they contradict each
-    other.
+    rows of every layer, and phase rows are only counted if no part was lost.
     """
-    for sentence in _contradictions(path, record, parts, whole):
-        raise UserError(f"{path / FILE} contradicts what was recorded: {sentence}; {REMEDY}.")
-
-
-def _contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) -> Iterator[str]:
     model = record.model
     limits = (("layer", "layers", model.num_hidden_layers), ("head", "KV heads", model.num_key_value_heads))
     recorded = set(range(model.num_hidden_layers)) - set(record.sliding_layers)
@@ -141,22 +135,16 @@ def _contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) ->
         if not number.isdecimal() or int(number) >= model.num_hidden_layers:
             yield f"it speaks of {model.num_hidden_layers} layers, arrays/{file.name} of another"
     for file in [file for file in files if file.name.startswith("keys-")][:1]:
-        shape = _shape(file, "unit")
+        shape: list[int] | None = None
+        # A damaged file is reported when the array is read.
+        with suppress(OSError, SafetensorError), safe_open(file, framework="numpy") as tensors:
+            shape = tensors.get_slice("unit").get_shape()
         heads = len(record.recording.of_heads(model.num_key_value_heads))
         if shape is not None and (len(shape) != 3 or shape[::2] != [heads, model.head_dim]):
             yield (
                 f"it speaks of {heads} KV heads of {model.head_dim} numbers, "
                 f"arrays/{file.name} holds {' x '.join(map(str, shape))}"
             )
-
-
-def _shape(file: Path, tensor: str) -> list[int] | None:
-    """A tensor's shape; None if the file is damaged, which is reported when the array is read."""
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            return tensors.get_slice(tensor).get_shape()
-    except (OSError, SafetensorError):
-        return None
 
 
 def _span(metadata: Sequence[pq.FileMetaData], column: str) -> tuple[int, int] | None:

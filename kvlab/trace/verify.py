@@ -68,24 +68,22 @@ def verify_run(path: Path) -> Finding:
     problems = [*run.problems, *undecodable]
     problems += [f"arrays/{name} is missing." for name in sorted(expected - names)]
     problems += [f"arrays/{name} is not one of the files that this run wrote." for name in sorted(names - expected)]
-    problems += [f"arrays/{name} is cut off or damaged." for name in sorted(names & expected) if _is_damaged(run, name)]
+    for name in sorted(names & expected):
+        kinds: tuple[type[np.generic], ...] = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
+        if name == Path(SUMS).name:
+            kinds = (np.uint8,)
+        try:
+            run.check_array(path / "arrays" / name)
+            with safe_open(path / "arrays" / name, framework="numpy") as tensors:
+                keys = tensors.keys()
+                is_damaged = any(tensors.get_tensor(key).dtype not in kinds for key in keys)
+        except (UserError, OSError, SafetensorError):
+            is_damaged = True
+        if is_damaged:
+            problems.append(f"arrays/{name} is cut off or damaged.")
     return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)
 
 
 def _is_run(path: Path) -> bool:
     # A folder without its record is still recognisable as a run.
     return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())
-
-
-def _is_damaged(run: Run, name: str) -> bool:
-    file = run.path / "arrays" / name
-    kinds: tuple[type[np.generic], ...] = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
-    if name == Path(SUMS).name:
-        kinds = (np.uint8,)
-    try:
-        run.check_array(file)
-        with safe_open(file, framework="numpy") as tensors:
-            names = tensors.keys()
-            return any(tensors.get_tensor(key).dtype not in kinds for key in names)
-    except (UserError, OSError, SafetensorError):
-        return True

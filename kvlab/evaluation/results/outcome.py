@@ -78,12 +78,12 @@ def read_memory(cache: Any, prompts: int) -> list[Memory]:
     return found
 
 
+@dataclass
 class Stopwatch:
     """Measure seconds of work, synchronising the device at both ends."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds = 0.0
+    device: torch.device
+    seconds: float = 0.0
 
     @contextmanager
     def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:

@@ -30,36 +30,25 @@ from kvlab.tasks.rules import all_obeyed, share_obeyed
 from kvlab.tasks.sample import UNSCORED
 
 
-def _followed(prediction: str, answers: Sequence[str], loosely: bool) -> list[bool]:
-    """Whether each instruction is followed; `answers` are instructions as `load_ifeval` writes them."""
+def followed(
+    prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, loosely: bool, wholly: bool
+) -> float:
+    """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level).
+
+    `wholly`: 1 if it follows every instruction (IFEval's prompt level). `answers` are as `load_ifeval` writes them.
+    """
     from lm_eval.tasks.ifeval import utils
 
     asked: list[dict[str, Any]] = [read_json(answer) for answer in answers]
-    given = utils.InputExample(
+    example = utils.InputExample(
         key=0,
         instruction_id_list=[one["id"] for one in asked],
         prompt=asked[0]["prompt"],
         kwargs=[one["kwargs"] for one in asked],
     )
     check = utils.test_instruction_following_loose if loosely else utils.test_instruction_following_strict
-    return list(check(given, prediction).follow_instruction_list)
-
-
-def share_followed(
-    prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False
-) -> float:
-    """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level)."""
-    found = _followed(prediction, answers, loosely)
-    return sum(found) / len(found)
-
-
-def all_followed(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False) -> float:
-    """1 if the prediction follows every instruction (IFEval's prompt level)."""
-    return float(all(_followed(prediction, answers, loosely)))
-
-
-share_followed_loosely = partial(share_followed, loosely=True)
-all_followed_loosely = partial(all_followed, loosely=True)
+    found = list(check(example, prediction).follow_instruction_list)
+    return float(all(found)) if wholly else sum(found) / len(found)
 
 
 BOX = "\\boxed"
@@ -77,45 +66,30 @@ def last_box(text: str) -> str | None:
     place = 0
     found = None
     while (start := text.find(f"{BOX}{{", place)) >= 0:
+        # The brace that closes this one; a backslash takes the next character with it.
         begun = start + len(BOX) + 1
-        end = _closing(text, begun)
-        if end is None:
+        place = begun
+        depth = 1
+        while place < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[place], 0)
+            place += 2 if text[place] == "\\" else 1
+        if depth:
             break
-        found = text[begun:end]
-        place = end
+        found = text[begun : place - 1]
     if found is None:
         return None
     return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
-
-
-def _closing(text: str, begun: int) -> int | None:
-    """Index of the brace that closes the one open at `begun`."""
-    depth = 1
-    place = begun
-    while place < len(text):
-        if text[place] == "\\":
-            place += 2
-            continue
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-        place += 1
-    return None
 
 
 def _equal(answer: str, held: str) -> bool:
     """Whether two LaTeX texts are equal. Outside the main thread math-verify cannot set its alarm: no timeout."""
     from math_verify import parse, verify
 
-    if _bare(answer) == _bare(held):
+    if len({"".join(text.split()).strip("$") for text in (answer, held)}) == 1:
         return True
     seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
     gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
     return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
-
-
-def _bare(text: str) -> str:
-    return "".join(text.split()).strip("$")
 
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
@@ -158,13 +132,8 @@ def word_prefix(prediction: str, answers: Sequence[str], classes: Sequence[str] 
 
     A full stop at a word's end does not count: an answer may end with one that the passage lacks.
     """
-    words = _bare_words(prediction)
-    wanted = map(_bare_words, answers)
+    words, *wanted = ([word.rstrip(".") for word in text.split()] for text in (prediction, *answers))
     return max(shared_prefix(words, expected) / max(len(expected), 1) for expected in wanted)
-
-
-def _bare_words(text: str) -> list[str]:
-    return [word.rstrip(".") for word in text.split()]
 
 
 def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -217,18 +186,14 @@ def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[s
 
 def count(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The share of the prediction's numbers that are the right one (LongBench's passage count)."""
-    return max(_share_of_numbers(prediction, answer) for answer in answers)
+    numbers = re.findall(r"\d+", prediction)
+    return max(numbers.count(answer) / len(numbers) if numbers else 0.0 for answer in answers)
 
 
 def retrieval(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The share of the prediction's numbers that name the right paragraph (LongBench's retrieval)."""
     numbers = [match.group() for answer in answers if (match := re.search(r"\d+", answer))]
-    return max((_share_of_numbers(prediction, number) for number in numbers), default=0.0)
-
-
-def _share_of_numbers(prediction: str, right: str) -> float:
-    numbers = re.findall(r"\d+", prediction)
-    return numbers.count(right) / len(numbers) if numbers else 0.0
+    return count(prediction, numbers) if numbers else 0.0
 
 
 def classification(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -284,10 +249,10 @@ METRICS: Registry[Metric] = Registry(
         "no_loop": no_loop,
         "rules": share_obeyed,
         "all_rules": all_obeyed,
-        "ifeval": share_followed,
-        "ifeval_all": all_followed,
-        "ifeval_loose": share_followed_loosely,
-        "ifeval_all_loose": all_followed_loosely,
+        "ifeval": partial(followed, loosely=False, wholly=False),
+        "ifeval_all": partial(followed, loosely=False, wholly=True),
+        "ifeval_loose": partial(followed, loosely=True, wholly=False),
+        "ifeval_all_loose": partial(followed, loosely=True, wholly=True),
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,

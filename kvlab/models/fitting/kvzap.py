@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -110,13 +111,18 @@ def fit_kvzap(
     for number, ids in enumerate(windows):
         place = kept / f"{number:05}.safetensors"
         if not place.exists():
-            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]  # a lambda with defaults has no type
+            tensors: dict[str, Tensor] = {}
+            for layer, (states, scores) in watch(loaded, ids, request, number).items():
+                tensors |= {f"states.{layer}": states, f"scores.{layer}": scores}
+            replace_file(place, partial(save_file, tensors))
     files = [kept / f"{number:05}.safetensors" for number in range(request.windows)]
     heads: dict[int, ScoreNetwork] = {}
     found = {}
     config = loaded.model.config.get_text_config(decoder=True)
     group = config.num_attention_heads // num_key_value_heads(config)
-    for layer in _layers(files[0]):
+    with safe_open(files[0], "pt") as there:
+        names = there.keys()
+    for layer in sorted(int(name.removeprefix("states.")) for name in names if name.startswith("states.")):
         if cancelled():
             raise Stopped
         held = _examples(files[::HELD_BACK], layer)
@@ -234,19 +240,6 @@ class Teacher(KVzip):
 
     def pipeline(self) -> Pipeline:
         return replace(super().pipeline(), score=self._watching)
-
-
-def _flat(found: Examples) -> dict[str, Tensor]:
-    return {
-        f"{name}.{layer}": part
-        for layer, parts in found.items()
-        for name, part in zip(("states", "scores"), parts, strict=True)
-    }
-
-
-def _layers(file: Path) -> list[int]:
-    with safe_open(file, "pt") as there:
-        return sorted(int(name.removeprefix("states.")) for name in there.keys() if name.startswith("states."))  # noqa: SIM118
 
 
 def _examples(files: list[Path], layer: int) -> tuple[Tensor, Tensor]:

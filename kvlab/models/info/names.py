@@ -81,11 +81,6 @@ def check_model(name: str) -> str:
     return name
 
 
-def tokenizer_file(name: str) -> Path | None:
-    """The model's `tokenizer.json` if it is on this machine, else None."""
-    return model_file(name, "tokenizer.json")
-
-
 def context_length(name: str) -> int | None:
     """The model's context window in tokens, from its `config.json` on this machine; None if unknown."""
     file = model_file(name, "config.json")

@@ -6,6 +6,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
@@ -22,13 +23,9 @@ KINDS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman"
 class Styles:
     """Styles by their id: what they say about hidden and raised text, and the numbering of their paragraphs."""
 
-    def __init__(self) -> None:
-        self._styles: dict[str, Element] = {}
-
-    def read(self, xml: bytes) -> None:
+    def __init__(self, xml: bytes = b"") -> None:
         """Take the styles of the part `styles.xml`."""
-        for style in _tree(xml).iter("style"):
-            self._styles[style.get("styleId", "")] = style
+        self._styles = {style.get("styleId", ""): style for style in _tree(xml).iter("style")}
 
     def look(self, name: str) -> dict[str, str]:
         """Properties of text in this style, with those of the styles that it is based on."""
@@ -75,11 +72,9 @@ class _Numbers:
 class Numbering:
     """The lists of a document. Lists that share a definition go on counting, unless one begins anew."""
 
-    def __init__(self) -> None:
-        self._lists: dict[str, _Numbers] = {}
-
-    def read(self, xml: bytes) -> None:
+    def __init__(self, xml: bytes = b"") -> None:
         """Take the definitions of the part `numbering.xml`."""
+        self._lists: dict[str, _Numbers] = {}
         tree = _tree(xml)
         shared: dict[str, _Numbers] = {}
         for one in tree.iter("abstractNum"):
@@ -143,7 +138,7 @@ def _tree(xml: bytes) -> Element:
     builder.start("part", {})
     if xml:
         parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartDoctypeDeclHandler = _refuse_in_styles
+        parser.StartDoctypeDeclHandler = partial(_refuse, expat.ExpatError("a document type in its styles"))
         parser.StartElementHandler = lambda name, attributes: builder.start(
             _local(name), {_local(one): value for one, value in attributes.items()}
         )
@@ -157,8 +152,9 @@ def _local(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def _refuse_in_styles(*_: object) -> None:
-    raise expat.ExpatError("a document type in its styles")
+def _refuse(error: Exception, *_: object) -> None:
+    """Handler of a document type, which no Word document declares."""
+    raise error
 
 
 MAIN = re.compile(r"word/document\d*\.xml")
@@ -204,8 +200,8 @@ def read_docx(content: bytes) -> Document:
         raise UserError("It is not a Word document, or it is damaged: save it as DOCX again, or as text.") from error
     body = _Body()
     try:
-        body.styles.read(styles)
-        body.numbering.read(numbers)
+        body.styles = Styles(styles)
+        body.numbering = Numbering(numbers)
         body.read(xml)
     except expat.ExpatError as error:
         raise UserError(f"Its text is damaged ({error}): save it as DOCX again, or as text.") from error
@@ -234,26 +230,29 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     return xml
 
 
+@dataclass
 class _Body:
     """Parser of the main part."""
 
-    def __init__(self) -> None:
-        self.lines, self.counts = Lines(), Counter[str]()
-        self.styles, self.numbering = Styles(), Numbering()
-        self.rows: list[list[str]] = []  # cells of the current row of every enclosing table
-        self.cells: list[Lines] = []  # of every cell around, its text
-        self.skipped: list[str] = []  # the elements around that are skipped
-        self.inside_text = False
-        self.paragraph: dict[str, str] = {}  # properties of the paragraph, by element
-        self.run: dict[str, str] = {}
-        self.part: str | None = None  # the sign before the part of an equation around
-        self.script: str | None = None  # the sign of the superscript or subscript that is read
-        self.raised = ""  # its text so far
-        self.in_hidden = False  # whether the text before was hidden
+    lines: Lines = field(default_factory=Lines)
+    counts: Counter[str] = field(default_factory=Counter)
+    styles: Styles = field(default_factory=Styles)
+    numbering: Numbering = field(default_factory=Numbering)
+    rows: list[list[str]] = field(default_factory=list)  # cells of the current row of every enclosing table
+    cells: list[Lines] = field(default_factory=list)  # of every cell around, its text
+    skipped: list[str] = field(default_factory=list)  # the elements around that are skipped
+    inside_text: bool = False
+    paragraph: dict[str, str] = field(default_factory=dict)  # properties of the paragraph, by element
+    run: dict[str, str] = field(default_factory=dict)
+    part: str | None = None  # the sign before the part of an equation around
+    script: str | None = None  # the sign of the superscript or subscript that is read
+    raised: str = ""  # its text so far
+    in_hidden: bool = False  # whether the text before was hidden
 
     def read(self, xml: bytes) -> None:
         parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartDoctypeDeclHandler = _refuse
+        why = "It declares a document type, as no Word document does: save it as DOCX again, or as text."
+        parser.StartDoctypeDeclHandler = partial(_refuse, UserError(why))
         # Names are a namespace, a space and the local name.
         parser.StartElementHandler = lambda name, attributes: self.start(
             name.rpartition(" ")[0], _local(name), {_local(one): value for one, value in attributes.items()}
@@ -343,7 +342,3 @@ class _Body:
         self.in_hidden = hidden
         if not hidden:
             self.add(text, SCRIPTS.get(look.get("vertAlign", ""), self.part))
-
-
-def _refuse(*_: object) -> None:
-    raise UserError("It declares a document type, as no Word document does: save it as DOCX again, or as text.")

@@ -80,8 +80,12 @@ def _text_of(reader: Any) -> Document:
     counts["attached file"] += len(reader.attachments)
     notes = left_out({noun: counts[noun] for noun in ("image", "remark", "form field", "attached file")})
     if silent:
+        # `4`, `4 and 7`, `1 to 3 and 9`
+        gaps = [index for index, (one, other) in enumerate(pairwise(silent), 1) if other > one + 1]
+        parts = [silent[start:stop] for start, stop in pairwise([0, *gaps, len(silent)])]
+        ranges = [str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
         named = "Page {} has" if len(silent) == 1 else "Pages {} have"
-        notes += (f"{named.format(_ranges(silent))} no text (scanned?).",)
+        notes += (f"{named.format(join_words(ranges))} no text (scanned?).",)
     return Document(lines.text, notes)
 
 
@@ -99,10 +103,3 @@ def _images(part: Any, depth: int = 0) -> set[Any]:
         elif held.get("/Subtype") == "/Form" and depth < MOST_NESTED:
             images |= _images(held, depth + 1)
     return images
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`4`, `4 and 7`, `1 to 3 and 9`."""
-    gaps = [index for index, (one, other) in enumerate(pairwise(numbers), 1) if other > one + 1]
-    parts = [numbers[start:stop] for start, stop in pairwise([0, *gaps, len(numbers)])]
-    return join_words([str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts])

@@ -44,8 +44,16 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
     """
     content = _read(path)
     rows = read_rows(str(path), content)
-    if content.startswith(PARQUET):
-        rows = _with_columns(path, rows, kind)
+    if content.startswith(PARQUET) and (first := next(rows, None)) is not None:
+        # Every required field has a column, under one of its spellings.
+        columns = [str(name).strip() for name in first.value]
+        there = {name.casefold() for name in columns}
+        needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
+        for names in [list(ANSWERS)] if kind is TableRecord else needed:
+            if not {name.casefold() for name in names} & there:
+                has = ", ".join(columns[:SHOWN_COLUMNS])
+                raise UserError(f"{path} has no column {' or '.join(map(repr, names[:2]))}: its columns are {has}.")
+        rows = chain([first], rows)
     records: list[tuple[int, Record]] = []
     skipped: list[str] = []
     for row in rows:
@@ -90,23 +98,6 @@ def _spellings(kind: type[BaseModel], name: str) -> list[str]:
 
 def _read(path: Path) -> bytes:
     return read_file(path, "The file", LARGEST_FILE_BYTES)
-
-
-def _with_columns(path: Path, rows: Iterator[Row], kind: type[BaseModel]) -> Iterator[Row]:
-    """The rows of a Parquet file. Raises UserError if a required field has no column."""
-    first = next(rows, None)
-    if first is None:
-        return iter(())
-    columns = [str(name).strip() for name in first.value]
-    there = {name.casefold() for name in columns}
-    needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
-    if kind is TableRecord:
-        needed = [list(ANSWERS)]
-    for names in needed:
-        if not {name.casefold() for name in names} & there:
-            has = ", ".join(columns[:SHOWN_COLUMNS])
-            raise UserError(f"{path} has no column {' or '.join(map(repr, names[:2]))}: its columns are {has}.")
-    return chain([first], rows)
 
 
 def reason(error: ValidationError) -> str:
