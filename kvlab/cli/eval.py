@@ -204,9 +204,10 @@ def evaluate(
     choices: tuple[MethodChoice, ...] = ()
     if preset:
         tasks = request_parser.REASONING_TASKS if tasks == DEFAULT_TASKS else tasks
-        named, notes = request_parser.reasoning_methods(loading.model) if methods == DEFAULT_METHODS else (methods, [])
-        choices = request_parser.reasoning_choices(
-            named, request_parser.REASONING_SLOTS if budgets == DEFAULT_BUDGETS else budgets
+        choices, notes = request_parser.reasoning_choices(
+            loading.model,
+            request_parser.REASONING_SLOTS if budgets == DEFAULT_BUDGETS else budgets,
+            "" if methods == DEFAULT_METHODS else methods,
         )
         for note in notes:
             errors.print(note)

@@ -83,7 +83,10 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    notes = [*evaluation.notes, *damaged, *filter(None, [evaluation.maker.backoff.notes_text])]
+    notes = [*evaluation.notes, *damaged]
+    if most := evaluation.maker.backoff.most:
+        together = "one row" if most == 1 else f"{most} rows"
+        notes.append(f"The batch size was reduced to {together} because memory ran out.")
     # Rows whose metric raised, with the first error, and answers that end within thinking.
     errors = rows["error"].dropna()
     if not errors.empty:

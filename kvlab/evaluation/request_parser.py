@@ -32,23 +32,23 @@ _BUFFERED = ("rkv", "snapkv:preset=decode", "lazyeviction")
 _EVERY_STEP = ("h2o", "raas", "morphkv")
 
 
-def reasoning_methods(model: str) -> tuple[str, list[str]]:
-    """The preset's methods for a model, and a sentence if TriAttention's statistics of it are not at hand."""
-    named = [*(f"{spec}:buffer={BUFFER}" for spec in _BUFFERED), *_EVERY_STEP]
-    if Path(asset_path("queries") / f"{Path(model).name}.safetensors").is_file():
-        return ",".join([*named, f"triattention:queries={model}:buffer={BUFFER}"]), []
-    missing = (
-        f"triattention is left out, as it needs statistics of {model}: `kvlab fit` makes them, then name all methods "
-        f"with --methods, as in triattention:queries=FILE:buffer={BUFFER}."
-    )
-    return ",".join(named), [missing]
-
-
-def reasoning_choices(methods: str, slots: str) -> tuple[MethodChoice, ...]:
+def reasoning_choices(model: str, slots: str, methods: str = "") -> tuple[tuple[MethodChoice, ...], list[str]]:
     """Every method at every number of slots that a KV head may hold at most, its buffer counted.
 
-    Raises UserError for budgets that are not slots, and for fewer slots than twice a method's buffer.
+    Without `methods` they are the preset's for a model, with a sentence if TriAttention's statistics of it are not at
+    hand. Raises UserError for budgets that are not slots, and for fewer slots than twice a method's buffer.
     """
+    notes: list[str] = []
+    if not methods:
+        named = [*(f"{spec}:buffer={BUFFER}" for spec in _BUFFERED), *_EVERY_STEP]
+        if Path(asset_path("queries") / f"{Path(model).name}.safetensors").is_file():
+            named.append(f"triattention:queries={model}:buffer={BUFFER}")
+        else:
+            notes.append(
+                f"triattention is left out, as it needs statistics of {model}: `kvlab fit` makes them, then name all "
+                f"methods with --methods, as in triattention:queries=FILE:buffer={BUFFER}."
+            )
+        methods = ",".join(named)
     choices: list[MethodChoice] = []
     for text in split_list(slots):
         if not text.isdecimal():
@@ -63,7 +63,7 @@ def reasoning_choices(methods: str, slots: str) -> tuple[MethodChoice, ...]:
                     f"tokens: give at least {2 * _beside(choice)}."
                 )
             choices.append(choice.model_copy(update={"budget": budget}))
-    return tuple(choices)
+    return tuple(choices), notes
 
 
 def _beside(choice: MethodChoice) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
 
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
@@ -25,38 +24,28 @@ from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.tasks.sample import UNSCORED
 
-
-class Sized(Protocol):
-    """Anything with a prompt length."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-
-Prompt = TypeVar("Prompt", bound=Sized)
-Result = TypeVar("Result")
-Measure = Callable[[Sequence[Prompt], Sequence[MethodChoice]], list[list[Result] | Exception]]
+Measured = list[list[Outcome] | Exception]  # of each choice the outcomes by prompt, or the error of its method
 
 
 @dataclass(eq=False)
-class Backoff(Generic[Prompt, Result]):
+class Backoff:
     """Batch prompts and choices; the largest number of rows that fits is remembered for the rest of the evaluation.
 
     Every prompt is a row of the batch for every choice.
     """
 
     loaded: Loaded
-    measure: Measure[Prompt, Result]
-    most: int | None = None
+    measure: Callable[[Sequence[PreparedPrompt], Sequence[MethodChoice]], Measured]
+    most: int | None = None  # rows that fit, once one batch did not
 
     def outcomes(
-        self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]
-    ) -> list[list[tuple[Result, int]] | Exception]:
+        self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]
+    ) -> list[list[tuple[Outcome, int]] | Exception]:
         """For each choice each prompt's outcome and the rows that ran together, or the error of its method.
 
         All prompts must have one shape. Raises UserError if a single row does not fit; other errors pass through.
         """
-        found: dict[tuple[int, int], tuple[Result, int]] = {}
+        found: dict[tuple[int, int], tuple[Outcome, int]] = {}
         errors: dict[int, Exception] = {}
         waiting = [(range(len(prompts)), range(len(choices)))]
         while waiting:
@@ -90,13 +79,7 @@ class Backoff(Generic[Prompt, Result]):
         every = range(len(prompts))
         return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
 
-    @property
-    def notes_text(self) -> str:
-        """A sentence if the batch size had to be reduced; else empty."""
-        together = "one row" if self.most == 1 else f"{self.most} rows"
-        return f"The batch size was reduced to {together} because memory ran out." if self.most else ""
-
-    def _try(self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]) -> list[list[Result] | Exception] | None:
+    def _try(self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]) -> Measured | None:
         try:
             return self.measure(prompts, choices)
         except (MemoryError, RuntimeError) as error:
@@ -193,7 +176,7 @@ class RowMaker:
     errors: dict[int, Exception] = field(default_factory=dict)  # of methods that raised, by choice index
 
     @cached_property
-    def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
+    def backoff(self) -> Backoff:
         """Runs the largest batches that fit."""
         return Backoff(self.measurer.loaded, self.measurer.measure)
 

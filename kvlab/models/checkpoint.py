@@ -18,6 +18,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from kvlab.core.errors import UserError
 from kvlab.core.families import model_class
 
+FOREIGN_CODE = "The model {name!r} needs its own Python code, which kvlab never runs: use a model transformers knows."
 LARGEST_CONFIG_BYTES = 8 * 2**20
 MOST_LAYERS = 1_000
 MOST_WIDTH = 2**24
@@ -46,7 +47,7 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
     packing = raw.get("quantization_config")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         if raw.get("auto_map"):
-            raise UserError(no_foreign_code(name))
+            raise UserError(FOREIGN_CODE.format(name=name))
         raise UserError(f"The model {name!r} is of family {str(kind)[:40]!r}, which this transformers does not know.")
     if isinstance(packing, dict) and packing.get("quant_method") not in (*AUTO_QUANTIZER_MAPPING, "bitsandbytes", None):
         method = str(packing["quant_method"])[:40]
@@ -69,11 +70,6 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
                 f"The config.json of {name!r} has {heads} attention heads, which {shared} KV heads cannot share."
             )
     return raw
-
-
-def no_foreign_code(name: str) -> str:
-    """Error message for a model that needs its own Python code."""
-    return f"The model {name!r} needs its own Python code, which kvlab never runs: use a model transformers knows."
 
 
 def check_files(config: Any, folder: Path, name: str) -> None:

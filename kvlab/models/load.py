@@ -269,34 +269,32 @@ def _loading(source: Source, raw: dict[str, Any]) -> Iterator[None]:
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise UserError(_load_error(source, raw, error)) from error
+        name = source.name
+        reason = checkpoint.reason(error)
+        packing = raw.get("quantization_config")
+        if "trust_remote_code" in str(error):
+            message = checkpoint.FOREIGN_CODE.format(name=name)
+        elif source.gguf is not None:
+            message = f"The GGUF file {name!r} cannot be loaded ({reason})."
+        elif packing and isinstance(error, ImportError | RuntimeError):
+            kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
+            message = f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason})."
+        elif source.folder is not None and (lacks := no_tokenizer(source.folder, name)):
+            message = lacks
+        elif isinstance(error, ImportError):
+            message = f"The model {name!r} needs a package that is not installed ({reason})."
+        elif source.folder is None and isinstance(error, OSError):
+            message = f"The files of {name!r} cannot be downloaded ({reason}); only safetensors checkpoints are loaded."
+        else:
+            what = "folder" if source.folder is not None else "repository"
+            message = f"The {what} {name!r} does not hold a loadable safetensors model ({reason})."
+        raise UserError(message) from error
     finally:
         logging.set_verbosity(before)
 
 
-def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
-    name = source.name
-    if "trust_remote_code" in str(error):
-        return checkpoint.no_foreign_code(name)
-    if source.gguf is not None:
-        return f"The GGUF file {name!r} cannot be loaded ({checkpoint.reason(error)})."
-    packing = raw.get("quantization_config")
-    if packing and isinstance(error, ImportError | RuntimeError):
-        kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
-        return f"The weights of {name!r} are in {kind} form, which cannot be read here ({checkpoint.reason(error)})."
-    if source.folder is not None and (message := no_tokenizer(source.folder, name)):
-        return message
-    if isinstance(error, ImportError):
-        return f"The model {name!r} needs a package that is not installed ({checkpoint.reason(error)})."
-    if source.folder is None and isinstance(error, OSError):
-        reason = checkpoint.reason(error)
-        return f"The files of {name!r} cannot be downloaded ({reason}); only safetensors checkpoints are loaded."
-    what = "folder" if source.folder is not None else "repository"
-    return f"The {what} {name!r} does not hold a loadable safetensors model ({checkpoint.reason(error)})."
-
-
 _held: dict[tuple[object, ...], LoadedModel] = {}
-_when_dropped: list[Callable[[], object]] = []
+when_dropped: list[Callable[[], object]] = []  # called when the held model is dropped, to drop what keeps its weights
 
 
 def held_model(request: ModelRequest, report: Report | None = None) -> LoadedModel:
@@ -311,15 +309,10 @@ def held_model(request: ModelRequest, report: Report | None = None) -> LoadedMod
     return _held[key]
 
 
-def when_dropped(act: Callable[[], object]) -> None:
-    """Call `act` whenever the held model is dropped, to drop what keeps its weights alive."""
-    _when_dropped.append(act)
-
-
 def drop_model() -> None:
     """Free the model and its device memory."""
     _held.clear()
-    for act in _when_dropped:
+    for act in when_dropped:
         act()
     gc.collect()  # modules and hooks form reference cycles
     empty_device_cache()

@@ -18,16 +18,14 @@ _SENTENCE_START = re.compile(r"[“‘(_]*[A-Z]")
 
 
 @cache
-def haystack_words() -> tuple[str, ...]:
-    """Return every word of the shipped books, each with the white space that follows it."""
+def haystack() -> tuple[tuple[str, ...], dict[int, None]]:
+    """Return every word of the shipped books, each with the white space that follows it, and where sentences start.
+
+    The second are the indices of words, in order, as a dictionary for fast look-up.
+    """
     paths = sorted(asset_path("prompts/haystack").glob("*.txt"))
-    return tuple(word for path in paths for word in re.findall(r"\S+\s*", path.read_text(encoding="utf-8")))
-
-
-@cache
-def _sentence_starts() -> dict[int, None]:
-    """The indices of the haystack's words that start a sentence, in order, for fast look-up."""
-    return dict.fromkeys(sentence_starts(haystack_words()))
+    words = tuple(word for path in paths for word in re.findall(r"\S+\s*", path.read_text(encoding="utf-8")))
+    return words, dict.fromkeys(sentence_starts(words))
 
 
 def sentence_starts(words: Sequence[str]) -> list[int]:
@@ -57,8 +55,7 @@ class Window:
 
 def draw_window(random: Random, count: int) -> Window:
     """Return `count` words starting at a random sentence, wrapping around after the last book."""
-    words = haystack_words()
-    starts = _sentence_starts()
+    words, starts = haystack()
     start = random.choice(list(starts))
     places = [(start + i) % len(words) for i in range(count)]
     breaks = tuple(i for i, place in enumerate(places) if i and place in starts and words[place - 1].endswith(" "))

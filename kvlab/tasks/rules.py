@@ -112,16 +112,6 @@ def stated_rule(text: str) -> Rule | None:
     return None
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text: runs of letters and digits, apostrophes and hyphens inside included."""
-    return re.findall(r"\w+(?:['’-]\w+)*", text)
-
-
-def sentences_of(text: str) -> list[str]:
-    """The sentences of a text, ended by a full stop, mark or line break; pieces without a letter or digit are none."""
-    return [found.strip() for found in _SENTENCE.findall(text)]
-
-
 # Names of the checks of `obeys`.
 CHECKS = ("starts_with", "ends_with", "contains", "without", "most words", "sentences", "letters", "list")
 
@@ -148,9 +138,11 @@ def obeys(text: str, spec: str) -> bool:
         case "contains" | "without":
             return (find_answer(text, wanted) is None) == (check == "without")
         case "most words":
-            return len(words_of(text)) <= int(wanted)
+            # runs of letters and digits, apostrophes and hyphens inside included
+            return len(re.findall(r"\w+(?:['’-]\w+)*", text)) <= int(wanted)
         case "sentences":
-            return len(sentences_of(text)) == int(wanted)
+            # ended by a full stop, mark or line break; pieces without a letter or digit are none
+            return len(_SENTENCE.findall(text)) == int(wanted)
         case "letters":
             letters = [letter for letter in text if letter.isalpha()]
             cased = str.upper if wanted == "capital" else str.lower

@@ -22,6 +22,7 @@ from kvlab.trace.table_parts import contradictions, sound_parts
 from kvlab.trace.token_text import restore_texts
 
 ORDER = ("step", "layer", "head")
+DAMAGED = "is cut off or damaged (its checksum does not match)"
 
 
 class Run:
@@ -212,9 +213,9 @@ class Run:
         written = self.record.checksums.get(f"arrays/{path.name}")
         try:
             if path.exists() and known_checksum(path, state_of(path)) != written:
-                raise _damaged(path)
+                raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 
@@ -276,23 +277,14 @@ class Run:
         except FileNotFoundError as error:
             raise UserError(why_no_array(self.record, path, layer)) from error
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         except (SafetensorError, ValueError, KeyError) as error:  # not what was written
             found = None
             if sums is None:
                 raise UserError(why_no_array(self.record, path, layer)) from error
         if found is None:
-            raise _damaged(path)
+            raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
         return [found[tensor] for tensor in tensors]
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    """Error for a file that cannot be read, or a folder in its place."""
-    return UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.")
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:

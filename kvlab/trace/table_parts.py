@@ -27,7 +27,27 @@ def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], l
 
     Parts with checksums are verified by them; others are decoded once.
     """
-    rows, problems = _listed_rows(path, record)
+    fallback = "so a missing part cannot be detected; the existing parts were read."
+    if record.checksums is not None and LIST in record.checksums:
+        fallback = "but run.json also lists the parts, and they were read."
+    # Rows of each part from the writer's list; None if it is missing or damaged.
+    file = path / LIST
+    rows: dict[str, list[int]] | None = None
+    problems: list[str] = []
+    try:
+        data = file.read_bytes()
+    except OSError:
+        has_parts = any(path.glob("*/part-*.parquet"))
+        is_listed = has_parts if record.checksums is None else LIST in record.checksums
+        if is_listed and record.status != "running":
+            problems.append(f"{LIST} is missing, {fallback}")
+    else:
+        sums = record.checksums
+        if sums is None or known_checksum(file, state_of(file)) == sums.get(LIST):
+            with suppress(ValidationError):
+                rows = LISTED.validate_json(data)
+        if rows is None:
+            problems.append(f"{LIST} is cut off or damaged, {fallback}")
     parts: dict[str, list[Path]] = {}
     for table in TABLES:
         found = {part.name: part for part in sorted((path / table).glob("*.parquet"))}
@@ -42,28 +62,6 @@ def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], l
         parts[table] = [found[name] for name in names if name not in wrong]
         problems += [f"{table}/{name} {why}, {LEFT_OUT}" for name, why in sorted(wrong.items())]
     return parts, problems
-
-
-def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | None, list[str]]:
-    """Row counts per part from the writer's list; None if it is missing or damaged (with a sentence if that is
-    wrong)."""
-    file = path / LIST
-    fallback = "so a missing part cannot be detected; the existing parts were read."
-    if record.checksums is not None and LIST in record.checksums:
-        fallback = "but run.json also lists the parts, and they were read."
-    try:
-        data = file.read_bytes()
-    except OSError:
-        has_parts = any(path.glob("*/part-*.parquet"))
-        is_listed = record.status != "running" and (has_parts if record.checksums is None else LIST in record.checksums)
-        return None, [f"{LIST} is missing, {fallback}"] if is_listed else []
-    damaged = [f"{LIST} is cut off or damaged, {fallback}"]
-    if record.checksums is not None and known_checksum(file, state_of(file)) != record.checksums.get(LIST):
-        return None, damaged
-    try:
-        return LISTED.validate_json(data), []
-    except ValidationError:
-        return None, damaged
 
 
 def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, table: str, name: str) -> str | None:

@@ -22,6 +22,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.trace.catalogue import list_runs
+from kvlab.trace.checksums import State, state_of
 
 Kind = Literal["comparison", "evaluation", "benchmark", "fit", "story"]
 FOLDER = "labels"
@@ -68,7 +69,7 @@ def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
     """The labels of a result, empty if there are none; raises UserError if their file is damaged."""
     file = label_path(root, name, kind)
     try:
-        return _parse(file, _stamp(file))
+        return _parse(file, state_of(file))
     except FileNotFoundError:
         return Labels()
 
@@ -110,7 +111,7 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
     for kind, folder in FOLDERS.items():
         for file in (Path(root) / FOLDER / folder).glob("*.json"):
             try:
-                found[kind, file.stem] = _parse(file, _stamp(file))
+                found[kind, file.stem] = _parse(file, state_of(file))
             except (UserError, OSError):
                 continue
     return found
@@ -202,15 +203,9 @@ def lock_labels(root: Path) -> Iterator[None]:
         lock.release()
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    # Two changes may share a clock tick, but each creates a new inode.
-    found = file.stat()
-    return found.st_mtime_ns, found.st_ino
-
-
 @lru_cache(maxsize=20_000)
-def _parse(file: Path, stamp: tuple[int, int]) -> Labels:
-    # The stamp is only part of the cache key.
+def _parse(file: Path, state: State) -> Labels:
+    # The state is only part of the cache key: two changes may share a clock tick, but each creates a new inode.
     try:
         return Labels.model_validate_json(file.read_bytes())
     except (PermissionError, IsADirectoryError, ValidationError) as error:

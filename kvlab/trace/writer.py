@@ -64,7 +64,8 @@ class RunWriter:
             raise UserError(f"The run folder {self.path} cannot be created: {error.strerror or error}.") from error
         self._end_beating: Callable[[], None] = lambda: None
         try:
-            self._save_record()
+            write_record(self.path, self.record)
+            catalogue.upsert(self.root, self.record)
             if self.record.status == "running":
                 self._end_beating = beat(self.path)
         except KeyboardInterrupt:
@@ -118,7 +119,9 @@ class RunWriter:
         ended = fields.get("status", old_status) != "running"
         fields["checksums"] = dict(sorted(self._checksums.items())) if ended else None
         self.record = RunRecord.model_validate(self.record.model_dump() | fields)
-        self._save_record(index=self.record.status != old_status)
+        write_record(self.path, self.record)
+        if self.record.status != old_status:
+            catalogue.upsert(self.root, self.record)
         if ended:
             self._end_beating()
 
@@ -190,8 +193,3 @@ class RunWriter:
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
         replace_file(self.path / name, write)
         self._checksums[name] = checksum(self.path / name)
-
-    def _save_record(self, index: bool = True) -> None:
-        write_record(self.path, self.record)
-        if index:
-            catalogue.upsert(self.root, self.record)

@@ -47,7 +47,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     for values, group in groups:
         names = dict(zip([*by, *METHOD], values, strict=True))
         counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
-        measures = _measures(group, OF_TASK, scores=_are_scores(group))
+        measures = _measures(group, OF_TASK, scores=bool(group["metric"].map(higher_is_better).all()))
         if names["method"] == FULL.method:  # its difference to itself is 0
             measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
         lines.append({**names, "metric": group["metric"].iloc[0], **counts, **measures})
@@ -67,7 +67,9 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
         prompts = _once_per_prompt(group, measures)
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
-        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), _are_scores(group)))
+        # Scores are in [0, 1] with higher better, not a distance such as KL.
+        scores = "metric" in group and bool(group["metric"].map(higher_is_better).all())
+        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), scores))
     return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *_bounded(measures)])
 
 
@@ -118,11 +120,6 @@ def _numbered(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The mean of each prompt's rows, from `_numbered`; columns: the number, task and these."""
     return rows.groupby([PROMPT_NUMBER, "task"], sort=False)[list(columns)].mean().reset_index()
-
-
-def _are_scores(rows: pd.DataFrame) -> bool:
-    """Whether all scores are in [0, 1] with higher better, not a distance such as KL."""
-    return "metric" in rows and bool(rows["metric"].map(higher_is_better).all())
 
 
 def _measures(

@@ -30,7 +30,7 @@ from kvlab.tasks.rules import all_obeyed, share_obeyed
 from kvlab.tasks.sample import UNSCORED
 
 
-def followed(
+def instruction_score(
     prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, loosely: bool, wholly: bool
 ) -> float:
     """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level).
@@ -147,34 +147,27 @@ def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> 
     return max(scores)
 
 
-def _rouge(kind: str) -> Metric:
+def rouge(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, kind: str) -> float:
     """A ROUGE F measure from rouge-score, no stemming, best over the answers."""
     scorer = rouge_scorer.RougeScorer([kind], use_stemmer=False)
-
-    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-        return max(scorer.score(answer, prediction)[kind].fmeasure for answer in answers)
-
-    return score
+    return max(scorer.score(answer, prediction)[kind].fmeasure for answer in answers)
 
 
-def _rouge_package(kind: str) -> Metric:
+def rouge_longbench(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, kind: str) -> float:
     """A ROUGE F measure from the package `rouge`, best over the answers, as LongBench, H2O, LESS and CaM use it.
 
     The package splits sentences at every full stop and does not normalise words, so its values differ from
     rouge-score's. An empty prediction, or one with a sentence too long for its recursion, scores 0, as in LongBench.
     """
 
-    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-        from rouge import Rouge
+    from rouge import Rouge
 
-        scorer = Rouge(metrics=[kind], stats=["f"])
-        best = 0.0
-        for answer in answers:
-            with suppress(ValueError, RecursionError):
-                best = max(best, float(scorer.get_scores(prediction, answer)[0][kind]["f"]))
-        return best
-
-    return score
+    scorer = Rouge(metrics=[kind], stats=["f"])
+    best = 0.0
+    for answer in answers:
+        with suppress(ValueError, RecursionError):
+            best = max(best, float(scorer.get_scores(prediction, answer)[0][kind]["f"]))
+    return best
 
 
 def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -249,19 +242,19 @@ METRICS: Registry[Metric] = Registry(
         "no_loop": no_loop,
         "rules": share_obeyed,
         "all_rules": all_obeyed,
-        "ifeval": partial(followed, loosely=False, wholly=False),
-        "ifeval_all": partial(followed, loosely=False, wholly=True),
-        "ifeval_loose": partial(followed, loosely=True, wholly=False),
-        "ifeval_all_loose": partial(followed, loosely=True, wholly=True),
+        "ifeval": partial(instruction_score, loosely=False, wholly=False),
+        "ifeval_all": partial(instruction_score, loosely=False, wholly=True),
+        "ifeval_loose": partial(instruction_score, loosely=True, wholly=False),
+        "ifeval_all_loose": partial(instruction_score, loosely=True, wholly=True),
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,
-        "rouge_1": _rouge("rouge1"),
-        "rouge_2": _rouge("rouge2"),
-        "rouge_l": _rouge("rougeL"),
-        "rouge_1_longbench": _rouge_package("rouge-1"),
-        "rouge_2_longbench": _rouge_package("rouge-2"),
-        "rouge_l_longbench": _rouge_package("rouge-l"),
+        "rouge_1": partial(rouge, kind="rouge1"),
+        "rouge_2": partial(rouge, kind="rouge2"),
+        "rouge_l": partial(rouge, kind="rougeL"),
+        "rouge_1_longbench": partial(rouge_longbench, kind="rouge-1"),
+        "rouge_2_longbench": partial(rouge_longbench, kind="rouge-2"),
+        "rouge_l_longbench": partial(rouge_longbench, kind="rouge-l"),
         "letter_choice": letter_choice,
         "boxed": boxed,
         "edit_similarity": edit_similarity,

@@ -44,7 +44,10 @@ def load_ruler(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: b
     }
     samples = []
     for number, record in records:
-        context, question = split_question(record.input)
+        # The question is the last line, with the newline before it.
+        cut = max(record.input.rstrip().rfind("\n"), 0)
+        context = record.input[:cut] if cut else record.input
+        question = record.input[cut:] if cut else ""
         located = record.token_position_answer is not None
         statements = [answer for answer in record.outputs if located and answer in context]
         samples.append(
@@ -68,9 +71,3 @@ def ruler_metric(name: str) -> str:
     if family not in _NEW_TOKENS:
         return ""
     return "string_match_part" if family == "qa" else "string_match_all"
-
-
-def split_question(prompt: str) -> tuple[str, str]:
-    """Return (everything before, last line with the newline before it) of a prompt."""
-    cut = prompt.rstrip().rfind("\n")
-    return (prompt[:cut], prompt[cut:]) if cut > 0 else (prompt, "")
