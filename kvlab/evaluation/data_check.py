@@ -42,6 +42,18 @@ FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 
 
+BENCHMARKS = {
+    "gsm8k": "GSM8K",
+    "longbench2": "LongBench v2",
+    "helm": "few-shot summaries as in HELM",
+    "pairs": "lost-in-the-middle's key-value pairs",
+    "mt_bench": "MT-bench",
+    "search": "depth-first-search state queries",
+    "ifeval": "IFEval",
+    "table": "a table of prompts",
+}
+
+
 @dataclass(frozen=True)
 class Recognised:
     """A format of `kvlab.tasks.loaders`, and the benchmark's name."""
@@ -66,7 +78,18 @@ def recognise(path: Path) -> Recognised:
                 # Columns for prompt and answer are enough: the reader checks their content.
                 form = "table" if entry.column(ANSWERS) is not None and (entry.chat or entry.parts) else None
         if form is not None:
-            return Recognised(form, _benchmark(form, path, record))
+            benchmark = BENCHMARKS.get(form, "documents and summaries")
+            if form == "longbench":
+                name = str(record.get("dataset") or path.stem)
+                unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else " (kvlab has no prompt for it)"
+                benchmark = f"LongBench{'-E' if name.endswith('_e') else ''} {name}{unknown}"
+            elif form == "ruler":
+                benchmark = f"RULER {path.parent.name if path.stem in ('validation', 'test') else path.stem}"
+            elif form == "math":
+                benchmark = "AIME" if "aime" in path.name.lower() else "MATH"
+            elif form == "table" and record.get("task"):
+                benchmark += f" (its first task: {record['task']})"
+            return Recognised(form, benchmark)
         known |= dict.fromkeys(map(str, fields))
         if row.number >= MOST_RECORDS:
             break
@@ -78,30 +101,6 @@ def recognise(path: Path) -> Recognised:
     raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {names}): name its --loader.")
 
 
-def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
-    if form == "longbench":
-        name = str(record.get("dataset") or path.stem)
-        unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else " (kvlab has no prompt for it)"
-        return f"LongBench{'-E' if name.endswith('_e') else ''} {name}{unknown}"
-    if form == "ruler":
-        return f"RULER {path.parent.name if path.stem in ('validation', 'test') else path.stem}"
-    if form == "math":
-        return "AIME" if "aime" in path.name.lower() else "MATH"
-    if form == "table":
-        named = record.get("task")
-        return "a table of prompts" + (f" (its first task: {named})" if named else "")
-    words = {
-        "gsm8k": "GSM8K",
-        "longbench2": "LongBench v2",
-        "helm": "few-shot summaries as in HELM",
-        "pairs": "lost-in-the-middle's key-value pairs",
-        "mt_bench": "MT-bench",
-        "search": "depth-first-search state queries",
-        "ifeval": "IFEval",
-    }
-    return words.get(form, "documents and summaries")
-
-
 @dataclass(frozen=True)
 class Lengths:
     """Token lengths of the prompts of a file: median, 95th percentile, maximum."""
@@ -109,11 +108,6 @@ class Lengths:
     median: float
     p95: float
     longest: int
-
-    @classmethod
-    def from_tokens(cls, tokens: list[int]) -> "Lengths":
-        """Median, 95th percentile and maximum of `tokens`."""
-        return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
 
 
 @dataclass(frozen=True)
@@ -183,13 +177,17 @@ def check_file(
         tasks[sample.task] = tasks.get(sample.task, 0) + 1
     answers = [max((count_tokens(tokenizer, answer) for answer in sample.answers), default=0) for sample in samples]
     longest_answer = max(sample.max_new_tokens for sample in samples)
+    of_prompts, of_answers = (
+        Lengths(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
+        for tokens in ([sample.length for sample in samples], answers)
+    )
     return FileCheck(
         path=path,
         form=form,
         benchmark=recognised.benchmark if recognised else f"read as {form}, as requested",
         tasks=tasks,
-        prompts=Lengths.from_tokens([sample.length for sample in samples]),
-        answers=Lengths.from_tokens(answers),
+        prompts=of_prompts,
+        answers=of_answers,
         new_tokens=longest_answer,
         metrics=tuple(sorted({sample.metric for sample in samples})),
         window=window,

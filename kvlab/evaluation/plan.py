@@ -233,8 +233,14 @@ def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
     found = Measurable(room)
     for choice in request.tasks:
         one = request.model_copy(update={"tasks": (choice,)})
+        model = loaded.tokenizer, chat is not None
+        length: int | None = None
         try:
-            length = _length(one, loaded.tokenizer, room, chat is not None)
+            try:
+                _answer_tokens(one, *model, room)
+            except UserError:  # raises again if even the whole window is too short
+                length = room - _answer_tokens(one, *model, 2 * room, (room,))
+                _answer_tokens(one, *model, room, (length,))
         except UserError as error:
             found.reasons[choice.task] = str(error).removeprefix(f"{choice.task}: ")
         else:
@@ -242,17 +248,14 @@ def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
     return found
 
 
-def _length(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool) -> int | None:
-    """None if the default lengths hold the request's only task, else the longest; raises UserError if none does."""
-
-    def answer_tokens(requested: EvalRequest, room: int) -> int:
-        return max(prompt.make().new_tokens for prompt in make_plan(requested, tokenizer, room, has_chat).prompts)
-
-    try:
-        answer_tokens(request, window)
-    except UserError:
-        whole = request.model_copy(update={"lengths": (window,)})
-        length = window - answer_tokens(whole, 2 * window)  # raises if even the whole window is too short
-        answer_tokens(request.model_copy(update={"lengths": (length,)}), window)
-        return length
-    return None
+def _answer_tokens(
+    request: EvalRequest,
+    tokenizer: PreTrainedTokenizerBase,
+    has_chat: bool,
+    window: int,
+    lengths: tuple[int, ...] | None = None,
+) -> int:
+    """Most tokens of an answer, of prompts of these lengths in place of the request's if they are given."""
+    if lengths is not None:
+        request = request.model_copy(update={"lengths": lengths})
+    return max(prompt.make().new_tokens for prompt in make_plan(request, tokenizer, window, has_chat).prompts)

@@ -50,11 +50,6 @@ class PreparedPrompt:
         return self.sample.metric in LIKELIHOOD_METRICS
 
     @property
-    def is_in_chat(self) -> bool:
-        """Whether it is put into a chat template, if the model has one; a given text never is."""
-        return self.sample.chat and not self.continuation
-
-    @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, including BOS and a forced continuation."""
         return len(self.context) + len(self.question) + len(self.continuation)
@@ -230,7 +225,8 @@ class KeptContexts:
     def _chat_of(self, prompt: PreparedPrompt) -> tuple[str, str, bool | None]:
         """Settings of the chat template that the prompt is put into."""
         request = self.request
-        return (request.chat, request.system, request.thinking) if prompt.is_in_chat else ("no", "", None)
+        is_in_chat = prompt.sample.chat and not prompt.continuation  # a given text never is
+        return (request.chat, request.system, request.thinking) if is_in_chat else ("no", "", None)
 
 
 def can_keep(prompts: Sequence[PreparedPrompt], question_aware: bool) -> bool:

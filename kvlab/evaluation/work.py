@@ -227,7 +227,7 @@ class RowMaker:
             "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
-            "chat": self.chat if prompt.is_in_chat else None,
+            "chat": self.chat if prompt.sample.chat and not prompt.continuation else None,
             "metric": prompt.sample.metric,
             "score": value,
             "error": error,

@@ -43,7 +43,7 @@ def instructions(draft: Draft, *, rules: int = 4, place: Place = "system") -> Sa
     labels = ", ".join(rule.label for rule in drawn)
     question = f"Write a short card about the {subject}. Obey the rules for the answer: {labels}."
     openings = sorted((rule for rule in drawn if rule.opening), key=lambda rule: rule.kind != "first words")
-    query = mini.ask(question, f"{openings[0].title}:", ())
+    query = mini.ask(question, f"{openings[0].label.capitalize()}:", ())
     sample = _ruled(draft, drawn, query, [rule.spec for rule in drawn], place)
     return sample.model_copy(update={"max_new_tokens": RULE_TOKENS})
 

@@ -83,10 +83,6 @@ class Wording:
         )
         return cls(*(part.format(**words) for part in changed))
 
-    @property
-    def query(self) -> str:
-        return self.question + self.lead
-
 
 def sample_of(
     draft: Draft, wording: Wording, text: str, answers: list[str], new: int, metric: str, facts: Sequence[str] = ()
@@ -100,7 +96,7 @@ def filled_with(draft: Draft, wording: Wording, render: Callable[[int], str], mo
     """The longest `render(count)` whose prompt fits; raises UserError if `render(0)` does not."""
 
     def measure(count: int) -> int:
-        return count_tokens(draft.tokenizer, render(count), wording.query)
+        return count_tokens(draft.tokenizer, render(count), wording.question + wording.lead)
 
     fixed = measure(0)
     if fixed > draft.length:
@@ -251,7 +247,8 @@ def _around(
 ) -> str:
     """The facts at their depths of a haystack that fills the prompt."""
     if haystack == "essay":
-        return draft.filled(lambda window: wording.before + hide(window, facts, depths).strip(), wording.query)
+        query = wording.question + wording.lead
+        return draft.filled(lambda window: wording.before + hide(window, facts, depths).strip(), query)
     random = draft.random
     lines = []
     if haystack == "needle":

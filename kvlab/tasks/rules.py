@@ -38,11 +38,6 @@ class Rule:
         return f"The {self.label} {'are' if self.label.endswith('s') else 'is'}: {self.value}."
 
     @property
-    def title(self) -> str:
-        """The label with a capital letter."""
-        return self.label[0].upper() + self.label[1:]
-
-    @property
     def spec(self) -> str:
         """`check=wanted`, as `obeys` reads it."""
         return f"{self.check}={self.wanted}"

@@ -28,6 +28,7 @@ LATER = (
     "joules",
 )  # fmt: skip
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
+BOUNDS = ("", "_low", "_high")  # ends of the columns of a mean and its interval
 
 
 def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "length")) -> pd.DataFrame:
@@ -64,13 +65,14 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
     lines = []
     needed = [PROMPT_NUMBER, *(name for name in dict.fromkeys([*by, "task", "metric", *measures]) if name in rows)]
     for names, group in _numbered(rows, measures)[needed].groupby(list(by), dropna=False, sort=False):
-        prompts = _once_per_prompt(group, measures)
+        prompts = group.groupby([PROMPT_NUMBER, "task"], sort=False)[list(measures)].mean().reset_index()
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
         # Scores are in [0, 1] with higher better, not a distance such as KL.
         scores = "metric" in group and bool(group["metric"].map(higher_is_better).all())
         lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), scores))
-    return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *_bounded(measures)])
+    bounded = [name + bound for name in measures for bound in BOUNDS]
+    return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *bounded])
 
 
 def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Interval:
@@ -78,7 +80,7 @@ def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Inte
 
     `kind`: whether the column holds scores (higher is better) or differences of scores.
     """
-    prompts = _once_per_prompt(_numbered(rows, (column,)), (column,))
+    prompts = _numbered(rows, (column,)).groupby([PROMPT_NUMBER, "task"], sort=False)[[column]].mean().reset_index()
     return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
 
 
@@ -117,11 +119,6 @@ def _numbered(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return _as_numbers(rows, columns).assign(**{PROMPT_NUMBER: number})
 
 
-def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The mean of each prompt's rows, from `_numbered`; columns: the number, task and these."""
-    return rows.groupby([PROMPT_NUMBER, "task"], sort=False)[list(columns)].mean().reset_index()
-
-
 def _measures(
     frame: pd.DataFrame, measures: Sequence[str], groups: Sequence[object] | None = None, scores: bool = False
 ) -> dict[str, float | None]:
@@ -131,8 +128,4 @@ def _measures(
     values: list[float | None] = []
     for interval in mean_intervals(numbers, groups, kinds=kinds):
         values += [interval.mean, interval.low, interval.high] if interval else [None, None, None]
-    return dict(zip(_bounded(measures), values, strict=True))
-
-
-def _bounded(names: Sequence[str]) -> list[str]:
-    return [f"{name}{bound}" for name in names for bound in ("", "_low", "_high")]
+    return dict(zip([name + bound for name in measures for bound in BOUNDS], values, strict=True))

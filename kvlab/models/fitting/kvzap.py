@@ -55,20 +55,17 @@ def fit_gate(states: Tensor, scores: Tensor, request: FitRequest, layer: int, gr
             place = 0
         rows = order[place : place + GATE_BATCH]
         place = place + GATE_BATCH
-        optimizer.param_groups[0]["lr"] = RATE * rate_at(step, request.steps)
+        # The learning rate rises, and is halved twice.
+        rate = 1.0 if step < 0.5 * request.steps else 0.5 if step < 0.75 * request.steps else 0.25
+        if step < 0.01 * request.steps:
+            rate = step / (0.01 * request.steps)
+        optimizer.param_groups[0]["lr"] = RATE * rate
         given = gate.predict(states[None, rows])[0].T.exp()
         loss = binary_cross_entropy(given, wanted[rows], reduction="none").mean(0).sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
     return SinkGate(**{name: tensor.detach() for name, tensor in gate.tensors().items()})
-
-
-def rate_at(step: int, steps: int) -> float:
-    """Learning rate of a step, relative to its maximum."""
-    if step < 0.01 * steps:
-        return step / (0.01 * steps)
-    return 1.0 if step < 0.5 * steps else 0.5 if step < 0.75 * steps else 0.25
 
 
 # As in kvpress's train.py: AdamW from .005 with cosine decay, batches of 512, gradients clipped at 1.
