@@ -210,7 +210,7 @@ def _check(
     tokenizer, window = load_tokenizer(model, revision, cache_dir)
     report = check_file(Path(path), tokenizer, window, loader, most, parse_word("cut", cut), options)
     if as_json:
-        typer.echo(json.dumps(asdict(report) | {"count": report.count}, indent=2, default=str, ensure_ascii=False))
+        typer.echo(json.dumps(asdict(report), indent=2, default=str, ensure_ascii=False))
     else:
         tasks = report.tasks
         shown = [f"{count:,} {name}" for name, count in list(tasks.items())[:6]]

@@ -129,10 +129,7 @@ class FileCheck:
     lost: int  # tokens cut in total
     malformed: tuple[str, ...]
     notes: tuple[str, ...]
-
-    @property
-    def count(self) -> int:
-        return sum(self.tasks.values())
+    count: int  # of prompts
 
 
 def check_file(
@@ -197,6 +194,7 @@ def check_file(
         lost=sum(before - after for before, after in cuts),
         malformed=tuple(loaded.skipped),
         notes=tuple(notes),
+        count=len(samples),
     )
 
 

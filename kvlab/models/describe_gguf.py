@@ -89,18 +89,18 @@ def _scaling(config: Any, read: Read, tensors: dict[str, np.ndarray], rope: dict
         }
     factor = 1.0 if kind == "none" else factor
     if LONG in tensors and SHORT in tensors:
-        return _longrope(tensors[SHORT] * factor, tensors[LONG] * factor, attention, before)
-    factors = factor * tensors.get(FREQS, np.ones(1, np.float32))
-    if attention != 1.0:
-        raise UserError("its rotary positions have an attention factor without YaRN or two sets of frequencies")
-    if np.all(factors == factors[0]):
-        return {} if factors[0] == 1.0 else {"rope_type": "linear", "factor": float(factors[0])}
-    longest = config.max_position_embeddings  # the same frequencies before and after it
-    return _llama3(factors, rope) or _longrope(factors, factors, 1.0, longest)
-
-
-def _longrope(short: np.ndarray, long: np.ndarray, attention: float, before: int) -> dict[str, Any]:
-    """A set of frequencies up to `before` tokens and one beyond."""
+        short = tensors[SHORT] * factor
+        long = tensors[LONG] * factor
+    else:
+        short = long = factor * tensors.get(FREQS, np.ones(1, np.float32))
+        if attention != 1.0:
+            raise UserError("its rotary positions have an attention factor without YaRN or two sets of frequencies")
+        if np.all(short == short[0]):
+            return {} if short[0] == 1.0 else {"rope_type": "linear", "factor": float(short[0])}
+        if llama3 := _llama3(short, rope):
+            return llama3
+        before = config.max_position_embeddings  # the same frequencies before and after it
+    # A set of frequencies up to `before` tokens and one beyond.
     return {
         "rope_type": "longrope",
         "short_factor": short.tolist(),

@@ -82,14 +82,12 @@ def download(where: str, revision: str | None, cache_dir: str | None, tell: Call
 
 def is_here(source: Source) -> bool:
     """Whether all weights of a hub name are on this disk."""
-
-    def known(file: str) -> Path | None:
-        found = try_to_load_from_cache(source.where, file, source.cache_dir, source.revision)
-        return Path(found) if isinstance(found, str) else None
-
-    parts = known(PARTS)
-    if parts is None:
-        return known(WEIGHTS) is not None
+    weights, listed = (
+        try_to_load_from_cache(source.where, file, source.cache_dir, source.revision) for file in (WEIGHTS, PARTS)
+    )
+    if not isinstance(listed, str):
+        return isinstance(weights, str)
+    parts = Path(listed)
     try:
         named = set(json.loads(parts.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError):

@@ -22,6 +22,10 @@ from kvlab.models.info.model_faults import description_folder, fault, gguf_file
 from kvlab.models.info.offered_models import place_of
 from kvlab.models.info.packaged_models import not_here
 
+NOT_FOUND = (
+    "There is no model {name!r}: use 'mini', a local folder, or a hub name that can be downloaded from here (only "
+    "safetensors and GGUF files are loaded)."
+)
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5
 
@@ -90,15 +94,8 @@ class Source:
         except Exception:
             found = None
         if found is None:
-            raise UserError(self.not_found())
+            raise UserError(NOT_FOUND.format(name=self.name[:80]))
         return Path(found)
-
-    def not_found(self) -> str:
-        """Error message for an unknown name."""
-        return (
-            f"There is no model {self.name[:80]!r}: use 'mini', a local folder, or a hub name that can be downloaded "
-            "from here (only safetensors and GGUF files are loaded)."
-        )
 
     def _download_error(self, error: Exception) -> str:
         if isinstance(error, GatedRepoError):
@@ -111,7 +108,7 @@ class Source:
                 f"The model {self.name!r} has no revision {self.revision!r}: use one of its branches, tags or commits."
             )
         if isinstance(error, RepositoryNotFoundError | HFValidationError):
-            return self.not_found()
+            return NOT_FOUND.format(name=self.name[:80])
         if isinstance(error, EntryNotFoundError):
             return (
                 f"The repository {self.name!r} has no config.json, so it is not a transformers model: download "

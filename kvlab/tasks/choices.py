@@ -28,11 +28,6 @@ class Choices:
     continue_context: bool = False
     are_numbers: bool = False
 
-    @property
-    def bullets(self) -> str:
-        """One choice a line, without labels, since the right answer is the text of one."""
-        return "\n".join(f"- {text}" for text in self.texts)
-
     def chosen(self, answer: Any) -> str | None:
         """The text that an answer refers to: itself, by its label, or by its index from 0; None if it is none of them.
 

@@ -37,13 +37,11 @@ def _asked(draft: Draft, questions: int, needles: int, keeps_answers: bool) -> S
     draft.check_range("questions", questions, 2, min(needles, _MOST_QUESTIONS))
     random = draft.random
     depths = spread(random, needles)
-    kind = random.choice(mini.NEEDLE_PHRASINGS)
-    names = random.sample(NAMES, needles)
-    values = mini.draw_values(random, needles)
-    statements = [mini.needle_statement(kind, *fact) for fact in zip(names, values, strict=True)]
+    kind, facts = _draw_facts(random, needles)
+    statements = [mini.needle_statement(kind, *fact) for fact in facts]
     asked = random.sample(range(needles), questions)
-    first, *others = [mini.needle_query(kind, names[one], values[one]) for one in asked]
-    answers = [values[one] for one in asked]
+    first, *others = [mini.needle_query(kind, *facts[one]) for one in asked]
+    answers = [facts[one][1] for one in asked]
     sample = draft.hiding(first, statements, depths, "each_line", answers=answers)
     return sample.model_copy(
         update={
@@ -64,8 +62,9 @@ _MOST_COINS = 50
 def needle(draft: Draft, *, depth: Depth = None) -> Sample:
     """One needle in real prose, at `depth` (None: random)."""
     place = draft.place(depth)
-    query, statement = _draw_needle(draft)
-    return draft.hiding(query, [statement], [place], depth=place)
+    kind, (fact,) = _draw_facts(draft.random, 1)
+    statement = mini.needle_statement(kind, *fact)
+    return draft.hiding(mini.needle_query(kind, *fact), [statement], [place], depth=place)
 
 
 @drafted("needle_decoded", "one number hidden in text that enters while decoding", context_alone=True)
@@ -77,20 +76,14 @@ def needle_decoded(draft: Draft, *, depth: Depth = None, decoded: int = 256) -> 
     """
     draft.check_range("decoded", decoded, _FEWEST_DECODED, _MOST_DECODED)
     place = draft.place(depth)
-    query, statement = _draw_needle(draft)
+    kind, (fact,) = _draw_facts(draft.random, 1)
+    query = mini.needle_query(kind, *fact)
+    statement = mini.needle_statement(kind, *fact)
     text = draft.filled(lambda window: f" {hide(window, [statement], [place]).lstrip()}", length=decoded)
     rest = draft.length - len(text_ids(draft.tokenizer, text))
     context = draft.filled(lambda window: window.text, query.prompt, rest)
     sample = draft.asking(query, context, "whole_match_all", depth=place, statements=[statement])
     return sample.model_copy(update={"decoded": text})
-
-
-def _draw_needle(draft: Draft) -> tuple[mini.Query, str]:
-    """(question, statement) of one number under one name."""
-    kind = draft.random.choice(mini.NEEDLE_PHRASINGS)
-    name = draft.random.sample(NAMES, 1)[0]
-    value = mini.draw_value(draft.random)
-    return mini.needle_query(kind, name, value), mini.needle_statement(kind, name, value)
 
 
 @drafted("needle_multikey", "many numbers hidden in a story, a question for one", ruler="niah_multikey_1")

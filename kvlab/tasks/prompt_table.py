@@ -77,7 +77,8 @@ class PromptRow:
         # A list of texts is joined as paragraphs.
         texts = {name: "\n\n".join(value) if _is_texts(value) else value for name, value in self.values.items()}
         if self.choices:
-            texts[self.choices.columns[0]] = self.choices.bullets
+            # One choice a line, without labels, since the right answer is the text of one.
+            texts[self.choices.columns[0]] = "\n".join(f"- {text}" for text in self.choices.texts)
         return {name: plain_text(text) for name, text in texts.items() if isinstance(text, str) and text.strip()}
 
     @cached_property

@@ -37,10 +37,15 @@ class Finding(BaseModel):
 def verify_runs(path: Path) -> list[Finding]:
     """Verify the run in this folder, or every run in it; raises UserError if there is none."""
     path = Path(path)
-    folders = [path] if _is_run(path) else sorted(folder for folder in path.glob("*") if _is_run(folder))
-    if not folders:
+    # A folder without its record is still recognisable as a run.
+    runs = [
+        folder
+        for folder in (path, *sorted(path.glob("*")))
+        if folder.is_dir() and ((folder / FILE).exists() or (folder / LIST).exists() or (folder / "arrays").is_dir())
+    ]
+    if not runs:
         raise UserError(f"There is no run in {path}: give a run folder, or the folder of runs.")
-    return [verify_run(folder) for folder in folders]
+    return [verify_run(folder) for folder in ([path] if path in runs else runs)]
 
 
 def verify_run(path: Path) -> Finding:
@@ -82,8 +87,3 @@ def verify_run(path: Path) -> Finding:
         if is_damaged:
             problems.append(f"arrays/{name} is cut off or damaged.")
     return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)
-
-
-def _is_run(path: Path) -> bool:
-    # A folder without its record is still recognisable as a run.
-    return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())

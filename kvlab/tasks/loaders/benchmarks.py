@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, model_validator
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
@@ -63,12 +63,9 @@ class MathRecord(BaseModel):
     """One problem with its answer, LaTeX without dollars or a whole number."""
 
     problem: str = Field(min_length=1, validation_alias=AliasChoices("problem", "Problem"))
-    answer: str = Field(min_length=1, validation_alias=AliasChoices("answer", "Answer"))
-
-    @field_validator("answer", mode="before")
-    @classmethod
-    def _as_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    answer: Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)] = Field(
+        min_length=1, validation_alias=AliasChoices("answer", "Answer")
+    )
 
 
 def load_math(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:

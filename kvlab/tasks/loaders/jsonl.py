@@ -70,8 +70,8 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
             if not skip_malformed:
                 raise UserError(f"{skipped[-1]} Fix the line, or skip such lines with --set skip_malformed=yes.")
     if not records:
-        first = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
-        raise UserError(f"{path} has no usable line: {first}")
+        hint = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
+        raise UserError(f"{path} has no usable line: {hint}")
     return records, skipped
 
 
