@@ -11,15 +11,17 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
+from kvlab.core.validation import read_file
 from kvlab.evaluation.plan import Plan, fit_to_window, make_plan
 from kvlab.evaluation.request import EvalRequest
 from kvlab.evaluation.scoring.metrics import check_metric
 from kvlab.models.chat import chat_of, load_tokenizer
 from kvlab.tasks.draft import DEFAULT_LENGTHS
 from kvlab.tasks.loaders import LOADERS, load_file
-from kvlab.tasks.loaders.jsonl import rows_in
+from kvlab.tasks.loaders.jsonl import LARGEST_FILE_BYTES
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row
+from kvlab.tasks.rows import read_rows
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import Cut, count_tokens
 
@@ -65,7 +67,7 @@ class Recognised:
 def recognise(path: Path) -> Recognised:
     """Recognise a file's format; raises UserError if it cannot be read or is unknown."""
     known: dict[str, None] = {}
-    for row in rows_in(path):
+    for row in read_rows(str(path), read_file(path, "The file", LARGEST_FILE_BYTES)):
         fields = row.value if isinstance(row.value, Mapping) else {}
         record = {str(name).strip().casefold(): value for name, value in fields.items()}
         form = next((form for form, needed in FIELDS if needed <= set(record)), None)

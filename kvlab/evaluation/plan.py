@@ -106,7 +106,16 @@ def _file_prompts(
     request: EvalRequest, file: FileChoice, tokenizer: PreTrainedTokenizerBase, window: int
 ) -> tuple[list[PlannedPrompt], list[str]]:
     """The prompts of a file, and a sentence per omitted line or part."""
-    loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **_options(request, file, window))
+    # Options, with --lengths and --depths for the formats that build prompts from a text.
+    options: dict[str, Any] = {}
+    lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
+    if file.form == "text":
+        options["length"] = lengths[0]
+    elif file.form == "haystack":
+        options["lengths"] = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
+        options |= {"depths": request.depths} if request.depths else {}
+    options |= file.options
+    loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **options)
     taken = loaded.samples[: request.samples]
     available = len(loaded.samples)
     for metric in {sample.metric for sample in taken}:
@@ -143,17 +152,6 @@ def _file_prompts(
         make = partial(_as_measured, request, partial(Sample.model_copy, sample), "continuation")
         prompts.append(PlannedPrompt(identity, make, sample.chat))
     return prompts, notes
-
-
-def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, Any]:
-    """A file's options, with --lengths and --depths for the formats that build prompts from a text."""
-    lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
-    if file.form == "text":
-        return {"length": lengths[0], **file.options}
-    if file.form == "haystack":
-        lengths = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
-        return {"lengths": lengths, **({"depths": request.depths} if request.depths else {}), **file.options}
-    return dict(file.options)
 
 
 def _task_prompts(

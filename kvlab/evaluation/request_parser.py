@@ -1,6 +1,7 @@
 """Parse an evaluation's command-line values, such as `key_value:pairs=64`, `ruler=niah.jsonl` or `0.05,128`."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -75,16 +76,6 @@ def _beside(choice: MethodChoice) -> int:
 Number = TypeVar("Number", int, float)
 
 
-def _file(text: str) -> FileChoice:
-    try:
-        form, path, options = split_file(text)
-    except ValueError:
-        form = ""
-    if form not in LOADERS:
-        raise UserError(f"'{text}' is not format=path: choose a format from {', '.join(LOADERS)}.")
-    return FileChoice(form=form, path=Path(path), options=options)
-
-
 def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Number, ...] | None:
     """Parse comma-separated numbers, None if empty; raises UserError naming the option."""
     try:
@@ -132,12 +123,20 @@ def parse_request(
     **fields: Any,
 ) -> EvalRequest:
     """Build the request from command-line values; `fields` are its other fields. Raises UserError if invalid."""
+    chosen = []
+    for file in files:
+        form = ""
+        with suppress(ValueError):
+            form, path, options = split_file(file)
+        if form not in LOADERS:
+            raise UserError(f"'{file}' is not format=path: choose a format from {', '.join(LOADERS)}.")
+        chosen.append(FileChoice(form=form, path=Path(path), options=options))
     try:
         # Tasks such as `needle,key_value:pairs=64`.
         text = ",".join(TASKS) if tasks == "all" else tasks
         return EvalRequest(
             tasks=tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text))),
-            files=tuple(map(_file, files)),
+            files=tuple(chosen),
             choices=parse_choices(methods, budgets),
             lengths=parse_numbers(lengths, "--lengths", int),
             depths=parse_numbers(depths, "--depths", float),

@@ -97,15 +97,14 @@ class Run:
             rows = rows.sort_by([(name, "ascending") for name in order])
         return rows.select(wanted).to_pandas()
 
-    def head_events(self, layer: int, head: int) -> pd.DataFrame:
-        """The events of one KV head (`schema.HISTORY`), by step, then as recorded; raises as `select`."""
-        rows = self._read("events", list(HISTORY), self._condition(layer, head))
-        return rows.sort_by("step").to_pandas()
+    def head_events(self, layer: int, head: int, step: int | None = None) -> pd.DataFrame:
+        """The events of one KV head (`schema.HISTORY`), by step, then as recorded; raises as `select`.
 
-    def events_at(self, layer: int, head: int, step: int) -> pd.DataFrame:
-        """All columns of one KV head's events of one step, as recorded; raises as `select`."""
+        With `step`, those of that step with all columns.
+        """
         here = self._condition(layer, head)
-        assert here is not None
+        if step is None or here is None:
+            return self._read("events", list(HISTORY), here).sort_by("step").to_pandas()
         return self._read("events", TABLES["events"].names, here & (pc.field("step") == step)).to_pandas()
 
     def keys(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:

@@ -95,23 +95,21 @@ def restore_texts(tokens: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
         if recorded[rows].all():  # also if there are none
             continue
         pieces = tokens.loc[rows, "text"].fillna("").tolist()
-        restored, special = _restore(pieces, tokens.loc[rows, "id"].tolist(), text, record.model.name)
+        restored = pieces
+        special = [False] * len(pieces)
+        if text and "".join(pieces) != text:
+            ids = tokens.loc[rows, "id"].tolist()
+            path = model_file(record.model.name, "tokenizer.json")
+            tokenizer = None if path is None else _load(str(path))
+            if tokenizer is None or tokenizer.decode(ids) != text:
+                restored, special = align(pieces, text)
+            else:
+                restored = split_text(tokenizer.decode, ids)
+                special = [not tokenizer.decode([one]) and bool(tokenizer.decode([one], False)) for one in ids]
         texts = zip(pieces, restored, special, strict=True)
         tokens.loc[rows, "text"] = [old if is_special else new for old, new, is_special in texts]
         tokens.loc[rows, "special"] = special
     return tokens
-
-
-def _restore(pieces: list[str], ids: list[int], text: str, model: str) -> tuple[list[str], list[bool]]:
-    """(text added by each token, whether it is not part of the text) for one continuation."""
-    if not text or "".join(pieces) == text:
-        return pieces, [False] * len(pieces)
-    path = model_file(model, "tokenizer.json")
-    tokenizer = None if path is None else _load(str(path))
-    if tokenizer is None or tokenizer.decode(ids) != text:
-        return align(pieces, text)
-    special = [not tokenizer.decode([token]) and bool(tokenizer.decode([token], False)) for token in ids]
-    return split_text(tokenizer.decode, ids), special
 
 
 @lru_cache(maxsize=4)

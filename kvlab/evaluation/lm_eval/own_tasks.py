@@ -13,7 +13,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.tasks.registry import get_task
-from kvlab.tasks.sample import Sample, sample_random
+from kvlab.tasks.sample import sample_random
 
 NEEDLE_CHOICES = 4  # numbers to choose from, one of which is in the story
 
@@ -64,10 +64,16 @@ def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, s
         lines = []
         for index in range(samples):
             sample = get_task(name).generate(tokenizer, length, seed, index)
-            # The labels of all examples, or the right number among others.
-            labels = sorted(set(re.findall(r"-> (\S+)", str(sample.meta.get("block", "")))))
-            choices = labels if name == "few_shot" else _numbers(sample)
             answer = sample.answers[0]
+            if name == "few_shot":
+                choices = sorted(set(re.findall(r"-> (\S+)", str(sample.meta["block"]))))
+            else:
+                # The right number among others with as many digits.
+                random = sample_random("needle", sample.length, sample.seed, sample.index)
+                numbers = {answer}
+                while len(numbers) < NEEDLE_CHOICES:
+                    numbers.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
+                choices = sorted(numbers)
             # lm-eval puts a space before each choice; a second one would be a token of its own.
             text = sample.context + sample.question
             document = {"text": text, "choices": choices, "label": choices.index(answer), "answer": answer}
@@ -77,16 +83,6 @@ def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, s
         for task in [task for task in yaml if task.startswith(name)]:
             head = _HEAD.format(name=f"kvlab_{task}", data=data.resolve())
             (folder / f"kvlab_{task}.yaml").write_text(head + yaml[task], encoding="utf-8")
-
-
-def _numbers(sample: Sample) -> list[str]:
-    """The correct number among others with as many digits."""
-    answer = sample.answers[0]
-    random = sample_random("needle", sample.length, sample.seed, sample.index)
-    options = {answer}
-    while len(options) < NEEDLE_CHOICES:
-        options.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
-    return sorted(options)
 
 
 def main() -> None:

@@ -58,7 +58,19 @@ SECONDS = 5
 def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """1 if the content of the prediction's last box is one of the answers; 0 without a box."""
     held = last_box(prediction)
-    return float(held is not None and any(_equal(answer, held) for answer in answers))
+    if held is None:
+        return 0.0
+    from math_verify import parse, verify
+
+    # Outside the main thread math-verify cannot set its alarm: no timeout.
+    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
+    for answer in answers:
+        if len({"".join(text.split()).strip("$") for text in (answer, held)}) == 1:
+            return 1.0
+        gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
+        if gold and target and verify(gold, target, timeout_seconds=seconds):
+            return 1.0
+    return 0.0
 
 
 def last_box(text: str) -> str | None:
@@ -79,17 +91,6 @@ def last_box(text: str) -> str | None:
     if found is None:
         return None
     return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
-
-
-def _equal(answer: str, held: str) -> bool:
-    """Whether two LaTeX texts are equal. Outside the main thread math-verify cannot set its alarm: no timeout."""
-    from math_verify import parse, verify
-
-    if len({"".join(text.split()).strip("$") for text in (answer, held)}) == 1:
-        return True
-    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
-    gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
-    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
 
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]

@@ -258,7 +258,9 @@ class _Body:
             name.rpartition(" ")[0], _local(name), {_local(one): value for one, value in attributes.items()}
         )
         parser.EndElementHandler = lambda name: self.end(name.rpartition(" ")[0], _local(name))
-        parser.CharacterDataHandler = self.characters
+        parser.CharacterDataHandler = lambda text: (
+            self._add_text(text) if self.inside_text and not self.skipped else None
+        )
         parser.Parse(xml, True)
 
     def add(self, text: str, sign: str | None = None) -> None:
@@ -328,10 +330,6 @@ class _Body:
             self.rows[-1].append(" ".join(self.cells.pop().text.split()))
         elif name == "tr" and self.rows:
             self.add(" | ".join(self.rows.pop()) + "\n")
-
-    def characters(self, text: str) -> None:
-        if self.inside_text and not self.skipped:
-            self._add_text(text)
 
     def _add_text(self, text: str) -> None:
         """Append text of a run in its look, or count it as hidden."""
