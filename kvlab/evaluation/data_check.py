@@ -1,5 +1,6 @@
 """Check a data file before an evaluation: its benchmark, lines, prompt lengths, and what would be cut."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -163,7 +164,8 @@ def check_file(
         short = [fit_to_window(sample, tokenizer, window, max_prompt, cut) for sample in samples]
     except UserError as error:
         notes.append(str(error))
-    for metric in sorted({sample.metric for sample in samples}):
+    metrics = sorted({sample.metric for sample in samples})
+    for metric in metrics:
         try:
             check_metric(metric)
         except UserError as error:
@@ -171,9 +173,6 @@ def check_file(
     cuts = [
         (int(str(sample.meta["shortened_from"])), sample.length) for sample in short if "shortened_from" in sample.meta
     ]
-    tasks: dict[str, int] = {}
-    for sample in samples:
-        tasks[sample.task] = tasks.get(sample.task, 0) + 1
     answers = [max((count_tokens(tokenizer, answer) for answer in sample.answers), default=0) for sample in samples]
     longest_answer = max(sample.max_new_tokens for sample in samples)
     of_prompts, of_answers = (
@@ -184,11 +183,11 @@ def check_file(
         path=path,
         form=form,
         benchmark=recognised.benchmark if recognised else f"read as {form}, as requested",
-        tasks=tasks,
+        tasks=dict(Counter(sample.task for sample in samples)),
         prompts=of_prompts,
         answers=of_answers,
         new_tokens=longest_answer,
-        metrics=tuple(sorted({sample.metric for sample in samples})),
+        metrics=tuple(metrics),
         window=window,
         most=max(0, min(max_prompt or window, window - longest_answer)),
         cut=cut,
