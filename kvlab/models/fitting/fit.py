@@ -38,8 +38,8 @@ def make_profile(request: FitRequest, out: Path, say: Callable[[str], None] = la
     for number, ids in enumerate(windows):
         slots = []  # (L, H) given to each head, by budget
         for budget in BUDGETS:
-            cache = make_cache(loaded, "kvzip", budget, recent=16)
             with torch.inference_mode():
+                cache = make_cache(loaded, "kvzip", budget, recent=16)
                 loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 layers = cache.compressed_layers()
                 slots.append(torch.stack([layer.budget[0].cpu() for layer in layers if layer.budget is not None]))
