@@ -236,23 +236,24 @@ def without_refused(request: Request) -> tuple[Request, tuple[str, ...]]:
     """
     loaded = held_model(request)
     make_cache = cache_maker(loaded)
-    kept: dict[str, tuple[object, ...]] = {
-        "choices": tuple(choice for choice in request.choices if _accepts(partial(make_cache, choice)))
-    }
-    names = [choice.method for choice in request.choices if choice not in kept["choices"]]
+    kept: dict[str, list[object]] = {"choices": []}
+    names: list[str] = []
+    for choice in request.choices:
+        try:
+            make_cache(choice)
+            kept["choices"].append(choice)
+        except UserError:
+            names.append(choice.method)
     if isinstance(request, EvalRequest):
-        plan = partial(make_plan, tokenizer=loaded.tokenizer, window=window_of(loaded.model.config))
-        alone = [request.model_copy(update={"tasks": (task,), "files": ()}) for task in request.tasks]
-        kept["tasks"] = tuple(one.tasks[0] for one in alone if _accepts(partial(plan, one)))
-        names += [task.task for task in request.tasks if task not in kept["tasks"]]
+        kept["tasks"] = []
+        for task in request.tasks:
+            alone = request.model_copy(update={"tasks": (task,), "files": ()})
+            try:
+                make_plan(alone, loaded.tokenizer, window_of(loaded.model.config))
+                kept["tasks"].append(task)
+            except UserError:
+                names.append(task.task)
     if not names or not all(kept.values()):
         return request, ()
-    return request.model_copy(update=kept), tuple(dict.fromkeys(names))
-
-
-def _accepts(make: Callable[[], object]) -> bool:
-    try:
-        make()
-    except UserError:
-        return False
-    return True
+    changes = {name: tuple(values) for name, values in kept.items()}
+    return request.model_copy(update=changes), tuple(dict.fromkeys(names))

@@ -57,20 +57,17 @@ def reasoning_choices(model: str, slots: str, methods: str = "") -> tuple[tuple[
                 f"--preset {REASONING} takes --budgets in slots, such as {REASONING_SLOTS}, not '{text[:40]}'."
             )
         for choice in parse_choices(methods, text):
-            budget = int(text) - _beside(choice)
-            if budget < _beside(choice):
+            # Generated tokens that wait beside the budget for the next decision.
+            buffer = make_method(choice.method, **choice.hyper_parameters).pipeline().buffer
+            beside = buffer if buffer > 1 else 0
+            budget = int(text) - beside
+            if budget < beside:
                 raise UserError(
-                    f"{text} slots leave {choice.method} too little beside its buffer of {_beside(choice)} generated "
-                    f"tokens: give at least {2 * _beside(choice)}."
+                    f"{text} slots leave {choice.method} too little beside its buffer of {beside} generated tokens: "
+                    f"give at least {2 * beside}."
                 )
             choices.append(choice.model_copy(update={"budget": budget}))
     return tuple(choices), notes
-
-
-def _beside(choice: MethodChoice) -> int:
-    """Generated tokens that wait beside the budget for the next decision."""
-    buffer = make_method(choice.method, **choice.hyper_parameters).pipeline().buffer
-    return buffer if buffer > 1 else 0
 
 
 Number = TypeVar("Number", int, float)

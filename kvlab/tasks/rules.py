@@ -146,11 +146,7 @@ def obeys(text: str, spec: str) -> bool:
             return all(_LIST_LINE.match(line) for line in text.splitlines() if line.strip())
 
 
-def share_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the rules, given as `check=wanted`, that the prediction obeys."""
-    return sum(obeys(prediction, spec) for spec in answers) / len(answers)
-
-
-def all_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """1 if the prediction obeys every rule, given as `check=wanted`."""
-    return float(all(obeys(prediction, spec) for spec in answers))
+def rule_score(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, wholly: bool = False) -> float:
+    """The share of the rules, given as `check=wanted`, that the prediction obeys; `wholly`: 1 if it obeys every one."""
+    found = [obeys(prediction, spec) for spec in answers]
+    return float(all(found)) if wholly else sum(found) / len(found)

@@ -29,8 +29,22 @@ def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
         *(["J", "J/token"] if counted else []),
     ]
     table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
-    on = ", ".join(dict.fromkeys(devices))
-    table.caption = _caption(summary, timed, counted) + (f"; on {on}" if on else "")
+    # What was measured and how, what columns mean, and on which devices.
+    aware = {True: "compressed with the question visible", False: "compressed without the question"}
+    notes = [", ".join(map(model_title, summary["model"].unique()))]
+    notes.append(", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique()))
+    notes += [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
+    notes += [scored] if (scored := packages(summary["metric"])) else []
+    notes.append("kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %")
+    notes.append("bytes: live bytes over the full cache's, metadata and scales counted")
+    if timed:
+        notes.append("prompt s: time to read and compress the prompt, including a second reading")
+    if counted:
+        notes.append("J: energy of the whole device by its counter, shared among the caches of a pass by their seconds")
+        notes.append("J/token: over the answer's tokens, the prompt's reading included")
+    if on := ", ".join(dict.fromkeys(devices)):
+        notes.append(f"on {on}")
+    table.caption = "; ".join(notes)
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
         first = group.iloc[0]
@@ -91,23 +105,6 @@ def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: st
     of_fewer = f", n {line[count]}" if line[count] != line["samples"] else ""
     middle, least, most = in_range(mean, low, high, lambda value: f"{value:{sign}{digits}}")
     return f"{middle} [{least}, {most}]{of_fewer}"
-
-
-def _caption(summary: pd.DataFrame, timed: bool, counted: bool) -> str:
-    aware = {True: "compressed with the question visible", False: "compressed without the question"}
-    modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
-    chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
-    scored = packages(summary["metric"])
-    models = ", ".join(map(model_title, summary["model"].unique()))
-    about = "; ".join([models, modes, *chunks, *([scored] if scored else [])])
-    also = "; prompt s: time to read and compress the prompt, including a second reading" if timed else ""
-    if counted:
-        also += (
-            "; J: energy of the whole device by its counter, shared among the caches of a pass by their seconds; "
-            "J/token: over the answer's tokens, the prompt's reading included"
-        )
-    kept = "kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %"
-    return f"{about}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:

@@ -26,7 +26,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.validation import read_json
 from kvlab.evaluation.scoring.order import each_line, last_line, line_results, no_loop, walk
-from kvlab.tasks.rules import all_obeyed, share_obeyed
+from kvlab.tasks.rules import rule_score
 from kvlab.tasks.sample import UNSCORED
 
 
@@ -241,8 +241,8 @@ METRICS: Registry[Metric] = Registry(
         "walk": walk,
         "last_line": last_line,
         "no_loop": no_loop,
-        "rules": share_obeyed,
-        "all_rules": all_obeyed,
+        "rules": rule_score,
+        "all_rules": partial(rule_score, wholly=True),
         "ifeval": partial(instruction_score, loosely=False, wholly=False),
         "ifeval_all": partial(instruction_score, loosely=False, wholly=True),
         "ifeval_loose": partial(instruction_score, loosely=True, wholly=False),
