@@ -27,7 +27,7 @@ from kvlab.evaluation.results.outcome import CacheMaker, Loaded
 from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, canonical_json, row_key
 from kvlab.evaluation.scoring.metrics import tags_of_rows
 from kvlab.evaluation.shared_prompt import nothing
-from kvlab.evaluation.work import RowMaker, Unit, batches
+from kvlab.evaluation.work import Backoff, RowMaker, Unit, batches
 from kvlab.models.chat import Chat, chat_of, window_of
 from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
@@ -160,8 +160,10 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     config = loaded.model.generation_config
     notes = [*plan.notes, *getattr(loaded, "notes", ())]  # those of a GGUF file
     notes += generation_notes(config.to_dict(), can_honour=False) if config is not None else ()
+    measurer = Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk)
     maker = RowMaker(
-        Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
+        measurer,
+        Backoff(measurer),
         request.all_choices,
         settings,
         digest,

@@ -3,9 +3,8 @@
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
 
 from kvlab.core.budget import Budget
@@ -34,8 +33,7 @@ class Backoff:
     Every prompt is a row of the batch for every choice.
     """
 
-    loaded: Loaded
-    measure: Callable[[Sequence[PreparedPrompt], Sequence[MethodChoice]], Measured]
+    measurer: Measurer
     most: int | None = None  # rows that fit, once one batch did not
 
     def outcomes(
@@ -63,7 +61,7 @@ class Backoff:
             if outcomes is None:
                 if rows == 1:
                     raise UserError(
-                        f"{input_device(self.loaded.model).type} ran out of memory on one prompt of "
+                        f"{input_device(self.measurer.loaded.model).type} ran out of memory on one prompt of "
                         f"{prompts[part[0]].prompt_tokens:,} tokens ({choices[numbers[0]].label}): use shorter "
                         "--lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured rows "
                         "are kept."
@@ -81,13 +79,13 @@ class Backoff:
 
     def _try(self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]) -> Measured | None:
         try:
-            return self.measure(prompts, choices)
+            return self.measurer.measure(prompts, choices)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             drop_frames(error)
         gc.collect()
-        release_memory(input_device(self.loaded.model))
+        release_memory(input_device(self.measurer.loaded.model))
         return None
 
 
@@ -167,6 +165,7 @@ class RowMaker:
     """Run batches and build their result rows."""
 
     measurer: Measurer
+    backoff: Backoff  # runs the largest batches that fit
     choices: Sequence[MethodChoice]
     settings: Sequence[Mapping[str, object]]  # every hyper-parameter of each choice
     model_digest: str
@@ -174,11 +173,6 @@ class RowMaker:
     chat: str | None = None  # JSON
     energy: Energy = NO_COUNTER
     errors: dict[int, Exception] = field(default_factory=dict)  # of methods that raised, by choice index
-
-    @cached_property
-    def backoff(self) -> Backoff:
-        """Runs the largest batches that fit."""
-        return Backoff(self.measurer.loaded, self.measurer.measure)
 
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
         """Yield each choice with the batch's missing rows; a choice whose method raised is left out from then on."""

@@ -5,7 +5,7 @@ files cannot fill, so a config with a million layers fails at once.
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,17 @@ def check_loaded(
         there, wanted = (" x ".join(map(str, size)) or "a number" for size in sizes)
         other.append(f"{key}: {there} for {wanted}")
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    faults = [
-        _list_names("missing", set(info["missing_keys"]) - tied),
-        _list_names("not part of the model", info["unexpected_keys"]),
-        _list_names("of another shape", other),
-    ]
-    messages = [fault for fault in faults if fault]
+    faults = {
+        "missing": set(info["missing_keys"]) - tied,
+        "not part of the model": info["unexpected_keys"],
+        "of another shape": other,
+    }
+    messages = []
+    for what, keys in faults.items():
+        names = sorted(map(str, keys))
+        count = "1 tensor is" if len(names) == 1 else f"{len(names):,} tensors are"
+        rest = ", ..." if len(names) > NAMED else ""
+        messages += [f"{count} {what} ({', '.join(names[:NAMED])}{rest})"] if names else []
     if messages:
         raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(messages)}.")
     if info.get("error_msgs"):
@@ -130,15 +135,6 @@ def check_loaded(
             f"The tokenizer of {name!r} has {beyond:,} tokens more than the model ({rows:,}): they do not belong "
             "together."
         )
-
-
-def _list_names(what: str, keys: Iterable[Any]) -> str:
-    names = sorted(map(str, keys))
-    if not names:
-        return ""
-    count = "1 tensor is" if len(names) == 1 else f"{len(names):,} tensors are"
-    rest = ", ..." if len(names) > NAMED else ""
-    return f"{count} {what} ({', '.join(names[:NAMED])}{rest})"
 
 
 def reason(error: object) -> str:

@@ -74,29 +74,7 @@ def _read_progress(lines: IO[str], reported: list[float]) -> None:
 
 def download(where: str, revision: str | None, cache_dir: str | None, tell: Callable[[float, float], None]) -> None:
     """Download the files of a hub name, reporting bytes done and total; unavailable files are skipped."""
-    with contextlib.suppress(HfHubHTTPError, OSError, ValueError):
-        snapshot_download(
-            where, revision=revision, cache_dir=cache_dir, allow_patterns=list(WANTED), tqdm_class=_bar(tell)
-        )
-
-
-def is_here(source: Source) -> bool:
-    """Whether all weights of a hub name are on this disk."""
-    weights, listed = (
-        try_to_load_from_cache(source.where, file, source.cache_dir, source.revision) for file in (WEIGHTS, PARTS)
-    )
-    if not isinstance(listed, str):
-        return isinstance(weights, str)
-    parts = Path(listed)
-    try:
-        named = set(json.loads(parts.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError):
-        return False
-    return all((parts.parent / part).is_file() for part in named)
-
-
-def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
-    """A silent progress bar class for the hub's client, which counts bytes on one or several bars."""
+    # The hub's client counts bytes on one or several bars, which are silent.
     bars: dict[int, tuple[float, float]] = {}
     reported = [0.0, 0.0]  # time and total of the last report
 
@@ -122,7 +100,23 @@ def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
                     reported[:] = time.monotonic(), total
                     tell(done, total)
 
-    return Bar
+    with contextlib.suppress(HfHubHTTPError, OSError, ValueError):
+        snapshot_download(where, revision=revision, cache_dir=cache_dir, allow_patterns=list(WANTED), tqdm_class=Bar)
+
+
+def is_here(source: Source) -> bool:
+    """Whether all weights of a hub name are on this disk."""
+    weights, listed = (
+        try_to_load_from_cache(source.where, file, source.cache_dir, source.revision) for file in (WEIGHTS, PARTS)
+    )
+    if not isinstance(listed, str):
+        return isinstance(weights, str)
+    parts = Path(listed)
+    try:
+        named = set(json.loads(parts.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+    return all((parts.parent / part).is_file() for part in named)
 
 
 if __name__ == "__main__":

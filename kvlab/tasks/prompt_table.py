@@ -160,15 +160,10 @@ class PromptRow:
             column = self.column(KEYS) or column
         return column, None if column is None else self.values[column]
 
-    @property
-    def metric(self) -> str:
-        """The metric that the row names."""
-        return self.texts.get(self.columns.get("metric", ""), "")
-
     @cached_property
     def is_choice(self) -> bool:
         """Whether every answer is one of the row's choices. A metric that the row names takes answers as written."""
-        if self.choices is None or self.metric:
+        if self.choices is None or self.columns.get("metric") in self.texts:
             return False
         keys = _as_list(self.answer_cell[1])
         return bool(keys) and all(self.choices.chosen(key) is not None for key in keys)
@@ -216,7 +211,11 @@ class PromptRow:
         if self.choices and self.is_choice:
             if [*self.answers] != written:
                 notes.append(f"The answer is the choice that {answers} names, by label or by index from 0.")
-        elif self.choices and not self.metric and any(re.fullmatch(label, one) for one in written):
+        elif (
+            self.choices
+            and self.columns.get("metric") not in self.texts
+            and any(re.fullmatch(label, one) for one in written)
+        ):
             then = "there is no answer" if not self.answers else "it is taken as it is written"
             notes.append(f"What the column {answers} names is none of the row's choices: {then}.")
         elif any(RESULT in one for one in written):

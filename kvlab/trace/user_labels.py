@@ -79,7 +79,8 @@ def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes
 
     Raises UserError if a value is invalid, the file is damaged, the disk is full, or another process holds the lock.
     """
-    _check_owner(root, name, kind)
+    if not acting().owns_all:
+        require_owner(owner_of(root, name, kind), "change this")
     with lock_labels(root):
         known = load_labels(root, name, kind)
         return _save(root, name, kind, known, changes)
@@ -89,7 +90,8 @@ def change_tags(
     root: Path, name: str, kind: Kind = "comparison", *, add: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> Labels:
     """Add and remove tags of a result; raises as `change_labels`."""
-    _check_owner(root, name, kind)
+    if not acting().owns_all:
+        require_owner(owner_of(root, name, kind), "change this")
     with lock_labels(root):
         known = load_labels(root, name, kind)
         tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
@@ -161,11 +163,6 @@ def set_owner(root: Path, name: str, kind: Kind, owner: str) -> None:
     """Set the owner of an imported result; stories become private."""
     with lock_labels(root):
         _save(root, name, kind, load_labels(root, name, kind), {"owner": owner, "private": kind == "story"})
-
-
-def _check_owner(root: Path, name: str, kind: Kind) -> None:
-    if not acting().owns_all:
-        require_owner(owner_of(root, name, kind), "change this")
 
 
 def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, Any]) -> Labels:

@@ -218,16 +218,12 @@ def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str
 
 def final_number(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
-    found = _result(prediction)
-    return float(found is not None and found in {_result(answer) for answer in answers})
-
-
-def _result(text: str) -> float | None:
-    marked = text.split("####")[-1] if "####" in text else text
-    numbers = _NUMBER.findall(marked)
-    if not numbers:
-        return None
-    return float((numbers[0] if "####" in text else numbers[-1]).replace(",", ""))
+    results: list[float | None] = []
+    for text in (prediction, *answers):
+        numbers = _NUMBER.findall(text.split("####")[-1])
+        number = numbers[0 if "####" in text else -1] if numbers else None
+        results.append(None if number is None else float(number.replace(",", "")))
+    return float(results[0] is not None and results[0] in results[1:])
 
 
 METRICS: Registry[Metric] = Registry(

@@ -50,14 +50,9 @@ def line_results(prediction: str, answers: Sequence[str], classes: Sequence[str]
     A line is a step of a calculation; blank lines do not count.
     """
     lines = [line for line in prediction.split("\n") if line.strip()]
-    pairs = zip(lines, answers, strict=False)
-    return sum(_last_number(line) == _last_number(answer) is not None for line, answer in pairs) / len(answers)
-
-
-def _last_number(text: str) -> str | None:
-    """The value of a text's last number."""
-    found = numerals(text)
-    return found[-1].value if found else None
+    pairs = [(numerals(line), numerals(answer)) for line, answer in zip(lines, answers, strict=False)]
+    right = [one and other and one[-1].value == other[-1].value for one, other in pairs]
+    return sum(map(bool, right)) / len(answers)
 
 
 def walk(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
