@@ -18,7 +18,7 @@ from kvlab.evaluation.request import EvalRequest
 from kvlab.evaluation.scoring.metrics import check_metric
 from kvlab.models.chat import chat_of, load_tokenizer
 from kvlab.tasks.draft import DEFAULT_LENGTHS
-from kvlab.tasks.loaders import LOADERS, load_file
+from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.jsonl import LARGEST_FILE_BYTES
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row
@@ -149,8 +149,6 @@ def check_file(
     `form` names the loader; by default it is recognised from the records' fields. Raises UserError if the file cannot
     be read, is not recognised, or has no usable line.
     """
-    if form and form not in LOADERS:
-        raise LOADERS.unknown(form)
     recognised = None if form else recognise(path)
     form = recognised.form if recognised else form
     settings = dict(options or {})

@@ -165,13 +165,22 @@ def find_model(name: str, scale: int = 1) -> Model:
         raise UserError(f"{file} does not say what a plan needs ({error!r}): is it a decoder's?") from None
 
 
+# Names of a number in configurations, transformers' first.
+SPELLINGS = (
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("num_attention_heads", "n_head", "n_heads"),
+    ("hidden_size", "n_embd", "n_embed", "d_model"),
+)
+
+
 def model_from(name: str, config: Mapping[str, Any], parameters: int | None = None) -> Model:
     """The sizes in a transformers configuration. Raises KeyError if a required one is missing."""
-    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    count = next((config[name] for name in names if config.get(name) is not None), None)
-    layers = count or len(_named(config, 0)) or config[names[0]]
-    heads = _first(config, "num_attention_heads", "n_head", "n_heads")
-    hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
+    found: dict[str, int] = {}
+    for first, *others in SPELLINGS:
+        found[first] = next((config[name] for name in (first, *others) if config.get(name) is not None), 0)
+    layers = found["num_hidden_layers"] or len(_named(config, 0)) or config["num_hidden_layers"]
+    heads = found["num_attention_heads"] or config["num_attention_heads"]
+    hidden = found["hidden_size"] or config["hidden_size"]
     head_dim = (config.get("model_type") not in UNGROUPED and config.get("head_dim")) or hidden // heads
     full, sliding, window = kinds_of_layers(config, layers)
     experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
@@ -212,10 +221,6 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
         written_out=bool(config.get("attn_logit_softcapping") or config.get("alibi"))
         or config.get("model_type") in ("gpt_oss", "bloom", "mpt"),
     )
-
-
-def _first(config: Mapping[str, Any], *names: str) -> int:
-    return next((config[name] for name in names if config.get(name) is not None), None) or config[names[0]]
 
 
 # Families of decoders without grouped heads: transformers ignores the keys `num_key_value_heads` and `head_dim`.
