@@ -169,8 +169,8 @@ def _task_prompts(
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
-                given = {**({"depth": depth} if task.uses_depth else {}), **difficulty}
-                generate = partial(task.generate, tokenizer, length, request.seed, index, **given)
+                settings = {**({"depth": depth} if task.uses_depth else {}), **difficulty}
+                generate = partial(task.generate, tokenizer, length, request.seed, index, **settings)
                 make = partial(_as_measured, request, generate, style)
                 if index == 0:
                     sample = make()

@@ -56,10 +56,10 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
     for part in (raw, text if isinstance(text, dict) else {}):
         for fields, most in ((LAYERS, MOST_LAYERS), (HEADS, MOST_WIDTH), (WIDTHS, MOST_WIDTH)):
             for field in fields:
-                given = part.get(field)
-                every = given if isinstance(given, list) else [] if given is None else [given]  # some: one per layer
+                value = part.get(field)
+                every = value if isinstance(value, list) else [] if value is None else [value]  # some: one per layer
                 if any(type(number) is not int or not 0 < number <= most for number in every):
-                    shown = str(given)[:20]
+                    shown = str(value)[:20]
                     raise UserError(
                         f"The config.json of {name!r} has {field} {shown}: use a number from 1 to {most:,}."
                     )

@@ -116,10 +116,10 @@ def test_a_disk_that_fills_up_keeps_what_came(
 ) -> None:
     opened = Path.open
 
-    def fill(path: Path, mode: str = "r", *given: Any, **named: Any) -> Any:
+    def fill(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
         if path.suffix == ".part" and mode in ("ab", "wb"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        return opened(path, mode, *given, **named)
+        return opened(path, mode, *rest, **named)
 
     monkeypatch.setattr(Path, "open", fill)
     with pytest.raises(UserError, match=r"The disk that holds .* is full: .* continues where it stopped") as error:
