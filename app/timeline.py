@@ -160,7 +160,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
             show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
     with step_events:
         if step_events.open:
-            table = events_with_texts(run.events_at(layer, head, step), texts)
+            table = events_with_texts(run.head_events(layer, head, step), texts)
             if table.empty:
                 st.caption(f"Nothing was dropped or merged in this head in step {step}.")
             else:

@@ -144,7 +144,7 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
         "cell": range_words(mean, low, high),
         "line": scores.line_text(pd.Series(line)).split(", n")[0],
         "evaluation": eval_table._interval(pd.Series(line), "score", ".3f"),
-        "kept": eval_table._kept(pd.Series(kept)),
+        "kept": eval_table._cells(pd.Series({**line, **kept, "method": "full", "bytes": 1.0}), False, False)[1],
         "comparison": mean_on_command_line(line, "score"),
         "paper table": paper_table_text._mean(mean, low, high, 9, 2),
         "share": repeats.share_text(

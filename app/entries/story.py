@@ -149,18 +149,17 @@ def story_page() -> None:
     if not story.views:
         st.caption("This story has no views.")
         return
-    owner = stories.owner_of_story(runs_root(), name)
-    why = why_not_change([owner])
+    labels = stories.labels_of_story(runs_root(), name)
+    why = why_not_change([labels.owner])
     actions(story)
-    if owner:
+    if labels.owner:
         # The story's owner, and the switch that makes it private.
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption(f"Created by **{plain(owner)}**.", width="content")
-            private = stories.is_private(runs_root(), name)
+            st.caption(f"Created by **{plain(labels.owner)}**.", width="content")
             help_text = "Only you can see it."
             if st.toggle(
-                "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
-            ) != private and attempt(lambda: stories.make_private(runs_root(), name, not private)):
+                "Private", labels.private, **widget_options(why, key=f"story-private-{name}", help=help_text)
+            ) != labels.private and attempt(lambda: stories.make_private(runs_root(), name, not labels.private)):
                 st.rerun()
     for at in range(len(story.views)):
         view_row(story, at, why)
@@ -210,7 +209,7 @@ def view_row(story: stories.Story, at: int, why: str) -> None:
                     "Title", view.slide.title, key=f"title-{story.name}-{at}-{view.slide.title}", disabled=bool(why)
                 )
                 if title.strip() and title != view.slide.title:
-                    change(story.retitled(at, title.strip()))
+                    change(story.reworded(at, title=title.strip()))
             caption = st.text_area(
                 "Caption",
                 view.caption,
@@ -220,7 +219,7 @@ def view_row(story: stories.Story, at: int, why: str) -> None:
                 disabled=bool(why),
             )
             if caption != view.caption:
-                change(story.recaptioned(at, caption))
+                change(story.reworded(at, caption=caption))
         with buttons, st.container(horizontal=True):
             last = at == len(story.views) - 1
             for name, words, icon, off, changed in (

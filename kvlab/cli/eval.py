@@ -100,12 +100,12 @@ class ReadingOptions:
     @property
     def fields(self) -> dict[str, Any]:
         """The request's fields. Raises UserError for an unknown cut or style."""
-        from kvlab.evaluation.request_parser import parse_cut, parse_style
+        from kvlab.evaluation.request_parser import parse_word
 
         return {
             "max_prompt": self.max_prompt,
-            "cut": parse_cut(self.cut),
-            "style": parse_style(self.style),
+            "cut": parse_word("cut", self.cut),
+            "style": parse_word("style", self.style),
             "skip_malformed": self.skip_malformed,
             "batch_rows": self.batch,
             "prefill_chunk": self.prefill_chunk,
@@ -199,9 +199,10 @@ def evaluate(
     choices: tuple[MethodChoice, ...] = ()
     if preset:
         tasks = request_parser.REASONING_TASKS if tasks == DEFAULT_TASKS else tasks
-        named, notes = request_parser.reasoning_methods(loading.model) if methods == DEFAULT_METHODS else (methods, [])
-        choices = request_parser.reasoning_choices(
-            named, request_parser.REASONING_SLOTS if budgets == DEFAULT_BUDGETS else budgets
+        choices, notes = request_parser.reasoning_choices(
+            loading.model,
+            request_parser.REASONING_SLOTS if budgets == DEFAULT_BUDGETS else budgets,
+            "" if methods == DEFAULT_METHODS else methods,
         )
         for note in notes:
             errors.print(note)

@@ -116,14 +116,14 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     from kvlab.evaluation.harness import evaluate
     from kvlab.evaluation.job import shown_progress
     from kvlab.evaluation.plan import measurable_tasks
-    from kvlab.evaluation.request_parser import parse_style
+    from kvlab.evaluation.request_parser import parse_word
     from kvlab.models.load import held_model
     from kvlab.results.informative import abilities
     from kvlab.tasks.registry import TASKS
 
     title = model_title(model)
     asked = tuple(TaskChoice(task=name) for name in TASKS)
-    request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_style(style))
+    request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_word("style", style))
     file_name = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
     folder = out or Path("runs/eval") / f"tasks-{file_name}"
     with shown_progress(standard_error()) as listener:
@@ -194,7 +194,7 @@ def _check(
 ) -> None:
     """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
     from kvlab.evaluation.data_check import check_file
-    from kvlab.evaluation.request_parser import parse_cut, parse_whole
+    from kvlab.evaluation.request_parser import parse_whole, parse_word
     from kvlab.models.chat import load_tokenizer
 
     try:
@@ -203,9 +203,9 @@ def _check(
         raise UserError(f"{quote_value(file)} names no file: give a path, with options as FILE:name=value.") from None
     most = parse_whole(max_prompt, "--set max_prompt", 8)
     tokenizer, window = load_tokenizer(model, revision, cache_dir)
-    report = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)
+    report = check_file(Path(path), tokenizer, window, loader, most, parse_word("cut", cut), options)
     if as_json:
-        typer.echo(json.dumps(asdict(report) | {"count": report.count}, indent=2, default=str, ensure_ascii=False))
+        typer.echo(json.dumps(asdict(report), indent=2, default=str, ensure_ascii=False))
     else:
         tasks = report.tasks
         allowed = f"at most {report.most:,} tokens per prompt"

@@ -1,5 +1,6 @@
 """Check a data file before an evaluation: its benchmark, lines, prompt lengths, and what would be cut."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,15 +12,17 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
+from kvlab.core.validation import read_file
 from kvlab.evaluation.plan import Plan, fit_to_window, make_plan
 from kvlab.evaluation.request import EvalRequest
 from kvlab.evaluation.scoring.metrics import check_metric
 from kvlab.models.chat import chat_of, load_tokenizer
 from kvlab.tasks.draft import DEFAULT_LENGTHS
-from kvlab.tasks.loaders import LOADERS, load_file
-from kvlab.tasks.loaders.jsonl import rows_in
+from kvlab.tasks.loaders import load_file
+from kvlab.tasks.loaders.jsonl import LARGEST_FILE_BYTES
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row
+from kvlab.tasks.rows import read_rows
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import Cut, count_tokens
 
@@ -42,6 +45,18 @@ FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 
 
+BENCHMARKS = {
+    "gsm8k": "GSM8K",
+    "longbench2": "LongBench v2",
+    "helm": "few-shot summaries as in HELM",
+    "pairs": "lost-in-the-middle's key-value pairs",
+    "mt_bench": "MT-bench",
+    "search": "depth-first-search state queries",
+    "ifeval": "IFEval",
+    "table": "a table of prompts",
+}
+
+
 @dataclass(frozen=True)
 class Recognised:
     """A format of `kvlab.tasks.loaders`, and the benchmark's name."""
@@ -53,57 +68,40 @@ class Recognised:
 def recognise(path: Path) -> Recognised:
     """Recognise a file's format; raises UserError if it cannot be read or is unknown."""
     known: dict[str, None] = {}
-    for row in rows_in(path):
-        record = row.value if isinstance(row.value, Mapping) else None
-        if row.value is not None and (found := _of_record(path, row.value)):
-            return found
-        known |= dict.fromkeys(map(str, record or ()))
+    for row in read_rows(str(path), read_file(path, "The file", LARGEST_FILE_BYTES)):
+        fields = row.value if isinstance(row.value, Mapping) else {}
+        record = {str(name).strip().casefold(): value for name, value in fields.items()}
+        form = next((form for form, needed in FIELDS if needed <= set(record)), None)
+        answer = record.get("answer")
+        if "question" in record and isinstance(answer, str) and "####" in answer:
+            form = "gsm8k"
+        if form is None and row.value is not None:
+            with suppress(UserError):
+                entry = as_row(row.value, "The row")
+                # Columns for prompt and answer are enough: the reader checks their content.
+                form = "table" if entry.column(ANSWERS) is not None and (entry.chat or entry.parts) else None
+        if form is not None:
+            benchmark = BENCHMARKS.get(form, "documents and summaries")
+            if form == "longbench":
+                name = str(record.get("dataset") or path.stem)
+                unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else " (kvlab has no prompt for it)"
+                benchmark = f"LongBench{'-E' if name.endswith('_e') else ''} {name}{unknown}"
+            elif form == "ruler":
+                benchmark = f"RULER {path.parent.name if path.stem in ('validation', 'test') else path.stem}"
+            elif form == "math":
+                benchmark = "AIME" if "aime" in path.name.lower() else "MATH"
+            elif form == "table" and record.get("task"):
+                benchmark += f" (its first task: {record['task']})"
+            return Recognised(form, benchmark)
+        known |= dict.fromkeys(map(str, fields))
         if row.number >= MOST_RECORDS:
             break
     if path.suffix.lower() in PROSE and not known:
         return Recognised("text", "plain text")
     if not known:
         raise UserError(f"{path} has no JSON object and is not a text file ({', '.join(PROSE)}): name its --loader.")
-    fields = ", ".join(list(known)[:12])
-    raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {fields}): name its --loader.")
-
-
-def _of_record(path: Path, given: Any) -> Recognised | None:
-    fields = given.items() if isinstance(given, Mapping) else ()
-    record = {str(name).strip().casefold(): value for name, value in fields}
-    answer = record.get("answer")
-    if "question" in record and isinstance(answer, str) and "####" in answer:
-        return Recognised("gsm8k", "GSM8K")
-    form = next((form for form, fields in FIELDS if fields <= set(record)), None)
-    if form is None:
-        with suppress(UserError):
-            row = as_row(given, "The row")
-            # Columns for prompt and answer are enough: the reader checks their content.
-            form = "table" if row.column(ANSWERS) is not None and (row.chat or row.parts) else None
-    return Recognised(form, _benchmark(form, path, record)) if form else None
-
-
-def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
-    if form == "longbench":
-        name = str(record.get("dataset") or path.stem)
-        unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else " (kvlab has no prompt for it)"
-        return f"LongBench{'-E' if name.endswith('_e') else ''} {name}{unknown}"
-    if form == "ruler":
-        return f"RULER {path.parent.name if path.stem in ('validation', 'test') else path.stem}"
-    if form == "math":
-        return "AIME" if "aime" in path.name.lower() else "MATH"
-    if form == "table":
-        named = record.get("task")
-        return "a table of prompts" + (f" (its first task: {named})" if named else "")
-    words = {
-        "longbench2": "LongBench v2",
-        "helm": "few-shot summaries as in HELM",
-        "pairs": "lost-in-the-middle's key-value pairs",
-        "mt_bench": "MT-bench",
-        "search": "depth-first-search state queries",
-        "ifeval": "IFEval",
-    }
-    return words.get(form, "documents and summaries")
+    names = ", ".join(list(known)[:12])
+    raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {names}): name its --loader.")
 
 
 @dataclass(frozen=True)
@@ -113,11 +111,6 @@ class Lengths:
     median: float
     p95: float
     longest: int
-
-    @classmethod
-    def from_tokens(cls, tokens: list[int]) -> "Lengths":
-        """Median, 95th percentile and maximum of `tokens`."""
-        return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
 
 
 @dataclass(frozen=True)
@@ -139,10 +132,7 @@ class FileCheck:
     lost: int  # tokens cut in total
     malformed: tuple[str, ...]
     notes: tuple[str, ...]
-
-    @property
-    def count(self) -> int:
-        return sum(self.tasks.values())
+    count: int  # of prompts
 
 
 def check_file(
@@ -159,8 +149,6 @@ def check_file(
     `form` names the loader; by default it is recognised from the records' fields. Raises UserError if the file cannot
     be read, is not recognised, or has no usable line.
     """
-    if form and form not in LOADERS:
-        raise LOADERS.unknown(form)
     recognised = None if form else recognise(path)
     form = recognised.form if recognised else form
     settings = dict(options or {})
@@ -174,7 +162,8 @@ def check_file(
         short = [fit_to_window(sample, tokenizer, window, max_prompt, cut) for sample in samples]
     except UserError as error:
         notes.append(str(error))
-    for metric in sorted({sample.metric for sample in samples}):
+    metrics = sorted({sample.metric for sample in samples})
+    for metric in metrics:
         try:
             check_metric(metric)
         except UserError as error:
@@ -182,20 +171,21 @@ def check_file(
     cuts = [
         (int(str(sample.meta["shortened_from"])), sample.length) for sample in short if "shortened_from" in sample.meta
     ]
-    tasks: dict[str, int] = {}
-    for sample in samples:
-        tasks[sample.task] = tasks.get(sample.task, 0) + 1
     answers = [max((count_tokens(tokenizer, answer) for answer in sample.answers), default=0) for sample in samples]
     longest_answer = max(sample.max_new_tokens for sample in samples)
+    of_prompts, of_answers = (
+        Lengths(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
+        for tokens in ([sample.length for sample in samples], answers)
+    )
     return FileCheck(
         path=path,
         form=form,
         benchmark=recognised.benchmark if recognised else f"read as {form}, as requested",
-        tasks=tasks,
-        prompts=Lengths.from_tokens([sample.length for sample in samples]),
-        answers=Lengths.from_tokens(answers),
+        tasks=dict(Counter(sample.task for sample in samples)),
+        prompts=of_prompts,
+        answers=of_answers,
         new_tokens=longest_answer,
-        metrics=tuple(sorted({sample.metric for sample in samples})),
+        metrics=tuple(metrics),
         window=window,
         most=max(0, min(max_prompt or window, window - longest_answer)),
         cut=cut,
@@ -203,6 +193,7 @@ def check_file(
         lost=sum(before - after for before, after in cuts),
         malformed=tuple(loaded.skipped),
         notes=tuple(notes),
+        count=len(samples),
     )
 
 

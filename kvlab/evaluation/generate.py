@@ -187,26 +187,26 @@ class _Answering:
         for answers, tokens in chosen:
             for prompt, token in zip(answers.running, tokens, strict=True):
                 answers.ids[prompt].append(token)
-            ended = [last or self._ends(answers.ids[prompt]) for prompt in answers.running]
+            ended = []
+            for prompt in answers.running:
+                ids = answers.ids[prompt]
+                over = last or ids[-1] in self.ends
+                if not over and self.stops.texts:
+                    over = self.stops.are_in(decode_answer(self.loaded.tokenizer, ids))
+                ended.append(over)
             kept += [token for token, over in zip(tokens, ended, strict=True) if not over]
-            if any(ended):
-                self._leave(answers, ended)
+            if not any(ended):
+                continue
+            # Rows whose answers have ended leave the batch.
+            memory = read_memory(answers.branch.cache, len(answers.running))
+            gone = {row: answers.running[row] for row, over in enumerate(ended) if over}
+            stay = [row for row, over in enumerate(ended) if not over]
+            answers.memory |= {prompt: memory[row] for row, prompt in gone.items()}
+            if self.leaving is not None:
+                self.leaving(answers.number, gone, stay)
+            answers.running = [answers.running[row] for row in stay]
+            if stay:
+                self.fan_out.keep_rows(answers.branch, stay)
+            else:
+                self.fan_out.drop([answers.branch])
         return kept
-
-    def _ends(self, ids: list[int]) -> bool:
-        if ids[-1] in self.ends or not self.stops.texts:
-            return ids[-1] in self.ends
-        return self.stops.are_in(decode_answer(self.loaded.tokenizer, ids))
-
-    def _leave(self, answers: _Answers, ended: list[bool]) -> None:
-        memory = read_memory(answers.branch.cache, len(answers.running))
-        gone = {row: answers.running[row] for row, over in enumerate(ended) if over}
-        stay = [row for row, over in enumerate(ended) if not over]
-        answers.memory |= {prompt: memory[row] for row, prompt in gone.items()}
-        if self.leaving is not None:
-            self.leaving(answers.number, gone, stay)
-        answers.running = [answers.running[row] for row in stay]
-        if stay:
-            self.fan_out.keep_rows(answers.branch, stay)
-        else:
-            self.fan_out.drop([answers.branch])

@@ -20,20 +20,19 @@ from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
 from kvlab.evaluation.measure import Measurer
-from kvlab.evaluation.plan import BLOCK, Plan, Shard, blocks, make_plan
+from kvlab.evaluation.plan import BLOCK, Shard, blocks, make_plan
 from kvlab.evaluation.prepare import KeptContexts
 from kvlab.evaluation.request import EvalRequest, remember_files
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded
-from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, ShardStore, canonical_json, row_key
+from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, canonical_json, row_key
 from kvlab.evaluation.scoring.metrics import tags_of_rows
 from kvlab.evaluation.shared_prompt import nothing
-from kvlab.evaluation.work import RowMaker, Unit, batches
+from kvlab.evaluation.work import Backoff, RowMaker, Unit, batches
 from kvlab.models.chat import Chat, chat_of, window_of
-from kvlab.models.load import LoadedModel, held_model
+from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.generation_settings import generation_notes
-from kvlab.tasks.registry import get_task
 
 Listener = Callable[[Progress], None]
 
@@ -70,11 +69,11 @@ def evaluate(
     evaluation = prepare_evaluation(request, loaded, make_cache)
     if shard is not None:
         evaluation = evaluation.part(shard)
-    kept = None if prefixes is None else _kept_contexts(prefixes, loaded, request)
+    kept = None if prefixes is None else KeptContexts(prefixes, loaded, request)
     if kept is not None:
         evaluation = replace(evaluation, batch_rows=1)
         evaluation.maker.measurer.kept = kept
-    with (ResultStore if shard is None else ShardStore).opened(out) as store:
+    with ResultStore.opened(out, shared=shard is not None) as store:
         remember_files(out, request.files)
         _measure_missing(evaluation, store, on_progress, cancelled)
         store.flush()
@@ -84,29 +83,21 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    notes = [*damaged, *filter(None, [evaluation.maker.backoff.notes_text]), *_row_notes(rows)]
-    return EvalResult(rows, [*evaluation.notes, *notes])
-
-
-def _row_notes(rows: pd.DataFrame) -> Iterator[str]:
-    """Sentences about rows whose metric raised, with the first error, and about answers that end within thinking."""
+    notes = [*evaluation.notes, *damaged]
+    if most := evaluation.maker.backoff.most:
+        together = "one row" if most == 1 else f"{most} rows"
+        notes.append(f"The batch size was reduced to {together} because memory ran out.")
+    # Rows whose metric raised, with the first error, and answers that end within thinking.
     errors = rows["error"].dropna()
     if not errors.empty:
-        yield f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
+        failed = f"{len(errors)} of {len(rows)} answers have no score"
+        notes.append(f"{failed}, as their check failed. The first: {errors.iloc[0]}")
     texts = zip(rows["prediction"], tags_of_rows(rows), strict=True)
     ended = sum(is_unfinished(text, tags=tags) for text, tags in texts if isinstance(text, str))
     if ended:
-        yield f"{ended} of {len(rows)} texts end within thinking, which no metric counts as an answer: {MORE_TOKENS}."
-
-
-def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:
-    """Raises UserError where no context is compressed alone, or the model is not `kvlab.load_model`'s."""
-    alone = request.tasks and not request.files and all(get_task(one.task).context_alone for one in request.tasks)
-    if request.question_aware and not alone:
-        raise UserError("A prefix has read no question: add --question-aware no.")
-    if not isinstance(loaded, LoadedModel) or (request.batch_rows or 1) > 1:
-        raise UserError("Prefixes are asked one by one: leave out --set batch.")
-    return KeptContexts(root, loaded, request)
+        within = f"{ended} of {len(rows)} texts end within thinking"
+        notes.append(f"{within}, which no metric counts as an answer: {MORE_TOKENS}.")
+    return EvalResult(rows, notes)
 
 
 @dataclass(frozen=True)
@@ -144,7 +135,15 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     for choice in request.all_choices:
         make_cache(choice)  # report an impossible budget or hyper-parameter early
     plan = make_plan(request, loaded.tokenizer, window_of(loaded.model.config) - turn, chat is not None)
-    check_passes(request, plan)
+    if (prefill_chunk := request.prefill_chunk) is not None:
+        # Chunks must not change a method's result for the longest prompt.
+        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
+        for choice in request.all_choices:
+            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+            try:
+                check_chunks(pipeline, longest, prefill_chunk)
+            except UserError as error:
+                raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
     digest = model_digest(loaded.model)
     settings = [settings_of(choice) for choice in request.all_choices]
     shared = loaded.name, digest, request.prefill_chunk
@@ -161,8 +160,10 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     config = loaded.model.generation_config
     notes = [*plan.notes, *getattr(loaded, "notes", ())]  # those of a GGUF file
     notes += generation_notes(config.to_dict(), can_honour=False) if config is not None else ()
+    measurer = Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk)
     maker = RowMaker(
-        Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
+        measurer,
+        Backoff(measurer),
         request.all_choices,
         settings,
         digest,
@@ -212,20 +213,6 @@ def _check(cancelled: Callable[[], bool]) -> None:
         raise Cancelled
 
 
-def check_passes(request: EvalRequest, plan: Plan) -> None:
-    """Raise UserError if the requested prefill chunks would change a method's result."""
-    if request.prefill_chunk is not None:
-        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
-        # Chunks must not change a method's result for the longest prompt.
-        prefill_chunk = request.prefill_chunk
-        for choice in request.all_choices:
-            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
-            try:
-                check_chunks(pipeline, longest, prefill_chunk)
-            except UserError as error:
-                raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
-
-
 def settings_of(choice: MethodChoice) -> dict[str, object]:
     """All hyper-parameters of a choice, defaults included."""
     return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
@@ -251,23 +238,24 @@ def without_refused(request: Request) -> tuple[Request, tuple[str, ...]]:
     """
     loaded = held_model(request)
     make_cache = cache_maker(loaded)
-    kept: dict[str, tuple[object, ...]] = {
-        "choices": tuple(choice for choice in request.choices if _accepts(partial(make_cache, choice)))
-    }
-    names = [choice.method for choice in request.choices if choice not in kept["choices"]]
+    kept: dict[str, list[object]] = {"choices": []}
+    names: list[str] = []
+    for choice in request.choices:
+        try:
+            make_cache(choice)
+            kept["choices"].append(choice)
+        except UserError:
+            names.append(choice.method)
     if isinstance(request, EvalRequest):
-        plan = partial(make_plan, tokenizer=loaded.tokenizer, window=window_of(loaded.model.config))
-        alone = [request.model_copy(update={"tasks": (task,), "files": ()}) for task in request.tasks]
-        kept["tasks"] = tuple(one.tasks[0] for one in alone if _accepts(partial(plan, one)))
-        names += [task.task for task in request.tasks if task not in kept["tasks"]]
+        kept["tasks"] = []
+        for task in request.tasks:
+            alone = request.model_copy(update={"tasks": (task,), "files": ()})
+            try:
+                make_plan(alone, loaded.tokenizer, window_of(loaded.model.config))
+                kept["tasks"].append(task)
+            except UserError:
+                names.append(task.task)
     if not names or not all(kept.values()):
         return request, ()
-    return request.model_copy(update=kept), tuple(dict.fromkeys(names))
-
-
-def _accepts(make: Callable[[], object]) -> bool:
-    try:
-        make()
-    except UserError:
-        return False
-    return True
+    changes = {name: tuple(values) for name, values in kept.items()}
+    return request.model_copy(update=changes), tuple(dict.fromkeys(names))

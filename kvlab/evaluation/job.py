@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -43,13 +44,14 @@ def shown_progress(console: Console) -> Iterator[Listener]:
         yield listen
 
 
+@dataclass
 class _Lines:
     """Print a line every `LINE_SECONDS`, for logs."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.began = self.last_line = time.monotonic()
-        self.resumed = 0
+    console: Console
+    began: float = field(default_factory=time.monotonic)
+    last_line: float = field(default_factory=time.monotonic)
+    resumed: int = 0
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -87,14 +89,14 @@ def run_evaluation(job: EvalJob, root: Path, *, progress: Report, cancelled: Cal
     return folder
 
 
+@dataclass
 class PromptProgress:
     """Report progress in prompts with the estimated time left; rows found on disk do not count towards the speed."""
 
-    def __init__(self, choices: int, report: Report) -> None:
-        self.choices = choices
-        self.report = report
-        self.begun = time.monotonic()
-        self.resumed = 0
+    choices: int
+    report: Report
+    begun: float = field(default_factory=time.monotonic)
+    resumed: int = 0
 
     def __call__(self, progress: Progress) -> None:
         if progress.stage == "start":

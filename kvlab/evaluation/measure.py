@@ -2,14 +2,14 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.generate import Sampling, Stops, generate_together
 from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt, can_keep
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded, Outcome
-from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together, scored_bytes
+from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together
 from kvlab.evaluation.scoring.order import loop_tokens
 from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
 from kvlab.evaluation.several_questions import Answers, Questions, ask_each
@@ -17,18 +17,16 @@ from kvlab.evaluation.shared_prompt import Check, nothing
 from kvlab.models.placement import input_device
 
 
+@dataclass(eq=False)
 class Measurer:
     """Run prompts of one shape with many choices in shared passes."""
 
-    def __init__(
-        self, loaded: Loaded, make_cache: CacheMaker, question_aware: bool, prefill_chunk: int | None = None
-    ) -> None:
-        self.loaded = loaded
-        self.make_cache = make_cache
-        self.question_aware = question_aware
-        self.prefill_chunk = prefill_chunk
-        self.kept: KeptContexts | None = None  # where compressed contexts are opened, and kept once read
-        self.check: Check = nothing  # called between layers and steps; may raise to stop
+    loaded: Loaded
+    make_cache: CacheMaker
+    question_aware: bool
+    prefill_chunk: int | None = None
+    kept: KeptContexts | None = None  # where compressed contexts are opened, and kept once read
+    check: Check = nothing  # called between layers and steps; may raise to stop
 
     def measure(
         self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]
@@ -42,7 +40,17 @@ class Measurer:
         caches = [self.make_cache(choice) for choice in choices]
         for cache in caches:
             cache.limit_second_pass(len(first.context))
-        trackers = [_track(prompts, cache, self.loaded) for cache in caches]
+        # Observers of the prompts' hidden tokens, if there are some.
+        trackers: list[HiddenTokenTracker | None] = [None] * len(caches)
+        for number, cache in enumerate(caches if first.hidden else ()):
+            tracker = HiddenTokenTracker(
+                [prompt.hidden for prompt in prompts],
+                input_device(self.loaded.model),
+                [prompt.parts for prompt in prompts],
+                cache.settings.pipeline.can.select.protected,
+            )
+            cache.settings.observer = tracker
+            trackers[number] = tracker
         if first.further:
             return self._ask_each(first, caches, trackers)
         survived: dict[tuple[int, int], Survival] = {}
@@ -135,7 +143,7 @@ class Measurer:
         prefix = prompt.context + prompt.question
         found = forced_together(self.loaded, prefix, text, caches, in_sight, self.prefill_chunk, self.check, leader)
         reference = found[full]
-        text_bytes = scored_bytes(self.loaded, text)
+        text_bytes = max(1, len(str(self.loaded.tokenizer.decode(text[1:])).encode()))  # of the scored part
         if isinstance(reference, Exception):
             raise reference
         compared = [
@@ -162,15 +170,3 @@ def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:
         answer_tokens=sum(map(len, answers.ids)),
         loop_tokens=max(map(loop_tokens, answers.ids)),
     )
-
-
-def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Loaded) -> HiddenTokenTracker | None:
-    """Attach an observer of the prompts' hidden tokens to the cache; None if nothing is hidden."""
-    if not prompts[0].hidden:
-        return None
-    device = input_device(loaded.model)
-    protected = cache.settings.pipeline.can.select.protected
-    parts = [prompt.parts for prompt in prompts]
-    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], device, parts, protected)
-    cache.settings.observer = tracker
-    return tracker

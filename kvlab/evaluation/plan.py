@@ -68,10 +68,6 @@ class Shard:
             raise UserError(f"--shard takes a part of how many, such as 3/8, not {quote_value(text)}.")
         return cls(int(found[1]), int(found[2]))
 
-    @classmethod
-    def all_of(cls, count: int) -> list[Shard]:
-        return [cls(number, count) for number in range(1, count + 1)]
-
 
 def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool = False) -> Plan:
     """Return the plan for a model with a context window of `window` tokens; `has_chat`: prompts are put into a chat.
@@ -99,41 +95,63 @@ def blocks(prompts: Sequence[PromptIdentity], size: int = BLOCK) -> list[tuple[i
     Prompts of files count as one task. Batches never cross a block's border.
     """
     parts: list[tuple[int, int]] = []
-    for _, cell in groupby(range(len(prompts)), lambda at: _cell(prompts[at])):
+    cells = [("" if one.content else one.task, one.difficulty, one.length) for one in prompts]
+    for _, cell in groupby(range(len(prompts)), cells.__getitem__):
         numbers = list(cell)
         parts += [(part[0], part[-1] + 1) for start in range(0, len(numbers), size) if (part := numbers[start:][:size])]
     return parts
-
-
-def _cell(prompt: PromptIdentity) -> tuple[str, str, int]:
-    return "" if prompt.content else prompt.task, prompt.difficulty, prompt.length
 
 
 def _file_prompts(
     request: EvalRequest, file: FileChoice, tokenizer: PreTrainedTokenizerBase, window: int
 ) -> tuple[list[PlannedPrompt], list[str]]:
     """The prompts of a file, and a sentence per omitted line or part."""
-    loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **_options(request, file, window))
+    # Options, with --lengths and --depths for the formats that build prompts from a text.
+    options: dict[str, Any] = {}
+    lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
+    if file.form == "text":
+        options["length"] = lengths[0]
+    elif file.form == "haystack":
+        options["lengths"] = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
+        options |= {"depths": request.depths} if request.depths else {}
+    options |= file.options
+    loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **options)
     taken = loaded.samples[: request.samples]
     available = len(loaded.samples)
     for metric in {sample.metric for sample in taken}:
         check_metric(metric)
     short = [fit_to_window(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
-    notes = [*loaded.skipped, *loaded.notes, *filter(None, [cut_note(str(file.path), short, request.cut)])]
+    notes = [*loaded.skipped, *loaded.notes]
+    if shortened := [sample for sample in short if "shortened_from" in sample.meta]:
+        lost = max(int(str(sample.meta["shortened_from"])) for sample in shortened)
+        notes.append(
+            f"{file.path}: {len(shortened)} of {len(short)} prompts were longer than allowed and lost the "
+            f"{request.cut} of their context: the longest had {lost:,} tokens, at most "
+            f"{max(sample.length for sample in shortened):,} were kept."
+        )
     if available > len(taken):
         notes.append(f"{file.path}: {len(taken)} of its {available} prompts are used: raise --samples for more.")
-    return [_file_prompt(request, file, sample) for sample in short], notes
-
-
-def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, Any]:
-    """A file's options, with --lengths and --depths for the formats that build prompts from a text."""
-    lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
-    if file.form == "text":
-        return {"length": lengths[0], **file.options}
-    if file.form == "haystack":
-        lengths = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
-        return {"lengths": lengths, **({"depths": request.depths} if request.depths else {}), **file.options}
-    return dict(file.options)
+    cut: dict[str, JsonValue] = (
+        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
+    )
+    forced: dict[str, JsonValue] = {FORCED: True} if request.forced else {}
+    prompts = []
+    for sample in short:
+        later = [one.question for one in sample.further]
+        content = "\0".join([sample.context, sample.question, *sample.answers, *later])
+        placed = sample.depth is not None  # a text with a hidden needle, at the requested length
+        identity = PromptIdentity(
+            sample.task,
+            canonical_json(file.named | cut | forced),
+            sample.length if placed else ANY_LENGTH,
+            sample.depth,
+            sample.index,
+            request.seed if sample.temperature else 0,
+            hashlib.sha256(content.encode()).hexdigest()[:16],
+        )
+        make = partial(_as_measured, request, partial(Sample.model_copy, sample), "continuation")
+        prompts.append(PlannedPrompt(identity, make, sample.chat))
+    return prompts, notes
 
 
 def _task_prompts(
@@ -141,7 +159,8 @@ def _task_prompts(
 ) -> Iterator[PlannedPrompt]:
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
-    recorded = with_style(difficulty, style) | _measured_as(request)
+    # Nothing is recorded for the default, so that keys of older rows stay.
+    recorded = with_style(difficulty, style) | ({FORCED: True} if request.forced else {})
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is built
             raise UserError(
@@ -150,42 +169,23 @@ def _task_prompts(
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
-                make = _maker(task, tokenizer, identity, difficulty, style)
-                prompt = PlannedPrompt(identity, partial(_as_measured, request, make), context_alone=task.context_alone)
+                settings = {**({"depth": depth} if task.uses_depth else {}), **difficulty}
+                generate = partial(task.generate, tokenizer, length, request.seed, index, **settings)
+                make = partial(_as_measured, request, generate, style)
                 if index == 0:
-                    _check_window(prompt.make(), window)
-                yield prompt
+                    sample = make()
+                    new = sample.new_tokens
+                    if sample.length + new > window:
+                        raise UserError(
+                            f"{sample.task}: {sample.length} tokens and {new} for the answer do not fit the model's "
+                            f"context window of {window}: use lengths of at most {window - new}."
+                        )
+                yield PlannedPrompt(identity, make, context_alone=task.context_alone)
 
 
 def default_lengths(task: Task, window: int) -> tuple[int, ...]:
     """The task's default lengths, limited by the model's context window."""
     return tuple(dict.fromkeys(min(length, window - window // _FREE_SHARE) for length in task.lengths))
-
-
-def _maker(
-    task: Task,
-    tokenizer: PreTrainedTokenizerBase,
-    identity: PromptIdentity,
-    difficulty: dict[str, object],
-    style: Style,
-) -> Callable[[], Sample]:
-    place = {"depth": identity.depth} if task.uses_depth else {}
-
-    def make() -> Sample:
-        sample = task.generate(tokenizer, identity.length, identity.seed, identity.index, **place, **difficulty)
-        return apply_style(sample, style)
-
-    return make
-
-
-def _check_window(sample: Sample, window: int) -> None:
-    new = sample.new_tokens
-    if sample.length + new > window:
-        most = window - new
-        raise UserError(
-            f"{sample.task}: {sample.length} tokens and {new} for the answer do not fit the model's "
-            f"context window of {window}: use lengths of at most {most}."
-        )
 
 
 def fit_to_window(
@@ -204,47 +204,9 @@ def fit_to_window(
     return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
 
 
-def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
-    """A sentence about prompts that were cut; empty if none was."""
-    lost = [int(str(sample.meta["shortened_from"])) for sample in samples if "shortened_from" in sample.meta]
-    if not lost:
-        return ""
-    most = max(sample.length for sample in samples if "shortened_from" in sample.meta)
-    return (
-        f"{path}: {len(lost)} of {len(samples)} prompts were longer than allowed and lost the {cut} of their context: "
-        f"the longest had {max(lost):,} tokens, at most {most:,} were kept."
-    )
-
-
-def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> PlannedPrompt:
-    later = [one.question for one in sample.further]
-    content = "\0".join([sample.context, sample.question, *sample.answers, *later])
-    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    cut: dict[str, JsonValue] = (
-        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
-    )
-    placed = sample.depth is not None  # a text with a hidden needle, at the requested length
-    seed = request.seed if sample.temperature else 0
-    identity = PromptIdentity(
-        sample.task,
-        canonical_json(file.named | cut | _measured_as(request)),
-        sample.length if placed else ANY_LENGTH,
-        sample.depth,
-        sample.index,
-        seed,
-        digest,
-    )
-    return PlannedPrompt(identity, partial(_as_measured, request, lambda: sample), sample.chat)
-
-
-def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
-    """Fields that rows record with the difficulty; empty for the default, so that keys of older rows stay."""
-    return {FORCED: True} if request.forced else {}
-
-
-def _as_measured(request: EvalRequest, make: Callable[[], Sample]) -> Sample:
-    """The sample, without its answers if the full cache's continuation is forced; a given text stays."""
-    sample = make()
+def _as_measured(request: EvalRequest, generate: Callable[[], Sample], style: Style) -> Sample:
+    """The sample in its style, without its answers if the full cache's continuation is forced; a given text stays."""
+    sample = apply_style(generate(), style)
     if not request.forced or sample.metric in LIKELIHOOD_METRICS:
         return sample
     return sample.model_copy(update={"metric": "kl", "answers": []})
@@ -269,8 +231,14 @@ def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
     found = Measurable(room)
     for choice in request.tasks:
         one = request.model_copy(update={"tasks": (choice,)})
+        model = loaded.tokenizer, chat is not None
+        length: int | None = None
         try:
-            length = _length(one, loaded.tokenizer, room, chat is not None)
+            try:
+                _answer_tokens(one, *model, room)
+            except UserError:  # raises again if even the whole window is too short
+                length = room - _answer_tokens(one, *model, 2 * room, (room,))
+                _answer_tokens(one, *model, room, (length,))
         except UserError as error:
             found.reasons[choice.task] = str(error).removeprefix(f"{choice.task}: ")
         else:
@@ -278,17 +246,14 @@ def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
     return found
 
 
-def _length(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool) -> int | None:
-    """None if the default lengths hold the request's only task, else the longest; raises UserError if none does."""
-
-    def answer_tokens(requested: EvalRequest, room: int) -> int:
-        return max(prompt.make().new_tokens for prompt in make_plan(requested, tokenizer, room, has_chat).prompts)
-
-    try:
-        answer_tokens(request, window)
-    except UserError:
-        whole = request.model_copy(update={"lengths": (window,)})
-        length = window - answer_tokens(whole, 2 * window)  # raises if even the whole window is too short
-        answer_tokens(request.model_copy(update={"lengths": (length,)}), window)
-        return length
-    return None
+def _answer_tokens(
+    request: EvalRequest,
+    tokenizer: PreTrainedTokenizerBase,
+    has_chat: bool,
+    window: int,
+    lengths: tuple[int, ...] | None = None,
+) -> int:
+    """Most tokens of an answer, of prompts of these lengths in place of the request's if they are given."""
+    if lengths is not None:
+        request = request.model_copy(update={"lengths": lengths})
+    return max(prompt.make().new_tokens for prompt in make_plan(request, tokenizer, window, has_chat).prompts)

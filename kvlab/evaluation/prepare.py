@@ -1,7 +1,7 @@
 """Generate and tokenize a planned prompt, in a chat if the model has one."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,18 +9,20 @@ from kvlab.common.thoughts import Tags, open_tag
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.validation import check_ids
 from kvlab.engine.prefix import Prefix
 from kvlab.engine.prefix.provenance import header_of, model_of
 from kvlab.evaluation.plan import PlannedPrompt
+from kvlab.evaluation.request import EvalRequest
 from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import PromptIdentity
 from kvlab.evaluation.scoring.metrics import LIKELIHOOD_METRICS
 from kvlab.library.prefixes import PrefixFile, list_prefixes, prefix_path, proposed_name, read_prefix, recorded_loading
 from kvlab.models.chat import Chat, Turns, think_tags
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import ModelRequest
+from kvlab.tasks.registry import get_task
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import hidden_positions, prompt_ids, start_ids, text_ids, text_positions
 
@@ -46,11 +48,6 @@ class PreparedPrompt:
     def is_forced(self) -> bool:
         """Whether a continuation is forced: a given text, or without one the full cache's own."""
         return self.sample.metric in LIKELIHOOD_METRICS
-
-    @property
-    def is_in_chat(self) -> bool:
-        """Whether it is put into a chat template, if the model has one; a given text never is."""
-        return self.sample.chat and not self.continuation
 
     @property
     def prompt_tokens(self) -> int:
@@ -79,31 +76,28 @@ def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) ->
 
     Raises UserError for a token without an embedding in the model.
     """
-    prepared = _prepared(planned, loaded, chat)
-    check_ids([*prepared.context, *prepared.question, *prepared.continuation], loaded.model, loaded.tokenizer)
-    return prepared
-
-
-def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> PreparedPrompt:
     sample = planned.make()
     tokenizer = loaded.tokenizer
     forced = sample.metric in LIKELIHOOD_METRICS and bool(sample.answers)
     if chat is not None and sample.chat and not forced:
-        return _in_chat(planned.identity, sample, chat, loaded)
-    context, question = prompt_ids(tokenizer, sample)
-    first = len(start_ids(tokenizer))
-    opening = text_ids(tokenizer, sample.answer_start)
-    return PreparedPrompt(
-        planned.identity,
-        sample,
-        context,
-        question + opening,
-        text_ids(tokenizer, sample.answers[0]) if forced else [],
-        tuple(hidden_positions(tokenizer, sample)),
-        len(text_ids(tokenizer, sample.decoded)),
-        parts=_parts(sample, lambda text: [first + at for at in text_positions(tokenizer, sample.context, text)]),
-        further=tuple(text_ids(tokenizer, one.question + one.answer_start) for one in sample.further),
-    )
+        prepared = _in_chat(planned.identity, sample, chat, loaded)
+    else:
+        context, question = prompt_ids(tokenizer, sample)
+        first = len(start_ids(tokenizer))
+        places = [text_positions(tokenizer, sample.context, part.text) for part in sample.parts]
+        prepared = PreparedPrompt(
+            planned.identity,
+            sample,
+            context,
+            question + text_ids(tokenizer, sample.answer_start),
+            text_ids(tokenizer, sample.answers[0]) if forced else [],
+            tuple(hidden_positions(tokenizer, sample)),
+            len(text_ids(tokenizer, sample.decoded)),
+            parts=tuple(tuple(first + place for place in part) for part in places),
+            further=tuple(text_ids(tokenizer, one.question + one.answer_start) for one in sample.further),
+        )
+    check_ids([*prepared.context, *prepared.question, *prepared.continuation], loaded.model, tokenizer)
+    return prepared
 
 
 def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loaded) -> PreparedPrompt:
@@ -146,30 +140,40 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
         tuple(sorted(hidden)),
         len(decoded),
         closing=0 if opening else len(after),  # what is held back then ends with the opening
-        parts=_parts(sample, positions),
+        parts=tuple(tuple(positions(part.text)) for part in sample.parts),
         further=tuple(further),
         open_tag=open_tag(back, tags),
         tags=tags,
     )
 
 
-def _parts(sample: Sample, positions: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(positions(part.text)) for part in sample.parts)
-
-
 Key = tuple[str, str, str, str, bool | None]  # text, method as JSON, and settings of the chat template
 
 
 class KeptContexts:
-    """The prefixes of a folder of runs as they fit one model and chat template; `opened` and `kept` count them."""
+    """The prefixes of a folder of runs as they fit one model and chat template; `opened` and `kept` count them.
 
-    def __init__(self, root: Path, loaded: LoadedModel, request: ModelRequest) -> None:
+    Raises UserError where no context is compressed alone, or the model is not `kvlab.load_model`'s.
+    """
+
+    def __init__(self, root: Path, loaded: Loaded, request: EvalRequest) -> None:
+        alone = request.tasks and not request.files and all(get_task(one.task).context_alone for one in request.tasks)
+        if request.question_aware and not alone:
+            raise UserError("A prefix has read no question: add --question-aware no.")
+        if not isinstance(loaded, LoadedModel) or (request.batch_rows or 1) > 1:
+            raise UserError("Prefixes are asked one by one: leave out --set batch.")
         self.root = root
         self.loaded = loaded
         self.request = request
         self.opened = self.kept = 0
-        self._model = model_of(loaded, recorded_loading(request))
-        self._files = {self._key_of(file): file for file in list_prefixes(root)[0] if self._fits(file)}
+        self._files: dict[Key, PrefixFile] = {}
+        model = model_of(loaded, recorded_loading(request))
+        for file in list_prefixes(root)[0]:
+            head = file.header
+            is_same = head.model.model_copy(update={"name": model.name, "loading": model.loading}) == model
+            is_context = head.tokens == head.context_tokens and head.compress_every == 1 and head.seed == 0
+            if is_same and is_context:
+                self._files[self._key_of(file)] = file
 
     def open(self, prompt: PreparedPrompt, choice: MethodChoice) -> CompressedCache | None:
         """The cache that has read the prompt's context with this method; None if it is not kept.
@@ -214,11 +218,6 @@ class KeptContexts:
         file = read_prefix(path)
         self._files[self._key_of(file)] = file
 
-    def _fits(self, file: PrefixFile) -> bool:
-        head = file.header
-        same = head.model.model_copy(update={"name": self._model.name, "loading": self._model.loading}) == self._model
-        return same and head.tokens == head.context_tokens and head.compress_every == 1 and head.seed == 0
-
     def _key_of(self, file: PrefixFile) -> Key:
         head = file.header
         return head.text_sha256, head.choice.model_dump_json(), head.chat, head.system, head.thinking
@@ -226,7 +225,8 @@ class KeptContexts:
     def _chat_of(self, prompt: PreparedPrompt) -> tuple[str, str, bool | None]:
         """Settings of the chat template that the prompt is put into."""
         request = self.request
-        return (request.chat, request.system, request.thinking) if prompt.is_in_chat else ("no", "", None)
+        is_in_chat = prompt.sample.chat and not prompt.continuation  # a given text never is
+        return (request.chat, request.system, request.thinking) if is_in_chat else ("no", "", None)
 
 
 def can_keep(prompts: Sequence[PreparedPrompt], question_aware: bool) -> bool:

@@ -41,14 +41,6 @@ class FileChoice(Strict):
             for name, value in self.options.items()
         }
 
-    def with_absolute_paths(self) -> "FileChoice":
-        """The same with absolute paths, for processes with another working directory; row keys stay the same."""
-        options = {
-            name: str(Path(value).absolute()) if name.endswith("_from") and isinstance(value, str) else value
-            for name, value in self.options.items()
-        }
-        return self.model_copy(update={"path": self.path.absolute(), "options": options})
-
 
 _FILE = re.compile(r"([^=:/]*)=(.+?)((?::[a-z_]+=[^:]+)*)", re.DOTALL)
 
@@ -141,9 +133,17 @@ _Files = RootModel[dict[str, FileChoice]]
 
 def remember_files(folder: Path, files: Sequence[FileChoice]) -> None:
     """Note the files' places in the folder of results; of one name the last counts."""
-    if files:
-        known = known_files(folder) | {file.path.name: file.with_absolute_paths() for file in files}
-        replace_text(folder / FILE, _Files(known).model_dump_json())
+    if not files:
+        return
+    known = known_files(folder)
+    for file in files:
+        # Absolute paths, for processes with another working directory; row keys stay the same.
+        options = {
+            name: str(Path(value).absolute()) if name.endswith("_from") and isinstance(value, str) else value
+            for name, value in file.options.items()
+        }
+        known[file.path.name] = file.model_copy(update={"path": file.path.absolute(), "options": options})
+    replace_text(folder / FILE, _Files(known).model_dump_json())
 
 
 def known_files(folder: Path) -> dict[str, FileChoice]:

@@ -1,6 +1,7 @@
 """Parse an evaluation's command-line values, such as `key_value:pairs=64`, `ruler=niah.jsonl` or `0.05,128`."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -32,23 +33,23 @@ _BUFFERED = ("rkv", "snapkv:preset=decode", "lazyeviction")
 _EVERY_STEP = ("h2o", "raas", "morphkv")
 
 
-def reasoning_methods(model: str) -> tuple[str, list[str]]:
-    """The preset's methods for a model, and a sentence if TriAttention's statistics of it are not at hand."""
-    named = [*(f"{spec}:buffer={BUFFER}" for spec in _BUFFERED), *_EVERY_STEP]
-    if Path(asset_path("queries") / f"{Path(model).name}.safetensors").is_file():
-        return ",".join([*named, f"triattention:queries={model}:buffer={BUFFER}"]), []
-    missing = (
-        f"triattention is left out, as it needs statistics of {model}: `kvlab fit` makes them, then name all methods "
-        f"with --methods, as in triattention:queries=FILE:buffer={BUFFER}."
-    )
-    return ",".join(named), [missing]
-
-
-def reasoning_choices(methods: str, slots: str) -> tuple[MethodChoice, ...]:
+def reasoning_choices(model: str, slots: str, methods: str = "") -> tuple[tuple[MethodChoice, ...], list[str]]:
     """Every method at every number of slots that a KV head may hold at most, its buffer counted.
 
-    Raises UserError for budgets that are not slots, and for fewer slots than twice a method's buffer.
+    Without `methods` they are the preset's for a model, with a sentence if TriAttention's statistics of it are not at
+    hand. Raises UserError for budgets that are not slots, and for fewer slots than twice a method's buffer.
     """
+    notes: list[str] = []
+    if not methods:
+        named = [*(f"{spec}:buffer={BUFFER}" for spec in _BUFFERED), *_EVERY_STEP]
+        if Path(asset_path("queries") / f"{Path(model).name}.safetensors").is_file():
+            named.append(f"triattention:queries={model}:buffer={BUFFER}")
+        else:
+            notes.append(
+                f"triattention is left out, as it needs statistics of {model}: `kvlab fit` makes them, then name all "
+                f"methods with --methods, as in triattention:queries=FILE:buffer={BUFFER}."
+            )
+        methods = ",".join(named)
     choices: list[MethodChoice] = []
     for text in split_list(slots):
         if not text.isdecimal():
@@ -56,33 +57,20 @@ def reasoning_choices(methods: str, slots: str) -> tuple[MethodChoice, ...]:
                 f"--preset {REASONING} takes --budgets in slots, such as {REASONING_SLOTS}, not '{text[:40]}'."
             )
         for choice in parse_choices(methods, text):
-            budget = int(text) - _beside(choice)
-            if budget < _beside(choice):
+            # Generated tokens that wait beside the budget for the next decision.
+            buffer = make_method(choice.method, **choice.hyper_parameters).pipeline().buffer
+            beside = buffer if buffer > 1 else 0
+            budget = int(text) - beside
+            if budget < beside:
                 raise UserError(
-                    f"{text} slots leave {choice.method} too little beside its buffer of {_beside(choice)} generated "
-                    f"tokens: give at least {2 * _beside(choice)}."
+                    f"{text} slots leave {choice.method} too little beside its buffer of {beside} generated tokens: "
+                    f"give at least {2 * beside}."
                 )
             choices.append(choice.model_copy(update={"budget": budget}))
-    return tuple(choices)
-
-
-def _beside(choice: MethodChoice) -> int:
-    """Generated tokens that wait beside the budget for the next decision."""
-    buffer = make_method(choice.method, **choice.hyper_parameters).pipeline().buffer
-    return buffer if buffer > 1 else 0
+    return tuple(choices), notes
 
 
 Number = TypeVar("Number", int, float)
-
-
-def _file(text: str) -> FileChoice:
-    try:
-        form, path, options = split_file(text)
-    except ValueError:
-        form = ""
-    if form not in LOADERS:
-        raise UserError(f"'{text}' is not format=path: choose a format from {', '.join(LOADERS)}.")
-    return FileChoice(form=form, path=Path(path), options=options)
 
 
 def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Number, ...] | None:
@@ -103,19 +91,13 @@ def parse_whole(number: int | None, option: str, least: int) -> int | None:
     return number
 
 
-def parse_style(text: str) -> StyleChoice:
-    """Parse a style; raises UserError for an unknown one."""
-    return _one_of(text, "--set style", get_args(StyleChoice))
+WORDS = {"style": get_args(StyleChoice), "cut": get_args(Cut)}
 
 
-def parse_cut(text: str) -> Cut:
-    """Parse a cut; raises UserError for anything but start, middle and end."""
-    return _one_of(text, "--set cut", get_args(Cut))
-
-
-def _one_of(text: str, option: str, allowed: tuple[str, ...]) -> Any:
-    if text not in allowed:
-        raise UserError(f"{option} takes {', '.join(allowed)}, not '{text}'.")
+def parse_word(name: str, text: str) -> Any:
+    """Parse the style or the cut; raises UserError for an unknown one."""
+    if text not in WORDS[name]:
+        raise UserError(f"--set {name} takes {', '.join(WORDS[name])}, not '{text}'.")
     return text
 
 
@@ -138,12 +120,20 @@ def parse_request(
     **fields: Any,
 ) -> EvalRequest:
     """Build the request from command-line values; `fields` are its other fields. Raises UserError if invalid."""
+    chosen = []
+    for file in files:
+        form = ""
+        with suppress(ValueError):
+            form, path, options = split_file(file)
+        if form not in LOADERS:
+            raise UserError(f"'{file}' is not format=path: choose a format from {', '.join(LOADERS)}.")
+        chosen.append(FileChoice(form=form, path=Path(path), options=options))
     try:
         # Tasks such as `needle,key_value:pairs=64`.
         text = ",".join(TASKS) if tasks == "all" else tasks
         return EvalRequest(
             tasks=tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text))),
-            files=tuple(map(_file, files)),
+            files=tuple(chosen),
             choices=parse_choices(methods, budgets),
             lengths=parse_numbers(lengths, "--lengths", int),
             depths=parse_numbers(depths, "--depths", float),

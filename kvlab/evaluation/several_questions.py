@@ -78,25 +78,20 @@ def ask_each(
         found |= zip(held, _ask_all(loaded, questions, every, None, dict.fromkeys(every, 0.0), check), strict=True)
     for group in sharing_groups([caches[number] for number in new]):
         numbers = [new[place] for place in group]
-        asked = _ask(loaded, questions, [caches[number] for number in numbers], prefill_chunk, check)
-        found |= zip(numbers, asked, strict=True)
+        together = [caches[number] for number in numbers]
+        # Read the context, with the first question if that is in sight.
+        in_sight = questions.context + (questions.asked[0] if questions.first_in_sight else [])
+        shared = SharedPrompt(loaded, together, [in_sight], len(in_sight), prefill_chunk, check)
+        logits: Tensor | None = None
+        with failures_in_branches(shared.fan_out):
+            logits = shared.read()
+        every = [_Asked(branch.cache, len(in_sight), error=branch.error) for branch in shared.branches]
+        times = {
+            one: shared.prompt_seconds(branch) if one.error is None else 0.0
+            for one, branch in zip(every, shared.branches, strict=True)
+        }
+        found |= zip(numbers, _ask_all(loaded, questions, every, logits, times, check), strict=True)
     return [found[number] for number in range(len(caches))]
-
-
-def _ask(
-    loaded: Loaded, questions: Questions, caches: Sequence[CompressedCache], chunk: int | None, check: Check
-) -> list[Answers | Exception]:
-    in_sight = questions.context + (questions.asked[0] if questions.first_in_sight else [])
-    shared = SharedPrompt(loaded, caches, [in_sight], len(in_sight), chunk, check)
-    logits: Tensor | None = None
-    with failures_in_branches(shared.fan_out):
-        logits = shared.read()
-    every = [_Asked(branch.cache, len(in_sight), error=branch.error) for branch in shared.branches]
-    times = {
-        one: shared.prompt_seconds(branch) if one.error is None else 0.0
-        for one, branch in zip(every, shared.branches, strict=True)
-    }
-    return _ask_all(loaded, questions, every, logits, times, check)
 
 
 def _ask_all(
@@ -112,8 +107,9 @@ def _ask_all(
     in_sight = questions.context + (first if questions.first_in_sight else [])
     alive = [one for one in every if one.error is None]
     compressed = {one: one.cache for one in alive}
+    # A copy under the same observer; caches that have read a prompt together share their layers without slots.
     for one in alive:
-        one.cache = _own_copy(compressed[one])
+        one.cache = copy_cache(compressed[one], compressed[one].settings.observer)
     waiting = questions.asked
     if questions.first_in_sight and logits is not None:
         _answer(loaded, questions, alive, dict(zip(alive, logits, strict=True)), check)
@@ -122,22 +118,19 @@ def _ask_all(
         alive = [one for one in alive if one.error is None]
         if not questions.keeps_answers:
             for one in alive:
-                one.cache, one.tokens_read = _own_copy(compressed[one]), len(in_sight)
+                one.cache = copy_cache(compressed[one], compressed[one].settings.observer)
+                one.tokens_read = len(in_sight)
         _answer(loaded, questions, alive, _read(loaded, alive, [question] * len(alive)), check)
-    return [one.error or _collect(loaded, questions, one, compressed[one], prompt_seconds[one]) for one in every]
-
-
-def _own_copy(cache: CompressedCache) -> CompressedCache:
-    """A copy under the same observer; caches that have read a prompt together share their layers without slots."""
-    return copy_cache(cache, cache.settings.observer)
-
-
-def _collect(
-    loaded: Loaded, questions: Questions, one: _Asked, context: CompressedCache, prompt_seconds: float
-) -> Answers:
-    texts = [questions.stops.cut(decode_answer(loaded.tokenizer, ids)) for ids in one.answers]
-    seconds = prompt_seconds + one.seconds
-    return Answers(texts, one.answers, one.cache, read_memory(one.cache, 1)[0], seconds, prompt_seconds, context)
+    found: list[Answers | Exception] = []
+    for one in every:
+        if one.error is not None:
+            found.append(one.error)
+            continue
+        texts = [questions.stops.cut(decode_answer(loaded.tokenizer, ids)) for ids in one.answers]
+        memory = read_memory(one.cache, 1)[0]
+        seconds = prompt_seconds[one]
+        found.append(Answers(texts, one.answers, one.cache, memory, seconds + one.seconds, seconds, compressed[one]))
+    return found
 
 
 def _answer(
@@ -148,24 +141,21 @@ def _answer(
     What ends an answer is not read: the model's end token is part of the text before the next question.
     """
     ends = end_ids(loaded)
+    stops = questions.stops
     writing = [one for one in questions_read if one in logits]
     for one in writing:
         one.answers.append([])
     for step in range(questions.max_new_tokens):
         for one in writing:
             one.answers[-1].append(int(logits[one].argmax()))
-        writing = [one for one in writing if not _has_ended(loaded, questions, one.answers[-1], ends)]
+        writing = [one for one in writing if one.answers[-1][-1] not in ends]
+        if stops.texts:
+            writing = [one for one in writing if not stops.are_in(decode_answer(loaded.tokenizer, one.answers[-1]))]
         if not writing or (len(questions.asked) == 1 and step + 1 == questions.max_new_tokens):
             return  # nothing follows the last token
         check()
         logits = _read(loaded, writing, [[one.answers[-1][-1]] for one in writing])
         writing = [one for one in writing if one in logits]
-
-
-def _has_ended(loaded: Loaded, questions: Questions, ids: list[int], ends: set[int]) -> bool:
-    if ids[-1] in ends:
-        return True
-    return bool(questions.stops.texts) and questions.stops.are_in(decode_answer(loaded.tokenizer, ids))
 
 
 def _read(loaded: Loaded, asked: Sequence[_Asked], ids: Sequence[list[int]]) -> dict[_Asked, Tensor]:

@@ -26,11 +26,25 @@ def measure_on_ray(
     Ray retries a task whose process or node is lost. Raises UserError if Ray is missing or cannot be reached, and if a
     part failed, after the others.
     """
-    ray = _connect(options)
+    # Anyone who reaches a cluster's ports can run code on it, so every connection must present a token.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("Ray is not installed: pip install 'kvlab[ray]'.") from None
+    environment = {name: os.environ[name] for name in (FILES, ALLOWED) if name in os.environ}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(**{**quiet, **options, "runtime_env": {"env_vars": environment}})
+    except Exception as error:
+        message = (str(error).strip().splitlines() or ["no message"])[0]
+        raise UserError(f"Ray cannot be started or reached ({message}): check its address and its token.") from error
     try:
         resource = "num_gpus" if ray.cluster_resources().get("GPU") and request.device != "cpu" else "num_cpus"
         task = ray.remote(**{resource: 1})(measure_part)
-        pending = {task.remote(request, out, Path.cwd(), shard): shard for shard in Shard.all_of(count)}
+        shards = [Shard(number, count) for number in range(1, count + 1)]
+        pending = {task.remote(request, out, Path.cwd(), shard): shard for shard in shards}
         results = []
         failures = []
         while pending:
@@ -57,22 +71,3 @@ def measure_part(request: EvalRequest, out: Path, directory: Path, shard: Shard)
     """The work of one task: a part of the evaluation, measured in the folder where the command was given."""
     with contextlib.chdir(directory):
         return evaluate(request, out, shard=shard)
-
-
-def _connect(options: dict[str, JsonValue]) -> Any:
-    # Anyone who reaches a cluster's ports can run code on it, so every connection must present a token.
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise UserError("Ray is not installed: pip install 'kvlab[ray]'.") from None
-    environment = {name: os.environ[name] for name in (FILES, ALLOWED) if name in os.environ}
-    try:
-        ray.init(
-            **{"log_to_driver": False, "logging_level": "ERROR", **options, "runtime_env": {"env_vars": environment}}
-        )
-    except Exception as error:
-        message = (str(error).strip().splitlines() or ["no message"])[0]
-        raise UserError(f"Ray cannot be started or reached ({message}): check its address and its token.") from error
-    return ray

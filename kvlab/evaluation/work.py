@@ -3,11 +3,9 @@
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
 
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
@@ -21,55 +19,53 @@ from kvlab.evaluation.results.outcome import Loaded, Outcome
 from kvlab.evaluation.results.rows import budget_unit, canonical_json
 from kvlab.evaluation.scoring.metrics import check_metric, score
 from kvlab.evaluation.scoring.order import of_each
-from kvlab.evaluation.scoring.survival import Survival
 from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.tasks.sample import UNSCORED
 
-
-class Sized(Protocol):
-    """Anything with a prompt length."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
+Measured = list[list[Outcome] | Exception]  # of each choice the outcomes by prompt, or the error of its method
 
 
-Prompt = TypeVar("Prompt", bound=Sized)
-Result = TypeVar("Result")
-Measure = Callable[[Sequence[Prompt], Sequence[MethodChoice]], list[list[Result] | Exception]]
-
-
-class Backoff(Generic[Prompt, Result]):
+@dataclass(eq=False)
+class Backoff:
     """Batch prompts and choices; the largest number of rows that fits is remembered for the rest of the evaluation.
 
     Every prompt is a row of the batch for every choice.
     """
 
-    def __init__(self, loaded: Loaded, measure: Measure[Prompt, Result]) -> None:
-        self.loaded = loaded
-        self.measure = measure
-        self.most: int | None = None
+    measurer: Measurer
+    most: int | None = None  # rows that fit, once one batch did not
 
     def outcomes(
-        self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]
-    ) -> list[list[tuple[Result, int]] | Exception]:
+        self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]
+    ) -> list[list[tuple[Outcome, int]] | Exception]:
         """For each choice each prompt's outcome and the rows that ran together, or the error of its method.
 
         All prompts must have one shape. Raises UserError if a single row does not fit; other errors pass through.
         """
-        found: dict[tuple[int, int], tuple[Result, int]] = {}
+        found: dict[tuple[int, int], tuple[Outcome, int]] = {}
         errors: dict[int, Exception] = {}
         waiting = [(range(len(prompts)), range(len(choices)))]
         while waiting:
             part, numbers = waiting.pop(0)
             rows = len(part) * len(numbers)
             if self.most is not None and rows > self.most:
-                waiting = [*_halves(part, numbers), *waiting]
+                # Halve the prompts, so that each is still read once, or else the choices.
+                middle = len(part) // 2 or len(numbers) // 2
+                if len(part) > 1:
+                    waiting = [(part[:middle], numbers), (part[middle:], numbers), *waiting]
+                else:
+                    waiting = [(part, numbers[:middle]), (part, numbers[middle:]), *waiting]
                 continue
             outcomes = self._try([prompts[row] for row in part], [choices[number] for number in numbers])
             if outcomes is None:
                 if rows == 1:
-                    raise UserError(self._message(prompts[part[0]], choices[numbers[0]]))
+                    raise UserError(
+                        f"{input_device(self.measurer.loaded.model).type} ran out of memory on one prompt of "
+                        f"{prompts[part[0]].prompt_tokens:,} tokens ({choices[numbers[0]].label}): use shorter "
+                        "--lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured rows "
+                        "are kept."
+                    )
                 self.most = rows // 2
                 waiting.insert(0, (part, numbers))
                 continue
@@ -81,39 +77,16 @@ class Backoff(Generic[Prompt, Result]):
         every = range(len(prompts))
         return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
 
-    @property
-    def notes_text(self) -> str:
-        """A sentence if the batch size had to be reduced; else empty."""
-        together = "one row" if self.most == 1 else f"{self.most} rows"
-        return f"The batch size was reduced to {together} because memory ran out." if self.most else ""
-
-    def _try(self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]) -> list[list[Result] | Exception] | None:
+    def _try(self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]) -> Measured | None:
         try:
-            return self.measure(prompts, choices)
+            return self.measurer.measure(prompts, choices)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             drop_frames(error)
         gc.collect()
-        release_memory(input_device(self.loaded.model))
+        release_memory(input_device(self.measurer.loaded.model))
         return None
-
-    def _message(self, prompt: Prompt, choice: MethodChoice) -> str:
-        device = input_device(self.loaded.model).type
-        return (
-            f"{device} ran out of memory on one prompt of {prompt.prompt_tokens:,} tokens ({choice.label}): use "
-            "shorter --lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured "
-            "rows are kept."
-        )
-
-
-def _halves(part: range, numbers: range) -> list[tuple[range, range]]:
-    """The batch in halves: of its prompts, so that each is still read once, or of its choices."""
-    if len(part) > 1:
-        middle = len(part) // 2
-        return [(part[:middle], numbers), (part[middle:], numbers)]
-    middle = len(numbers) // 2
-    return [(part, numbers[:middle]), (part, numbers[middle:])]
 
 
 OF_PARTS = {
@@ -136,8 +109,10 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
     metric = OF_PARTS.get(sample.metric, sample.metric)
     scores = of_each(lambda answers: score(metric, outcome.prediction, answers, tags=prompt.tags), sample.answers)
     lines = []
+    fields = {"own": "own_slots", "merged": "merged", "unreachable": "unreachable", "consensus": "consensus"}
     for index, part in enumerate(sample.parts):
         place = prompt.parts[index]
+        left = outcome.survival.parts[index] if outcome.survival and place else None
         lines.append(
             {
                 "kind": part.kind,
@@ -146,15 +121,10 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
                 "tokens": len(place),
                 "answer": sample.answers[index],
                 "score": scores[index],
-                **_left(outcome.survival.parts[index] if outcome.survival and place else None),
+                **{key: getattr(left, field) if left else None for key, field in fields.items()},
             }
         )
     return json.dumps(lines, ensure_ascii=False)
-
-
-def _left(found: Survival | None) -> dict[str, float | None]:
-    fields = {"own": "own_slots", "merged": "merged", "unreachable": "unreachable", "consensus": "consensus"}
-    return {key: getattr(found, field) if found else None for key, field in fields.items()}
 
 
 NO_COUNTER = NoCounter("no counter was asked for")
@@ -195,6 +165,7 @@ class RowMaker:
     """Run batches and build their result rows."""
 
     measurer: Measurer
+    backoff: Backoff  # runs the largest batches that fit
     choices: Sequence[MethodChoice]
     settings: Sequence[Mapping[str, object]]  # every hyper-parameter of each choice
     model_digest: str
@@ -202,11 +173,6 @@ class RowMaker:
     chat: str | None = None  # JSON
     energy: Energy = NO_COUNTER
     errors: dict[int, Exception] = field(default_factory=dict)  # of methods that raised, by choice index
-
-    @cached_property
-    def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
-        """Runs the largest batches that fit."""
-        return Backoff(self.measurer.loaded, self.measurer.measure)
 
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
         """Yield each choice with the batch's missing rows; a choice whose method raised is left out from then on."""
@@ -219,7 +185,9 @@ class RowMaker:
             meter = Meter(self.energy)
             measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
             joules = meter.joules()
-            seconds = _seconds(measured)
+            # of all outcomes, each as if alone
+            answered = [outcomes for outcomes in measured if not isinstance(outcomes, Exception)]
+            seconds = sum(one.seconds for outcomes in answered for one, _ in outcomes)
             for number, outcomes in zip(numbers, measured, strict=True):
                 if isinstance(outcomes, Exception):
                     self.errors[number] = outcomes
@@ -253,7 +221,7 @@ class RowMaker:
             "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
-            "chat": self.chat if prompt.is_in_chat else None,
+            "chat": self.chat if prompt.sample.chat and not prompt.continuation else None,
             "metric": prompt.sample.metric,
             "score": value,
             "error": error,
@@ -279,11 +247,6 @@ class RowMaker:
             "draws": canonical_json(vars(draws)) if draws and not prompt.sample.further else None,
             **self.environment,
         }
-
-
-def _seconds(measured: Sequence[Sequence[tuple[Outcome, int]] | Exception]) -> float:
-    """Seconds of all outcomes, each as if alone."""
-    return sum(one.seconds for outcomes in measured if not isinstance(outcomes, Exception) for one, _ in outcomes)
 
 
 def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]:

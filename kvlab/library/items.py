@@ -350,7 +350,7 @@ def join_comparisons(root: Path, asked: str, comparisons: Sequence[ComparisonEnt
     _check_alike(root, entries)
     first, *others = entries
     further = [run for entry in others for run in entry.runs if run.method != "full"]
-    return ComparisonEntry(comparison_id=joint_id(ids), runs=(*first.runs, *further))
+    return ComparisonEntry.from_runs(joint_id(ids), (*first.runs, *further))
 
 
 def _check_alike(root: Path, entries: Sequence[ComparisonEntry]) -> None:

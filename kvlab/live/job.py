@@ -230,7 +230,7 @@ class HeldSession:
 
 
 _held: OrderedDict[tuple[Path, str], HeldSession] = OrderedDict()
-when_dropped(_held.clear)  # sessions hold their model's weights
+when_dropped.append(_held.clear)  # sessions hold their model's weights
 
 
 @torch.inference_mode(False)

@@ -5,7 +5,7 @@ files cannot fill, so a config with a million layers fails at once.
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from kvlab.core.errors import UserError
 from kvlab.core.families import model_class
 
+FOREIGN_CODE = "The model {name!r} needs its own Python code, which kvlab never runs: use a model transformers knows."
 LARGEST_CONFIG_BYTES = 8 * 2**20
 MOST_LAYERS = 1_000
 MOST_WIDTH = 2**24
@@ -46,40 +47,33 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
     packing = raw.get("quantization_config")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         if raw.get("auto_map"):
-            raise UserError(no_foreign_code(name))
+            raise UserError(FOREIGN_CODE.format(name=name))
         raise UserError(f"The model {name!r} is of family {str(kind)[:40]!r}, which this transformers does not know.")
     if isinstance(packing, dict) and packing.get("quant_method") not in (*AUTO_QUANTIZER_MAPPING, "bitsandbytes", None):
         method = str(packing["quant_method"])[:40]
         raise UserError(f"The weights of {name!r} are in {method} form, which this transformers does not know.")
     text = raw.get("text_config")
-    _check_numbers(raw, name)
-    _check_numbers(text if isinstance(text, dict) else {}, name)
+    for part in (raw, text if isinstance(text, dict) else {}):
+        for fields, most in ((LAYERS, MOST_LAYERS), (HEADS, MOST_WIDTH), (WIDTHS, MOST_WIDTH)):
+            for field in fields:
+                value = part.get(field)
+                every = value if isinstance(value, list) else [] if value is None else [value]  # some: one per layer
+                if any(type(number) is not int or not 0 < number <= most for number in every):
+                    shown = str(value)[:20]
+                    raise UserError(
+                        f"The config.json of {name!r} has {field} {shown}: use a number from 1 to {most:,}."
+                    )
+        heads = part.get("num_attention_heads")
+        shared = part.get("num_key_value_heads")
+        if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
+            raise UserError(
+                f"The config.json of {name!r} has {heads} attention heads, which {shared} KV heads cannot share."
+            )
     return raw
 
 
-def no_foreign_code(name: str) -> str:
-    """Error message for a model that needs its own Python code."""
-    return f"The model {name!r} needs its own Python code, which kvlab never runs: use a model transformers knows."
-
-
-def _check_numbers(raw: dict[str, Any], name: str) -> None:
-    for fields, most in ((LAYERS, MOST_LAYERS), (HEADS, MOST_WIDTH), (WIDTHS, MOST_WIDTH)):
-        for field in fields:
-            given = raw.get(field)
-            every = given if isinstance(given, list) else [] if given is None else [given]  # some have one per layer
-            if any(type(number) is not int or not 0 < number <= most for number in every):
-                shown = str(given)[:20]
-                raise UserError(f"The config.json of {name!r} has {field} {shown}: use a number from 1 to {most:,}.")
-    heads = raw.get("num_attention_heads")
-    shared = raw.get("num_key_value_heads")
-    if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
-        raise UserError(
-            f"The config.json of {name!r} has {heads} attention heads, which {shared} KV heads cannot share."
-        )
-
-
-def check_files(folder: Path, name: str) -> None:
-    """Raise UserError unless the folder holds complete safetensors files."""
+def check_files(config: Any, folder: Path, name: str) -> None:
+    """Raise UserError unless the folder holds complete safetensors files that can hold all weights of `config`."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"The folder {name!r} does not hold a loadable safetensors model (no .safetensors file).")
@@ -91,11 +85,7 @@ def check_files(folder: Path, name: str) -> None:
             raise UserError(
                 f"The file {file.name} of {name!r} is not a complete safetensors file ({reason(error)}): copy it again."
             ) from None
-
-
-def check_size(config: Any, folder: Path, name: str) -> None:
-    """Raise UserError if the model described by `config` has more weights than the folder's files can hold."""
-    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    stored = sum(file.stat().st_size for file in files)
     with torch.device("meta"):
         described = model_class(config).from_config(config, trust_remote_code=False)
     wanted = sum(parameter.numel() for parameter in described.parameters())
@@ -106,28 +96,34 @@ def check_size(config: Any, folder: Path, name: str) -> None:
         )
 
 
-def check_loaded(model: PreTrainedModel, info: dict[str, Collection[Any]], name: str) -> None:
-    """Raise UserError if the checkpoint lacks tensors, has others, or has them in other shapes.
+def check_loaded(
+    model: PreTrainedModel, info: dict[str, Collection[Any]], tokenizer: PreTrainedTokenizerBase, name: str
+) -> None:
+    """Raise UserError if the checkpoint lacks tensors, has others, has them in other shapes, or lacks rows for tokens.
 
     `info` is transformers' loading report, without keys that the model declares ignorable and heads tied to the
-    embedding.
+    embedding. Ordinary tokens of the tokenizer need a row in the model's embedding.
     """
-    other = [f"{key}: {_shape(there)} for {_shape(wanted)}" for key, there, wanted in info["mismatched_keys"]]
+    other = []
+    for key, *sizes in info["mismatched_keys"]:
+        there, wanted = (" x ".join(map(str, size)) or "a number" for size in sizes)
+        other.append(f"{key}: {there} for {wanted}")
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    faults = [
-        _list_names("missing", set(info["missing_keys"]) - tied),
-        _list_names("not part of the model", info["unexpected_keys"]),
-        _list_names("of another shape", other),
-    ]
-    messages = [fault for fault in faults if fault]
+    faults = {
+        "missing": set(info["missing_keys"]) - tied,
+        "not part of the model": info["unexpected_keys"],
+        "of another shape": other,
+    }
+    messages = []
+    for what, keys in faults.items():
+        names = sorted(map(str, keys))
+        count = "1 tensor is" if len(names) == 1 else f"{len(names):,} tensors are"
+        rest = ", ..." if len(names) > NAMED else ""
+        messages += [f"{count} {what} ({', '.join(names[:NAMED])}{rest})"] if names else []
     if messages:
         raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(messages)}.")
     if info.get("error_msgs"):
         raise UserError(f"The checkpoint of {name!r} cannot be read ({reason(next(iter(info['error_msgs'])))}).")
-
-
-def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise UserError if ordinary tokens of the tokenizer have no row in the model's embedding."""
     embedding: Any = model.get_input_embeddings()
     rows = embedding.weight.shape[0]
     if len(tokenizer) <= rows:
@@ -139,19 +135,6 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
             f"The tokenizer of {name!r} has {beyond:,} tokens more than the model ({rows:,}): they do not belong "
             "together."
         )
-
-
-def _list_names(what: str, keys: Iterable[Any]) -> str:
-    names = sorted(map(str, keys))
-    if not names:
-        return ""
-    count = "1 tensor is" if len(names) == 1 else f"{len(names):,} tensors are"
-    rest = ", ..." if len(names) > NAMED else ""
-    return f"{count} {what} ({', '.join(names[:NAMED])}{rest})"
-
-
-def _shape(sizes: Iterable[int]) -> str:
-    return " x ".join(map(str, sizes)) or "a number"
 
 
 def reason(error: object) -> str:

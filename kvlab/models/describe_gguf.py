@@ -40,34 +40,27 @@ def complete_config(config: Any, read: Read, tensors: dict[str, np.ndarray]) -> 
     layered = "full_attention" in parameters
     rope = dict(parameters["full_attention"] if layered else parameters)
     if not layered:
-        rope |= _widths(config, read, rope)
+        # The width of a head, and the share of it that rotates.
+        known = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        width = int(read("attention.key_length") or known)
+        if width != known:
+            config.head_dim = width
+        rotated = read("rope.dimension_count")
+        share = 1.0 if rotated is None else int(rotated) / width
+        if rotated is not None and share != rope.get("partial_rotary_factor", 1.0):
+            if config.model_type not in PARTIAL:
+                raise UserError(
+                    f"it rotates {int(rotated)} of the {width} numbers of a head, which transformers does not for a "
+                    f"{config.model_type} model"
+                )
+            rope["partial_rotary_factor"] = share
     if rope.get("rope_type") != "proportional":  # Gemma 4's own, whose factors the file holds too
-        rope |= _theta(read) | _scaling(config, read, tensors, rope | _theta(read))
+        if (base := read("rope.freq_base")) is not None:
+            rope["rope_theta"] = float(base)
+        rope |= _scaling(config, read, tensors, rope)
     config.rope_parameters = {**parameters, "full_attention": rope} if layered else rope
     if "original_max_position_embeddings" in rope and hasattr(config, "original_max_position_embeddings"):
         config.original_max_position_embeddings = rope["original_max_position_embeddings"]  # Phi-3 reads it there
-
-
-def _theta(read: Read) -> dict[str, float]:
-    return {} if (base := read("rope.freq_base")) is None else {"rope_theta": float(base)}
-
-
-def _widths(config: Any, read: Read, rope: dict[str, Any]) -> dict[str, Any]:
-    """Set the head width, and return the share of a head that rotates."""
-    known = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    width = int(read("attention.key_length") or known)
-    if width != known:
-        config.head_dim = width
-    rotated = read("rope.dimension_count")
-    share = 1.0 if rotated is None else int(rotated) / width
-    if rotated is None or share == rope.get("partial_rotary_factor", 1.0):
-        return {}
-    if config.model_type not in PARTIAL:
-        raise UserError(
-            f"it rotates {int(rotated)} of the {width} numbers of a head, which transformers does not for a "
-            f"{config.model_type} model"
-        )
-    return {"partial_rotary_factor": share}
 
 
 def _scaling(config: Any, read: Read, tensors: dict[str, np.ndarray], rope: dict[str, Any]) -> dict[str, Any]:
@@ -96,18 +89,18 @@ def _scaling(config: Any, read: Read, tensors: dict[str, np.ndarray], rope: dict
         }
     factor = 1.0 if kind == "none" else factor
     if LONG in tensors and SHORT in tensors:
-        return _longrope(tensors[SHORT] * factor, tensors[LONG] * factor, attention, before)
-    factors = factor * tensors.get(FREQS, np.ones(1, np.float32))
-    if attention != 1.0:
-        raise UserError("its rotary positions have an attention factor without YaRN or two sets of frequencies")
-    if np.all(factors == factors[0]):
-        return {} if factors[0] == 1.0 else {"rope_type": "linear", "factor": float(factors[0])}
-    longest = config.max_position_embeddings  # the same frequencies before and after it
-    return _llama3(factors, rope) or _longrope(factors, factors, 1.0, longest)
-
-
-def _longrope(short: np.ndarray, long: np.ndarray, attention: float, before: int) -> dict[str, Any]:
-    """A set of frequencies up to `before` tokens and one beyond."""
+        short = tensors[SHORT] * factor
+        long = tensors[LONG] * factor
+    else:
+        short = long = factor * tensors.get(FREQS, np.ones(1, np.float32))
+        if attention != 1.0:
+            raise UserError("its rotary positions have an attention factor without YaRN or two sets of frequencies")
+        if np.all(short == short[0]):
+            return {} if short[0] == 1.0 else {"rope_type": "linear", "factor": float(short[0])}
+        if llama3 := _llama3(short, rope):
+            return llama3
+        before = config.max_position_embeddings  # the same frequencies before and after it
+    # A set of frequencies up to `before` tokens and one beyond.
     return {
         "rope_type": "longrope",
         "short_factor": short.tolist(),
@@ -149,31 +142,29 @@ FILE_TYPE = "general.file_type"
 
 def describe(file: Path, folder: Path) -> None:
     """Write `folder` in one step. Raises UserError if the file is damaged or is no model that can be loaded."""
+    from gguf import GGUFReader
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
-        reader = _open(file)
+        try:
+            reader = GGUFReader(str(file))
+        except Exception as error:  # the reader checks nothing itself: any class, from wherever it stumbles
+            if "GGMLQuantizationType" in str(error):
+                why = f"it holds weights of an unknown type ({error}), so a newer gguf may be needed"
+                raise UserError(why) from None
+            raise UserError(f"it is incomplete or damaged ({_short(error)}), so copy it again") from None
         known = _read(reader)
         known["notes"] = _save(file, reader, work)
-        known |= {"file": str(file.resolve()), "bytes": file.stat().st_size, "checksum": _checksum(file)}
+        with file.open("rb") as opened:
+            checksum = hashlib.file_digest(opened, "sha256").hexdigest()
+        known |= {"file": str(file.resolve()), "bytes": file.stat().st_size, "checksum": checksum}
         (work / ABOUT).write_text(json.dumps(known, indent=1), encoding="utf-8")
         if not (folder / ABOUT).is_file():  # another process may have been faster
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(work, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _open(file: Path) -> Any:
-    """A `GGUFReader` of a whole file."""
-    from gguf import GGUFReader
-
-    try:
-        return GGUFReader(str(file))
-    except Exception as error:  # the reader checks nothing itself: any class, from wherever it stumbles
-        if "GGMLQuantizationType" in str(error):
-            raise UserError(f"it holds weights of an unknown type ({error}), so a newer gguf may be needed") from None
-        raise UserError(f"it is incomplete or damaged ({_short(error)}), so copy it again") from None
 
 
 def _read(reader: Any) -> dict[str, Any]:
@@ -238,11 +229,6 @@ def _save(file: Path, reader: Any, folder: Path) -> list[str]:
         raise UserError(f"transformers does not read its tokenizer ({_short(error)})") from None
     GenerationConfig.from_model_config(config).save_pretrained(folder)
     return [note] if note else []
-
-
-def _checksum(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _short(error: Exception) -> str:

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,24 +44,17 @@ def fetch(source: Source, report: Report) -> None:
     if source.folder is not None or is_here(source):
         return
     report(source.name, 0, 0)
-    with _client(source) as (process, reported):
-        while process.poll() is None:
-            time.sleep(SECONDS)
-            report(source.name, *reported)
-        report(source.name, *reported)
-
-
-@contextmanager
-def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]]]:
-    """The download process and its latest (bytes done, total); the process ends with this context."""
     arguments = [source.where, json.dumps({"revision": source.revision, "cache_dir": source.cache_dir})]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
-    reported = [0.0, 0.0]
+    reported = [0.0, 0.0]  # bytes done and total, the latest of the process
     assert process.stdout is not None
     listener = threading.Thread(target=_read_progress, args=(process.stdout, reported), daemon=True)
     listener.start()
     try:
-        yield process, reported
+        while process.poll() is None:
+            time.sleep(SECONDS)
+            report(source.name, *reported)
+        report(source.name, *reported)
     finally:
         if process.poll() is None:
             process.terminate()  # the client then removes partial files
@@ -82,31 +74,7 @@ def _read_progress(lines: IO[str], reported: list[float]) -> None:
 
 def download(where: str, revision: str | None, cache_dir: str | None, tell: Callable[[float, float], None]) -> None:
     """Download the files of a hub name, reporting bytes done and total; unavailable files are skipped."""
-    with contextlib.suppress(HfHubHTTPError, OSError, ValueError):
-        snapshot_download(
-            where, revision=revision, cache_dir=cache_dir, allow_patterns=list(WANTED), tqdm_class=_bar(tell)
-        )
-
-
-def is_here(source: Source) -> bool:
-    """Whether all weights of a hub name are on this disk."""
-
-    def known(file: str) -> Path | None:
-        found = try_to_load_from_cache(source.where, file, source.cache_dir, source.revision)
-        return Path(found) if isinstance(found, str) else None
-
-    parts = known(PARTS)
-    if parts is None:
-        return known(WEIGHTS) is not None
-    try:
-        named = set(json.loads(parts.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError):
-        return False
-    return all((parts.parent / part).is_file() for part in named)
-
-
-def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
-    """A silent progress bar class for the hub's client, which counts bytes on one or several bars."""
+    # The hub's client counts bytes on one or several bars, which are silent.
     bars: dict[int, tuple[float, float]] = {}
     reported = [0.0, 0.0]  # time and total of the last report
 
@@ -132,7 +100,23 @@ def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
                     reported[:] = time.monotonic(), total
                     tell(done, total)
 
-    return Bar
+    with contextlib.suppress(HfHubHTTPError, OSError, ValueError):
+        snapshot_download(where, revision=revision, cache_dir=cache_dir, allow_patterns=list(WANTED), tqdm_class=Bar)
+
+
+def is_here(source: Source) -> bool:
+    """Whether all weights of a hub name are on this disk."""
+    weights, listed = (
+        try_to_load_from_cache(source.where, file, source.cache_dir, source.revision) for file in (WEIGHTS, PARTS)
+    )
+    if not isinstance(listed, str):
+        return isinstance(weights, str)
+    parts = Path(listed)
+    try:
+        named = set(json.loads(parts.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+    return all((parts.parent / part).is_file() for part in named)
 
 
 if __name__ == "__main__":

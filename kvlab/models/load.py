@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import Regex
-from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -62,11 +62,6 @@ class Rule:
     after: tuple[str, ...] = ()
     whole: bool = False
 
-    def as_pre_tokenizer(self) -> PreTokenizer:
-        """The stages of `tokenizers`."""
-        before, after = ([Split(Regex(rule), "isolated") for rule in rules] for rules in (self.splits, self.after))
-        return Sequence([*before, ByteLevel(add_prefix_space=False, use_regex=self.gpt2), *after])
-
 
 GPT2 = Rule(gpt2=True)
 SINGLE_DIGITS = Rule((DIGIT,), gpt2=True)
@@ -112,7 +107,8 @@ def set_pre_tokenizer(tokenizer: Any, model: str | None, name: str | None) -> st
         )
         return f"The GGUF file {named}: its text is cut as transformers does, so token ids may be others than its own."
     backend = tokenizer.backend_tokenizer
-    backend.pre_tokenizer = rule.as_pre_tokenizer()
+    before, after = ([Split(Regex(one), "isolated") for one in rules] for rules in (rule.splits, rule.after))
+    backend.pre_tokenizer = Sequence([*before, ByteLevel(add_prefix_space=False, use_regex=rule.gpt2), *after])
     backend.model.ignore_merges = rule.whole
     return ""
 
@@ -179,18 +175,16 @@ def load_model(
     where = device_map(placement, place)
     packed = quantization(weights)
     raw = checkpoint.read_config(source.config_file(), source.name)
-    with _without_warnings(), _sentences(source, raw):
+    with _loading(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         if source.folder is not None and source.gguf is None:
-            checkpoint.check_files(source.folder, source.name)
-            checkpoint.check_size(config, source.folder, source.name)
+            checkpoint.check_files(config, source.folder, source.name)
         elif source.folder is None and report is not None:
             fetch(source, report)
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
         model, info = _read_weights(source, config, kind, where, packed)
-        checkpoint.check_loaded(model, info, source.name)
-        checkpoint.check_vocabulary(model, tokenizer, source.name)
+        checkpoint.check_loaded(model, info, tokenizer, source.name)
         prepare(model).eval()
     known = {} if source.gguf is None else about(Path(source.where))
     model = model if where or packed else model.to(place)
@@ -220,34 +214,28 @@ def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: An
             **source.options,
             **({} if packed is None else {"quantization_config": packed}),  # None would undo the checkpoint's own
         )
-    # transformers shows a progress bar here that cannot be turned off.
-    with redirect_stderr(io.StringIO()), _shared_tensor_names():
-        model, info = model_class(config).from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            config=config,  # reading it from the file again takes seconds
-            dtype=config.dtype if kind == "auto" else kind,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,
-            **options,
-        )
+    import gguf
+
+    # transformers (5.23) makes the table of all tensor names once a module, which is 40 % of a load: make it once.
+    make = gguf.get_tensor_name_map
+    try:
+        gguf.get_tensor_name_map = cache(make)
+        with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
+            model, info = model_class(config).from_pretrained(
+                file.parent,
+                gguf_file=file.name,
+                config=config,  # reading it from the file again takes seconds
+                dtype=config.dtype if kind == "auto" else kind,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                **options,
+            )
+    finally:
+        gguf.get_tensor_name_map = make
     if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved, cast and saved
         del model.config.quantization_config
         vars(model).pop("hf_quantizer", None)
     return model, info
-
-
-@contextmanager
-def _shared_tensor_names() -> Iterator[None]:
-    """Let transformers (5.23) make the table of all tensor names once, not once a module, which is 40 % of a load."""
-    import gguf
-
-    make = gguf.get_tensor_name_map
-    gguf.get_tensor_name_map = cache(make)
-    try:
-        yield
-    finally:
-        gguf.get_tensor_name_map = make
 
 
 def load_tokenizer(
@@ -256,7 +244,7 @@ def load_tokenizer(
     """Load a model's tokenizer and config without its weights. Raises UserError as `load_model`."""
     source = _source(name_or_path, revision, cache_dir)
     raw = checkpoint.read_config(source.config_file(), source.name)
-    with _without_warnings(), _sentences(source, raw):
+    with _loading(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         return AutoTokenizer.from_pretrained(source.where, **source.options), config
@@ -268,51 +256,45 @@ def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> S
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Suppress progress bars and transformers' table of tensors: `check_loaded` reports them in a sentence."""
+def _loading(source: Source, raw: dict[str, Any]) -> Iterator[None]:
+    """Turn transformers' errors about a model's files into one sentence; memory errors pass through.
+
+    Progress bars and transformers' table of tensors are suppressed: `check_loaded` reports them in a sentence.
+    """
     before = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        name = source.name
+        reason = checkpoint.reason(error)
+        packing = raw.get("quantization_config")
+        if "trust_remote_code" in str(error):
+            message = checkpoint.FOREIGN_CODE.format(name=name)
+        elif source.gguf is not None:
+            message = f"The GGUF file {name!r} cannot be loaded ({reason})."
+        elif packing and isinstance(error, ImportError | RuntimeError):
+            kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
+            message = f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason})."
+        elif source.folder is not None and (lacks := no_tokenizer(source.folder, name)):
+            message = lacks
+        elif isinstance(error, ImportError):
+            message = f"The model {name!r} needs a package that is not installed ({reason})."
+        elif source.folder is None and isinstance(error, OSError):
+            message = f"The files of {name!r} cannot be downloaded ({reason}); only safetensors checkpoints are loaded."
+        else:
+            what = "folder" if source.folder is not None else "repository"
+            message = f"The {what} {name!r} does not hold a loadable safetensors model ({reason})."
+        raise UserError(message) from error
     finally:
         logging.set_verbosity(before)
 
 
-@contextmanager
-def _sentences(source: Source, raw: dict[str, Any]) -> Iterator[None]:
-    """Turn transformers' errors about a model's files into one sentence; memory errors pass through."""
-    try:
-        yield
-    except (UserError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise UserError(_load_error(source, raw, error)) from error
-
-
-def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
-    name = source.name
-    if "trust_remote_code" in str(error):
-        return checkpoint.no_foreign_code(name)
-    if source.gguf is not None:
-        return f"The GGUF file {name!r} cannot be loaded ({checkpoint.reason(error)})."
-    packing = raw.get("quantization_config")
-    if packing and isinstance(error, ImportError | RuntimeError):
-        kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
-        return f"The weights of {name!r} are in {kind} form, which cannot be read here ({checkpoint.reason(error)})."
-    if source.folder is not None and (message := no_tokenizer(source.folder, name)):
-        return message
-    if isinstance(error, ImportError):
-        return f"The model {name!r} needs a package that is not installed ({checkpoint.reason(error)})."
-    if source.folder is None and isinstance(error, OSError):
-        reason = checkpoint.reason(error)
-        return f"The files of {name!r} cannot be downloaded ({reason}); only safetensors checkpoints are loaded."
-    what = "folder" if source.folder is not None else "repository"
-    return f"The {what} {name!r} does not hold a loadable safetensors model ({checkpoint.reason(error)})."
-
-
 _held: dict[tuple[object, ...], LoadedModel] = {}
-_when_dropped: list[Callable[[], object]] = []
+when_dropped: list[Callable[[], object]] = []  # called when the held model is dropped, to drop what keeps its weights
 
 
 def held_model(request: ModelRequest, report: Report | None = None) -> LoadedModel:
@@ -327,15 +309,10 @@ def held_model(request: ModelRequest, report: Report | None = None) -> LoadedMod
     return _held[key]
 
 
-def when_dropped(act: Callable[[], object]) -> None:
-    """Call `act` whenever the held model is dropped, to drop what keeps its weights alive."""
-    _when_dropped.append(act)
-
-
 def drop_model() -> None:
     """Free the model and its device memory."""
     _held.clear()
-    for act in _when_dropped:
+    for act in when_dropped:
         act()
     gc.collect()  # modules and hooks form reference cycles
     empty_device_cache()

@@ -22,6 +22,10 @@ from kvlab.models.info.model_faults import description_folder, fault, gguf_file
 from kvlab.models.info.offered_models import place_of
 from kvlab.models.info.packaged_models import not_here
 
+NOT_FOUND = (
+    "There is no model {name!r}: use 'mini', a local folder, or a hub name that can be downloaded from here (only "
+    "safetensors and GGUF files are loaded)."
+)
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5
 
@@ -76,35 +80,22 @@ class Source:
             return folder / "config.json"
         if message := fault(Path(self.where), self.name):
             raise UserError(message)
-        self._check_reachable()
+        # The hub's client would retry for half a minute. This request takes the same way as the download, through
+        # HTTPS_PROXY and to HF_ENDPOINT if set.
+        try:
+            known = try_to_load_from_cache(self.name, "config.json", self.cache_dir, self.revision)
+            if not isinstance(known, str):
+                url = hf_hub_url(self.name, "config.json", revision=self.revision)
+                get_hf_file_metadata(url, timeout=REACH_SECONDS)
+        except Exception as error:  # the hub changed its HTTP library more than once
+            raise UserError(self._download_error(error)) from None
         try:
             found = cached_file(self.where, "config.json", revision=self.revision, cache_dir=self.cache_dir)
         except Exception:
             found = None
         if found is None:
-            raise UserError(self.not_found())
+            raise UserError(NOT_FOUND.format(name=self.name[:80]))
         return Path(found)
-
-    def not_found(self) -> str:
-        """Error message for an unknown name."""
-        return (
-            f"There is no model {self.name[:80]!r}: use 'mini', a local folder, or a hub name that can be downloaded "
-            "from here (only safetensors and GGUF files are loaded)."
-        )
-
-    def _check_reachable(self) -> None:
-        """Raise UserError at once if a hub name is unavailable; the hub's client would retry for half a minute.
-
-        The request takes the same way as the download, through HTTPS_PROXY and to HF_ENDPOINT if set.
-        """
-        try:
-            known = try_to_load_from_cache(self.name, "config.json", self.cache_dir, self.revision)
-            if isinstance(known, str):
-                return
-            url = hf_hub_url(self.name, "config.json", revision=self.revision)
-            get_hf_file_metadata(url, timeout=REACH_SECONDS)
-        except Exception as error:  # the hub changed its HTTP library more than once
-            raise UserError(self._download_error(error)) from None
 
     def _download_error(self, error: Exception) -> str:
         if isinstance(error, GatedRepoError):
@@ -117,7 +108,7 @@ class Source:
                 f"The model {self.name!r} has no revision {self.revision!r}: use one of its branches, tags or commits."
             )
         if isinstance(error, RepositoryNotFoundError | HFValidationError):
-            return self.not_found()
+            return NOT_FOUND.format(name=self.name[:80])
         if isinstance(error, EntryNotFoundError):
             return (
                 f"The repository {self.name!r} has no config.json, so it is not a transformers model: download "

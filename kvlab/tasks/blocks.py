@@ -1,7 +1,6 @@
 """Tasks about a block of lines with real text around it: word lists, records, labelled examples, a passage."""
 
 from collections import Counter
-from random import Random
 
 from kvlab.models.info import mini
 from kvlab.models.info.mini import ADJECTIVES, NAMES
@@ -26,7 +25,7 @@ def common_words(draft: Draft, *, depth: Depth = None, rare: int = 40) -> Sample
     draft.check_range("rare", rare, 1, len(NAMES) - len(_COMMON_COUNTS))
     place = draft.place(depth)
     random = draft.random
-    words = mini.draw_names(random, len(_COMMON_COUNTS) + rare)
+    words = random.sample(NAMES, len(_COMMON_COUNTS) + rare)
     counts = [random.randint(*bounds) for bounds in _COMMON_COUNTS] + random.choices((1, 2), k=rare)
     listed = [word for word, count in zip(words, counts, strict=True) for _ in range(count)]
     random.shuffle(listed)
@@ -40,21 +39,16 @@ def frequent_words(draft: Draft, *, depth: Depth = None, words: int = 80) -> Sam
     """`words` words drawn with repetition from a Zipf distribution; the score is the share of the top three found."""
     draft.check_range("words", words, _FEWEST_WORDS, _MOST_WORDS)
     place = draft.place(depth)
-    listed = _draw_list(draft.random, words)
-    counts = Counter(listed)
+    random = draft.random
+    counts = Counter[str]()
+    # The three most frequent words and the fourth have four different counts.
+    while len({times for _, times in counts.most_common(_TOP + 1)}) < _TOP + 1:
+        names = random.sample(NAMES, len(NAMES))
+        weights = [(rank + 1) ** -_EXPONENT for rank in range(len(names))]
+        listed = random.choices(names, weights, k=words)
+        counts = Counter(listed)
     query = mini.common_words_query([word for word, _ in counts.most_common(_TOP)])
     return draft.around(query, mini.word_list(listed), place, depth=place, counts=dict(counts))
-
-
-def _draw_list(random: Random, count: int) -> list[str]:
-    """A list whose three most frequent words and the fourth have four different counts."""
-    while True:
-        names = mini.draw_names(random, len(NAMES))
-        weights = [(rank + 1) ** -_EXPONENT for rank in range(len(names))]
-        listed = random.choices(names, weights, k=count)
-        top = [times for _, times in Counter(listed).most_common(_TOP + 1)]
-        if len(set(top)) == _TOP + 1:
-            return listed
 
 
 @drafted("key_value", "one value of a list of records", ruler="niah_multikey_2")
@@ -63,7 +57,7 @@ def key_value(draft: Draft, *, depth: Depth = None, pairs: int = 32) -> Sample:
     draft.check_range("pairs", pairs, 1, len(NAMES))
     place = draft.place(depth)
     random = draft.random
-    records = list(zip(mini.draw_names(random, pairs), mini.draw_values(random, pairs), strict=True))
+    records = list(zip(random.sample(NAMES, pairs), mini.draw_values(random, pairs), strict=True))
     query = mini.key_value_query(*random.choice(records))
     return draft.around(query, mini.key_value_list(records), place, depth=place)
 
@@ -75,7 +69,7 @@ def few_shot(draft: Draft, *, depth: Depth = None, classes: int = 8, shots: int 
     draft.check_range("shots", shots, 1, len(ADJECTIVES))
     place = draft.place(depth)
     random = draft.random
-    words = mini.draw_names(random, 2 * classes)
+    words = random.sample(NAMES, 2 * classes)
     pairs = list(zip(words[:classes], words[classes:], strict=True))
     query = mini.few_shot_query(random.choice(ADJECTIVES), *random.choice(pairs))
     block = mini.few_shot_list(random, pairs, shots)
@@ -91,4 +85,4 @@ def copy(draft: Draft, *, words: int = 24) -> Sample:
     draft.check_range("words", words, 1, _MOST_COPIED)
     passage = " ".join("".join(draw_window(draft.random, words).words).split())
     query = mini.copy_query(passage)
-    return draft.around(query, f"{mini.copy_context(passage)}\n", 0.0, "word_prefix")
+    return draft.around(query, f"{mini.COPY_CONTEXT.format(span=passage)}\n", 0.0, "word_prefix")

@@ -28,11 +28,6 @@ class Choices:
     continue_context: bool = False
     are_numbers: bool = False
 
-    @property
-    def bullets(self) -> str:
-        """One choice a line, without labels, since the right answer is the text of one."""
-        return "\n".join(f"- {text}" for text in self.texts)
-
     def chosen(self, answer: Any) -> str | None:
         """The text that an answer refers to: itself, by its label, or by its index from 0; None if it is none of them.
 
@@ -64,12 +59,9 @@ def find_choices(values: Mapping[str, Any]) -> Choices | None:
             return found
     # A list of answers beside the index of the right one.
     answers = values[columns["answers"]] if {"answers", "label"} <= set(columns) else None
-    listed = _listed(columns["answers"], answers) if isinstance(answers, list) else None
-    return listed or _by_column(values)
-
-
-def _by_column(values: Mapping[str, Any]) -> Choices | None:
-    """Columns of one stem that are counted from A, 0 or 1 without a gap."""
+    if isinstance(answers, list) and (found := _listed(columns["answers"], answers)):
+        return found
+    # Columns of one stem that are counted from A, 0 or 1 without a gap.
     stems: dict[str, dict[str, str]] = {}
     for name, value in values.items():
         matched = BY_COLUMN.fullmatch(name.strip())

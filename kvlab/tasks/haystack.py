@@ -18,16 +18,14 @@ _SENTENCE_START = re.compile(r"[“‘(_]*[A-Z]")
 
 
 @cache
-def haystack_words() -> tuple[str, ...]:
-    """Return every word of the shipped books, each with the white space that follows it."""
+def haystack() -> tuple[tuple[str, ...], dict[int, None]]:
+    """Return every word of the shipped books, each with the white space that follows it, and where sentences start.
+
+    The second are the indices of words, in order, as a dictionary for fast look-up.
+    """
     paths = sorted(asset_path("prompts/haystack").glob("*.txt"))
-    return tuple(word for path in paths for word in re.findall(r"\S+\s*", path.read_text(encoding="utf-8")))
-
-
-@cache
-def _sentence_starts() -> dict[int, None]:
-    """The indices of the haystack's words that start a sentence, in order, for fast look-up."""
-    return dict.fromkeys(sentence_starts(haystack_words()))
+    words = tuple(word for path in paths for word in re.findall(r"\S+\s*", path.read_text(encoding="utf-8")))
+    return words, dict.fromkeys(sentence_starts(words))
 
 
 def sentence_starts(words: Sequence[str]) -> list[int]:
@@ -57,8 +55,7 @@ class Window:
 
 def draw_window(random: Random, count: int) -> Window:
     """Return `count` words starting at a random sentence, wrapping around after the last book."""
-    words = haystack_words()
-    starts = _sentence_starts()
+    words, starts = haystack()
     start = random.choice(list(starts))
     places = [(start + i) % len(words) for i in range(count)]
     breaks = tuple(i for i, place in enumerate(places) if i and place in starts and words[place - 1].endswith(" "))
@@ -117,27 +114,22 @@ def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
         raise UserError(f"There is no wording {kind + 1}: choose one of 1 to {WORDINGS}.")
     if not text.strip():
         raise UserError("There is no text to plant a needle in: paste some, or choose a file.")
-    wording, (name, value) = mini.NEEDLE_PHRASINGS[kind], _draw(text, seed)
-    statement = mini.needle_statement(wording, name, value)
-    query = mini.needle_query(wording, name, value)
-    return Planted(hide(_window(text), [statement], [depth]) + query.prompt, query.answer.strip(), statement)
-
-
-def _draw(text: str, seed: int) -> tuple[str, str]:
+    # A name and a number that do not occur in the text.
     random = Random(f"plant/{seed}")
     present = set(re.findall(r"\w+", text.lower()))
-    free = [name for name in mini.draw_names(random, len(mini.NAMES)) if name.lower() not in present]
+    free = [name for name in random.sample(mini.NAMES, len(mini.NAMES)) if name.lower() not in present]
     if not free:
         raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")
+    name = free[0]
     value = mini.draw_value(random)
     while value in text or find_answer(text, value) is not None:
         value = mini.draw_value(random)
-    return free[0], value
-
-
-def _window(text: str) -> Window:
-    """The text's words; breaks are inside paragraphs if there are any, as in mini's training."""
+    wording = mini.NEEDLE_PHRASINGS[kind]
+    statement = mini.needle_statement(wording, name, value)
+    query = mini.needle_query(wording, name, value)
+    # Breaks are inside paragraphs if there are any, as in mini's training.
     words = tuple(re.findall(r"\S+\s*", text))
     breaks = sentence_starts(words)
     inside = [place for place in breaks if words[place - 1].endswith(" ")]
-    return Window(words, tuple(inside or breaks))
+    window = Window(words, tuple(inside or breaks))
+    return Planted(hide(window, [statement], [depth]) + query.prompt, query.answer.strip(), statement)

@@ -37,13 +37,11 @@ def _asked(draft: Draft, questions: int, needles: int, keeps_answers: bool) -> S
     draft.check_range("questions", questions, 2, min(needles, _MOST_QUESTIONS))
     random = draft.random
     depths = spread(random, needles)
-    kind = random.choice(mini.NEEDLE_PHRASINGS)
-    names = mini.draw_names(random, needles)
-    values = mini.draw_values(random, needles)
-    statements = [mini.needle_statement(kind, *fact) for fact in zip(names, values, strict=True)]
+    kind, facts = _draw_facts(random, needles)
+    statements = [mini.needle_statement(kind, *fact) for fact in facts]
     asked = random.sample(range(needles), questions)
-    first, *others = [mini.needle_query(kind, names[one], values[one]) for one in asked]
-    answers = [values[one] for one in asked]
+    first, *others = [mini.needle_query(kind, *facts[one]) for one in asked]
+    answers = [facts[one][1] for one in asked]
     sample = draft.hiding(first, statements, depths, "each_line", answers=answers)
     return sample.model_copy(
         update={
@@ -64,8 +62,9 @@ _MOST_COINS = 50
 def needle(draft: Draft, *, depth: Depth = None) -> Sample:
     """One needle in real prose, at `depth` (None: random)."""
     place = draft.place(depth)
-    query, statement = _draw_needle(draft)
-    return draft.hiding(query, [statement], [place], depth=place)
+    kind, (fact,) = _draw_facts(draft.random, 1)
+    statement = mini.needle_statement(kind, *fact)
+    return draft.hiding(mini.needle_query(kind, *fact), [statement], [place], depth=place)
 
 
 @drafted("needle_decoded", "one number hidden in text that enters while decoding", context_alone=True)
@@ -77,20 +76,14 @@ def needle_decoded(draft: Draft, *, depth: Depth = None, decoded: int = 256) -> 
     """
     draft.check_range("decoded", decoded, _FEWEST_DECODED, _MOST_DECODED)
     place = draft.place(depth)
-    query, statement = _draw_needle(draft)
+    kind, (fact,) = _draw_facts(draft.random, 1)
+    query = mini.needle_query(kind, *fact)
+    statement = mini.needle_statement(kind, *fact)
     text = draft.filled(lambda window: f" {hide(window, [statement], [place]).lstrip()}", length=decoded)
     rest = draft.length - len(text_ids(draft.tokenizer, text))
     context = draft.filled(lambda window: window.text, query.prompt, rest)
     sample = draft.asking(query, context, "whole_match_all", depth=place, statements=[statement])
     return sample.model_copy(update={"decoded": text})
-
-
-def _draw_needle(draft: Draft) -> tuple[mini.Query, str]:
-    """(question, statement) of one number under one name."""
-    kind = draft.random.choice(mini.NEEDLE_PHRASINGS)
-    name = mini.draw_names(draft.random, 1)[0]
-    value = mini.draw_value(draft.random)
-    return mini.needle_query(kind, name, value), mini.needle_statement(kind, name, value)
 
 
 @drafted("needle_multikey", "many numbers hidden in a story, a question for one", ruler="niah_multikey_1")
@@ -108,7 +101,8 @@ def needle_multikey(draft: Draft, *, depth: Depth = None, needles: int = 8) -> S
         depths = [depths[i] for i in order]
         target = order.index(target)
     query = mini.needle_query(kind, *facts[target])
-    return draft.hiding(query, _statements(kind, facts), depths, depth=depths[target])
+    statements = [mini.needle_statement(kind, *fact) for fact in facts]
+    return draft.hiding(query, statements, depths, depth=depths[target])
 
 
 @drafted("needle_multivalue", "one name with several numbers, a question for all", ruler="niah_multivalue")
@@ -119,11 +113,11 @@ def needle_multivalue(draft: Draft, *, values: int = 3, names: int = 2) -> Sampl
     random = draft.random
     depths = spread(random, names * values)
     kind = random.choice(mini.NEEDLE_PHRASINGS)
-    chosen = mini.draw_names(random, names)
+    chosen = random.sample(NAMES, names)
     facts = list(zip(chosen * values, mini.draw_values(random, names * values), strict=True))
     random.shuffle(facts)
     query = mini.multi_value_query(chosen[0], [value for name, value in facts if name == chosen[0]])
-    return draft.hiding(query, _statements(kind, facts), depths)
+    return draft.hiding(query, [mini.needle_statement(kind, *fact) for fact in facts], depths)
 
 
 @drafted("needle_multiquery", "many numbers, one question for several", ruler="niah_multiquery")
@@ -136,7 +130,8 @@ def needle_multiquery(draft: Draft, *, needles: int = 6, queries: int = 3) -> Sa
     kind, facts = _draw_facts(random, needles)
     targets = random.sample(facts, queries)
     query = mini.multi_query([name for name, _ in targets], [value for _, value in targets], kind)
-    return draft.hiding(query, _statements(kind, facts), depths, answers=[value for _, value in targets])
+    statements = [mini.needle_statement(kind, *fact) for fact in facts]
+    return draft.hiding(query, statements, depths, answers=[value for _, value in targets])
 
 
 @drafted("variable_tracking", "name every variable of a chain of assignments", ruler="vt")
@@ -149,7 +144,7 @@ def variable_tracking(draft: Draft, *, hops: int = 3, chains: int = 1) -> Sample
     draft.check_range("chains", chains, 1, len(NAMES) // (hops + 1))
     random = draft.random
     depths = spread(random, chains * (hops + 1))
-    names = mini.draw_names(random, chains * (hops + 1))
+    names = random.sample(NAMES, chains * (hops + 1))
     groups = [names[start : start + hops + 1] for start in range(0, len(names), hops + 1)]
     values = mini.draw_values(random, chains)
     waiting = [mini.variable_chain(*chain) for chain in zip(groups, values, strict=True)]
@@ -168,18 +163,14 @@ def arithmetic(draft: Draft, *, holders: int = 4) -> Sample:
     draft.check_range("holders", holders, 2, len(NAMES))
     random = draft.random
     depths = spread(random, holders)
-    coins = {name: random.randrange(_MOST_COINS) for name in mini.draw_names(random, holders)}
+    coins = {name: random.randrange(_MOST_COINS) for name in random.sample(NAMES, holders)}
     first, second = random.sample(list(coins), 2)
     query = mini.arithmetic_query(first, second, (coins[first], coins[second]))
-    statements = [mini.arithmetic_statement(name, count) for name, count in coins.items()]
+    statements = [mini.ARITHMETIC_STATEMENT.format(name=name, count=count) for name, count in coins.items()]
     return draft.hiding(query, statements, depths, "final_number")
 
 
 def _draw_facts(random: Random, count: int) -> tuple[mini.NeedlePhrasing, list[tuple[str, str]]]:
     """A wording, and `count` different names with different values."""
     kind = random.choice(mini.NEEDLE_PHRASINGS)
-    return kind, list(zip(mini.draw_names(random, count), mini.draw_values(random, count), strict=True))
-
-
-def _statements(kind: mini.NeedlePhrasing, facts: list[tuple[str, str]]) -> list[str]:
-    return [mini.needle_statement(kind, *fact) for fact in facts]
+    return kind, list(zip(random.sample(NAMES, count), mini.draw_values(random, count), strict=True))

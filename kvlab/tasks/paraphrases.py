@@ -104,7 +104,7 @@ def needle_mixed(draft: Draft, *, depth: Depth = None, needles: int = 5) -> Samp
     random = draft.random
     place = draft.place(depth)
     depths = spread(random, needles)
-    names = mini.draw_names(random, needles)
+    names = random.sample(NAMES, needles)
     kinds = [KINDS[index % len(KINDS)] for index in random.sample(range(max(needles, len(KINDS))), needles)]
     values = [kind.draw(random) for kind in kinds]
     facts = [kind.statement.format(*pair) for kind, pair in zip(kinds, zip(names, values, strict=True), strict=True)]

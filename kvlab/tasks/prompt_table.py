@@ -74,10 +74,12 @@ class PromptRow:
     @cached_property
     def texts(self) -> dict[str, str]:
         """Non-empty texts by column."""
-        texts = {name: _text(value) for name, value in self.values.items()}
+        # A list of texts is joined as paragraphs.
+        texts = {name: "\n\n".join(value) if _is_texts(value) else value for name, value in self.values.items()}
         if self.choices:
-            texts[self.choices.columns[0]] = self.choices.bullets
-        return {name: text for name, text in texts.items() if text.strip()}
+            # One choice a line, without labels, since the right answer is the text of one.
+            texts[self.choices.columns[0]] = "\n".join(f"- {text}" for text in self.choices.texts)
+        return {name: plain_text(text) for name, text in texts.items() if isinstance(text, str) and text.strip()}
 
     @cached_property
     def choices(self) -> Choices | None:
@@ -158,15 +160,10 @@ class PromptRow:
             column = self.column(KEYS) or column
         return column, None if column is None else self.values[column]
 
-    @property
-    def metric(self) -> str:
-        """The metric that the row names."""
-        return self.texts.get(self.columns.get("metric", ""), "")
-
     @cached_property
     def is_choice(self) -> bool:
         """Whether every answer is one of the row's choices. A metric that the row names takes answers as written."""
-        if self.choices is None or self.metric:
+        if self.choices is None or self.columns.get("metric") in self.texts:
             return False
         keys = _as_list(self.answer_cell[1])
         return bool(keys) and all(self.choices.chosen(key) is not None for key in keys)
@@ -208,20 +205,22 @@ class PromptRow:
         notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
             notes += dropped_parts(_messages(self.values[self.chat]) or [])
-        return (*notes, *self._answer_notes(answers, value))
-
-    def _answer_notes(self, column: str | None, value: Any) -> list[str]:
-        """Sentences about an answer that is not taken as it is written."""
+        # An answer that is not taken as it is written.
         written = [_word(one) for one in _as_list(value)]
+        label = r"-?\d+|[(]?[A-Za-z][).]?"
         if self.choices and self.is_choice:
-            note = f"The answer is the choice that {column} names, by label or by index from 0."
-            return [] if [*self.answers] == written else [note]
-        if self.choices and not self.metric and any(re.fullmatch(r"-?\d+|[(]?[A-Za-z][).]?", one) for one in written):
+            if [*self.answers] != written:
+                notes.append(f"The answer is the choice that {answers} names, by label or by index from 0.")
+        elif (
+            self.choices
+            and self.columns.get("metric") not in self.texts
+            and any(re.fullmatch(label, one) for one in written)
+        ):
             then = "there is no answer" if not self.answers else "it is taken as it is written"
-            return [f"What the column {column} names is none of the row's choices: {then}."]
-        if any(RESULT in one for one in written):
-            return [f"The answer is what follows {RESULT} in the column {column}."]
-        return []
+            notes.append(f"What the column {answers} names is none of the row's choices: {then}.")
+        elif any(RESULT in one for one in written):
+            notes.append(f"The answer is what follows {RESULT} in the column {answers}.")
+        return tuple(notes)
 
 
 def as_row(value: Any, what: str) -> PromptRow:
@@ -234,23 +233,21 @@ def as_row(value: Any, what: str) -> PromptRow:
     elif isinstance(value, list):
         value = {CHATS[0]: value}
     if isinstance(value, dict):
-        names = [str(name).strip() or f"column {number}" for number, name in enumerate(value, 1)]
-        row = PromptRow(_with_texts(dict(zip(names, value.values(), strict=True))), what)
+        values: dict[str, Any] = {}
+        for number, (name, cell) in enumerate(value.items(), 1):
+            values[str(name).strip() or f"column {number}"] = cell
+        # A question or passage that is an object has its text in the column, and its choices as a column.
+        for name, cell in [*values.items()]:
+            if name.casefold() in (*QUESTIONS, *CONTEXTS) and isinstance(cell, Mapping):
+                fields = {str(field).casefold(): one for field, one in cell.items()}
+                text = next((fields[field] for field in ("stem", "text", "question") if field in fields), None)
+                if isinstance(text, str):
+                    values |= {field: one for field, one in fields.items() if field in (*LISTS, *ENDINGS)}
+                    values[name] = text
+        row = PromptRow(values, what)
         if row.texts or row.chat:
             return row
     raise UserError(f"{what} holds no text: give objects with at least one text in them.")
-
-
-def _with_texts(values: dict[str, Any]) -> dict[str, Any]:
-    """The columns with the text of a question or passage that is an object; its choices are a column."""
-    inner: dict[str, Any] = {}
-    for name, value in values.items():
-        if name.casefold() in (*QUESTIONS, *CONTEXTS) and isinstance(value, Mapping):
-            fields = {str(field).casefold(): one for field, one in value.items()}
-            text = next((fields[field] for field in ("stem", "text", "question") if field in fields), None)
-            if isinstance(text, str):
-                inner |= {field: one for field, one in fields.items() if field in (*LISTS, *ENDINGS)} | {name: text}
-    return values | inner
 
 
 def join_texts(texts: Sequence[str]) -> str:
@@ -297,13 +294,6 @@ def _is_text(value: Any) -> bool:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
-
-
-def _text(value: Any) -> str:
-    """A text, or a list of texts joined as paragraphs; else empty."""
-    if _is_texts(value):
-        value = "\n\n".join(value)
-    return plain_text(value) if isinstance(value, str) else ""
 
 
 def _messages(value: Any) -> list[Any] | None:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -73,39 +73,33 @@ def read_rows(name: str, content: bytes, largest: int | None = None) -> Iterator
 def rows_of_text(name: str, text: str) -> Iterator[Row]:
     """Yield the rows of a text file; raises UserError as `read_rows`."""
     if is_csv(name):
-        return _numbered(_csv(name, text))
+        return (Row(number, value) for number, value in enumerate(_csv(name, text), 1))
     begins = text.lstrip()[:1]
     is_json = name.lower().endswith(".json")
     if begins in ("[", "{") or is_json:
         try:
             value = _parsed(text)
         except ValueError as error:
-            if is_json and not _begins_with_a_line_of_json(text):
+            first = next((line for line in text.split("\n") if line.strip()), "")
+            if is_json and _line(1, first).problem:  # not lines of JSON either
                 raise UserError(f"{name} is not JSON ({error}): give an object, or a list of objects.") from error
         else:
-            return _numbered(_entries(name, value))
+            # A list's entries, those of a data set, or a single object or conversation.
+            if isinstance(value, dict):
+                lists = [value[one] for one in LISTS_OF_ROWS if _is_objects(value.get(one))]
+                value = [one.get("row", one) for one in lists[0]] if len(lists) == 1 else [value]
+            elif not isinstance(value, list) or is_conversation(value):
+                value = [value]
+            if not value:
+                raise UserError(f"{name} is an empty list: give at least one object in it.")
+            rows = [row for one in value for row in _questions(one)]
+            return (Row(number, row) for number, row in enumerate(rows, 1))
     return _lines(text)
 
 
 def is_conversation(value: Any) -> bool:
     """Whether a value is a list of messages, not of rows."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "role" in value[0]
-
-
-def _numbered(values: Sequence[Any]) -> Iterator[Row]:
-    return (Row(number, value) for number, value in enumerate(values, 1))
-
-
-def _entries(name: str, value: Any) -> list[Any]:
-    """The rows of a JSON document: a list's entries, those of a data set, or a single object or conversation."""
-    if isinstance(value, dict):
-        lists = [value[one] for one in LISTS_OF_ROWS if _is_objects(value.get(one))]
-        value = [one.get("row", one) for one in lists[0]] if len(lists) == 1 else [value]
-    elif not isinstance(value, list) or is_conversation(value):
-        value = [value]
-    if not value:
-        raise UserError(f"{name} is an empty list: give at least one object in it.")
-    return [row for one in value for row in _questions(one)]
 
 
 def _questions(value: Any) -> list[Any]:
@@ -159,11 +153,6 @@ def _parsed(text: str) -> Any:
     """What the JSON holds, numbers with a point or a power of ten as written; raises ValueError as `read_json`."""
     value = read_json(text)
     return json.loads(text, parse_float=WrittenNumber) if _WRITTEN.search(text) else value
-
-
-def _begins_with_a_line_of_json(text: str) -> bool:
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    return not _line(1, first).problem
 
 
 def _csv(name: str, text: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -82,10 +83,6 @@ class Wording:
         )
         return cls(*(part.format(**words) for part in changed))
 
-    @property
-    def query(self) -> str:
-        return self.question + self.lead
-
 
 def sample_of(
     draft: Draft, wording: Wording, text: str, answers: list[str], new: int, metric: str, facts: Sequence[str] = ()
@@ -99,7 +96,7 @@ def filled_with(draft: Draft, wording: Wording, render: Callable[[int], str], mo
     """The longest `render(count)` whose prompt fits; raises UserError if `render(0)` does not."""
 
     def measure(count: int) -> int:
-        return count_tokens(draft.tokenizer, render(count), wording.query)
+        return count_tokens(draft.tokenizer, render(count), wording.question + wording.lead)
 
     fixed = measure(0)
     if fixed > draft.length:
@@ -108,11 +105,11 @@ def filled_with(draft: Draft, wording: Wording, render: Callable[[int], str], mo
     return render(largest_fit(lambda count: measure(count) <= draft.length, most, (draft.length - fixed) // each))
 
 
-def draw_letters(random: Random, count: int, letters: int, alphabet: str) -> list[str]:
-    """`count` different strings of `letters` letters of an alphabet."""
+def draw_different(draw: Callable[[], str], count: int) -> list[str]:
+    """The first `count` different strings that are drawn."""
     found: dict[str, None] = {}
     while len(found) < count:
-        found["".join(random.choices(alphabet, k=letters))] = None
+        found[draw()] = None
     return list(found)
 
 
@@ -186,7 +183,7 @@ def cwe(draft: Draft, *, times: int = 6) -> Sample:
 def fwe(draft: Draft) -> Sample:
     """RULER's fwe: coded words with Zipf frequencies, the first one as dots; the share of the next three found."""
     random = draft.random
-    words = ["....", *draw_letters(random, 60, _CODED, string.ascii_lowercase)]
+    words = ["....", *draw_different(lambda: "".join(random.choices(string.ascii_lowercase, k=_CODED)), 60)]
     wording = Wording.from_template(FWE)
     weights = [(rank + 1) ** -_ALPHA for rank in range(len(words))]
     drawn = random.choices(words, weights, k=draft.length)
@@ -209,13 +206,6 @@ def _draw(random: Random, kind: str) -> str:
     return f"{random.choice(ADJECTIVES)}-{random.choice(NAMES)}"
 
 
-def _draw_all(random: Random, kind: str, count: int) -> list[str]:
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[_draw(random, kind)] = None
-    return list(found)
-
-
 def niah(
     name: str,
     haystack: str,
@@ -230,8 +220,8 @@ def niah(
 
     def generate(draft: Draft) -> Sample:
         random = draft.random
-        names = _draw_all(random, key_kind, keys)
-        numbers = _draw_all(random, kind, keys * values)
+        names = draw_different(partial(_draw, random, key_kind), keys)
+        numbers = draw_different(partial(_draw, random, kind), keys * values)
         facts = [NEEDLE.format(kind=kind, key=names[i // values], value=one) for i, one in enumerate(numbers)]
         chosen = random.sample(range(keys), asked)
         answers = [numbers[one * values + i] for one in chosen for i in range(values)]
@@ -257,11 +247,13 @@ def _around(
 ) -> str:
     """The facts at their depths of a haystack that fills the prompt."""
     if haystack == "essay":
-        return draft.filled(lambda window: wording.before + hide(window, facts, depths).strip(), wording.query)
+        query = wording.question + wording.lead
+        return draft.filled(lambda window: wording.before + hide(window, facts, depths).strip(), query)
     random = draft.random
     lines = []
     if haystack == "needle":
-        names = [key for key in _draw_all(random, kinds[0], draft.length // 4 + len(taken)) if key not in taken]
+        drawn = draw_different(partial(_draw, random, kinds[0]), draft.length // 4 + len(taken))
+        names = [key for key in drawn if key not in taken]
         lines = [NEEDLE.format(kind=kinds[1], key=key, value=_draw(random, kinds[1])) for key in names]
 
     def render(count: int) -> str:
@@ -277,7 +269,7 @@ def vt(draft: Draft, *, hops: int = 4) -> Sample:
     """RULER's vt: a chain of assignments in noise; the score is the share of its variables named."""
     draft.check_range("hops", hops, 1, 100)
     random = draft.random
-    names = draw_letters(random, hops + 1, 5, string.ascii_uppercase)
+    names = draw_different(lambda: "".join(random.choices(string.ascii_uppercase, k=5)), hops + 1)
     value = str(random.randint(10_000, 99_999))
     sources = [value, *(f"VAR {name}" for name in names[:-1])]
     facts = [f"VAR {name} = {source}" for name, source in zip(names, sources, strict=True)]

@@ -38,61 +38,40 @@ class Rule:
         return f"The {self.label} {'are' if self.label.endswith('s') else 'is'}: {self.value}."
 
     @property
-    def title(self) -> str:
-        """The label with a capital letter."""
-        return self.label[0].upper() + self.label[1:]
-
-    @property
     def spec(self) -> str:
         """`check=wanted`, as `obeys` reads it."""
         return f"{self.check}={self.wanted}"
 
 
-def _phrase(kind: str, label: str, check: str, template: str, words: Sequence[str] = NAMES) -> Callable[[Random], Rule]:
+def _drawn(
+    kind: str, label: str, check: str, words: Sequence[object], value: str = "{0}", wanted: str = "{0}"
+) -> Callable[[Random], Rule]:
+    """The function that draws a rule of a kind: one of `words`, in the templates of its value and of what is wanted."""
+
     def draw(random: Random) -> Rule:
-        value = template.format(random.choice(words).capitalize())
-        return Rule(kind, label, value, check, value, opening=True)
+        word = random.choice(words)
+        is_phrase = check in ("starts_with", "contains", "ends_with")
+        return Rule(kind, label, value.format(word), check, wanted.format(word), opening=is_phrase)
 
     return draw
 
 
-def _numbered(kind: str, label: str, least: int, most: int, unit: str, step: int = 1) -> Callable[[Random], Rule]:
-    def draw(random: Random) -> Rule:
-        number = random.randrange(least, most + 1, step)
-        return Rule(kind, label, f"{number} {unit}", kind, str(number))
-
-    return draw
-
-
-def _draw_forbidden(random: Random) -> Rule:
-    word = random.choice(("the", "is", "and", "of", "in"))
-    return Rule("forbidden word", "forbidden word", word, "without", word)
-
-
-def _draw_case(random: Random) -> Rule:
-    case = random.choice(("capital", "small"))
-    return Rule("letter case", "letters", f"{case} letters", "letters", case)
-
-
-def _draw_format(random: Random) -> Rule:
-    return Rule("list", "format", 'a list with "- " before every line', "list", "")
-
-
-_COLOURS = ("purple", "green", "yellow", "orange", "silver", "golden", "brown", "pink")
+_NAMES = tuple(name.capitalize() for name in NAMES)
+_COLOURS = ("Purple", "Green", "Yellow", "Orange", "Silver", "Golden", "Brown", "Pink")
 _CITIES = ("Bergen", "Oslo", "Turin", "Porto", "Lyon", "Geneva", "Dublin", "Prague", "Vienna", "Cairo")
 
 # One kind a line: its name, and how one is drawn. The first five are phrases that the answer repeats.
 KINDS: Mapping[str, Callable[[Random], Rule]] = {
-    "first words": _phrase("first words", "greeting", "starts_with", "Ahoy {0}"),
-    "required word": _phrase("required word", "colour", "contains", "{0}", _COLOURS),
-    "place": _phrase("place", "city", "contains", "{0}", _CITIES),
-    "signature": _phrase("signature", "signature", "contains", "Captain {0}"),
-    "last words": _phrase("last words", "closing words", "ends_with", "Mind the {0}"),
-    "most words": _numbered("most words", "greatest length", 30, 60, "words", step=10),
-    "sentences": _numbered("sentences", "sentence count", 1, 3, "sentences"),
-    "forbidden word": _draw_forbidden,
-    "letter case": _draw_case,
-    "list": _draw_format,
+    "first words": _drawn("first words", "greeting", "starts_with", _NAMES, "Ahoy {0}", "Ahoy {0}"),
+    "required word": _drawn("required word", "colour", "contains", _COLOURS),
+    "place": _drawn("place", "city", "contains", _CITIES),
+    "signature": _drawn("signature", "signature", "contains", _NAMES, "Captain {0}", "Captain {0}"),
+    "last words": _drawn("last words", "closing words", "ends_with", _NAMES, "Mind the {0}", "Mind the {0}"),
+    "most words": _drawn("most words", "greatest length", "most words", range(30, 61, 10), "{0} words"),
+    "sentences": _drawn("sentences", "sentence count", "sentences", range(1, 4), "{0} sentences"),
+    "forbidden word": _drawn("forbidden word", "forbidden word", "without", ("the", "is", "and", "of", "in")),
+    "letter case": _drawn("letter case", "letters", "letters", ("capital", "small"), "{0} letters"),
+    "list": lambda _: Rule("list", "format", 'a list with "- " before every line', "list", ""),
 }
 PHRASES = 5
 MOST_RULES = len(KINDS) - 2
@@ -128,47 +107,8 @@ def stated_rule(text: str) -> Rule | None:
     return None
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text: runs of letters and digits, apostrophes and hyphens inside included."""
-    return re.findall(r"\w+(?:['’-]\w+)*", text)
-
-
-def sentences_of(text: str) -> list[str]:
-    """The sentences of a text, ended by a full stop, mark or line break; pieces without a letter or digit are none."""
-    return [found.strip() for found in _SENTENCE.findall(text)]
-
-
-def _starts_with(text: str, wanted: str) -> bool:
-    return text.lstrip(_MARKS).lower().startswith(wanted.lower()) and find_answer(text, wanted) is not None
-
-
-def _ends_with(text: str, wanted: str) -> bool:
-    bare = text.rstrip(_MARKS).lower()
-    return bare.endswith(wanted.lower()) and find_answer(bare[-len(wanted) - 1 :], wanted) is not None
-
-
-def _is_cased(text: str, wanted: str) -> bool:
-    letters = [letter for letter in text if letter.isalpha()]
-    cased = str.upper if wanted == "capital" else str.lower
-    return bool(letters) and all(letter == cased(letter) for letter in letters)
-
-
-def _is_list(text: str, wanted: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return bool(lines) and all(_LIST_LINE.match(line) for line in lines)
-
-
-# By name: whether a text obeys; an empty text obeys nothing (`obeys`).
-CHECKS: Mapping[str, Callable[[str, str], bool]] = {
-    "starts_with": _starts_with,
-    "ends_with": _ends_with,
-    "contains": lambda text, wanted: find_answer(text, wanted) is not None,
-    "without": lambda text, wanted: find_answer(text, wanted) is None,
-    "most words": lambda text, wanted: len(words_of(text)) <= int(wanted),
-    "sentences": lambda text, wanted: len(sentences_of(text)) == int(wanted),
-    "letters": _is_cased,
-    "list": _is_list,
-}
+# Names of the checks of `obeys`.
+CHECKS = ("starts_with", "ends_with", "contains", "without", "most words", "sentences", "letters", "list")
 
 
 def obeys(text: str, spec: str) -> bool:
@@ -182,14 +122,31 @@ def obeys(text: str, spec: str) -> bool:
         wanted = spec
     if check not in CHECKS:
         raise UserError(f"There is no rule '{check}': write one of {', '.join(CHECKS)}, as in contains=word.")
-    return bool(text.strip()) and CHECKS[check](text, wanted)
+    if not text.strip():
+        return False
+    match check:
+        case "starts_with":
+            return text.lstrip(_MARKS).lower().startswith(wanted.lower()) and find_answer(text, wanted) is not None
+        case "ends_with":
+            bare = text.rstrip(_MARKS).lower()
+            return bare.endswith(wanted.lower()) and find_answer(bare[-len(wanted) - 1 :], wanted) is not None
+        case "contains" | "without":
+            return (find_answer(text, wanted) is None) == (check == "without")
+        case "most words":
+            # runs of letters and digits, apostrophes and hyphens inside included
+            return len(re.findall(r"\w+(?:['’-]\w+)*", text)) <= int(wanted)
+        case "sentences":
+            # ended by a full stop, mark or line break; pieces without a letter or digit are none
+            return len(_SENTENCE.findall(text)) == int(wanted)
+        case "letters":
+            letters = [letter for letter in text if letter.isalpha()]
+            cased = str.upper if wanted == "capital" else str.lower
+            return bool(letters) and all(letter == cased(letter) for letter in letters)
+        case _:
+            return all(_LIST_LINE.match(line) for line in text.splitlines() if line.strip())
 
 
-def share_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the rules, given as `check=wanted`, that the prediction obeys."""
-    return sum(obeys(prediction, spec) for spec in answers) / len(answers)
-
-
-def all_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """1 if the prediction obeys every rule, given as `check=wanted`."""
-    return float(all(obeys(prediction, spec) for spec in answers))
+def rule_score(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, wholly: bool = False) -> float:
+    """The share of the rules, given as `check=wanted`, that the prediction obeys; `wholly`: 1 if it obeys every one."""
+    found = [obeys(prediction, spec) for spec in answers]
+    return float(all(found)) if wholly else sum(found) / len(found)

@@ -102,39 +102,30 @@ class ComparisonEntry(BaseModel):
 
     comparison_id: str
     runs: tuple[RunEntry, ...]
+    created: str
+    title: str  # else the beginning of the prompt
+    text: str  # the title without a repeat's number prefix
+    owner: str  # the user who requested it; "" if unknown
+    batch: str | None  # of which it is a repeat, if any
+    number: int  # of the repeat in its batch, from 1; 0 outside batches
+    status: RunStatus
 
-    @property
-    def created(self) -> str:
-        return self.runs[0].created
-
-    @property
-    def title(self) -> str:
-        """The title, else the beginning of the prompt."""
-        return self.runs[0].title or self.runs[0].excerpt
-
-    @property
-    def owner(self) -> str:
-        """The user who requested it; "" if unknown."""
-        return self.runs[0].owner
-
-    @property
-    def text(self) -> str:
-        """The title without a repeat's number prefix."""
-        return re.sub(r"^\d+ of \d+: ", "", self.title) if self.batch else self.title
-
-    @property
-    def batch(self) -> str | None:
-        """The batch it is a repeat of, if any."""
-        return self.runs[0].batch
-
-    @property
-    def number(self) -> int:
-        """Number of the repeat in its batch, from 1; 0 outside batches."""
-        return self.runs[0].number or 0
-
-    @property
-    def status(self) -> RunStatus:
-        return worst_status({run.status for run in self.runs})
+    @classmethod
+    def from_runs(cls, comparison_id: str, runs: Sequence[RunEntry]) -> "ComparisonEntry":
+        """The entry of these runs, with what the first says of all."""
+        first = runs[0]
+        title = first.title or first.excerpt
+        return cls(
+            comparison_id=comparison_id,
+            runs=tuple(runs),
+            created=first.created,
+            title=title,
+            text=re.sub(r"^\d+ of \d+: ", "", title) if first.batch else title,
+            owner=first.owner,
+            batch=first.batch,
+            number=first.number or 0,
+            status=worst_status({run.status for run in runs}),
+        )
 
 
 def worst_status(found: set[RunStatus]) -> RunStatus:
@@ -195,7 +186,7 @@ def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEnt
     groups: dict[str, list[RunEntry]] = {}
     for entry in list_runs(root):
         groups.setdefault(entry.comparison_id, []).insert(0, entry)
-    found = [ComparisonEntry(comparison_id=name, runs=tuple(runs)) for name, runs in groups.items()]
+    found = [ComparisonEntry.from_runs(name, runs) for name, runs in groups.items()]
     return found[:limit]
 
 
@@ -209,16 +200,11 @@ def by_batch(comparisons: Sequence[ComparisonEntry]) -> list[list[ComparisonEntr
 
 def list_repeats(root: Path, batch: str) -> list[ComparisonEntry]:
     """The comparisons of a batch by number; of duplicates, the one with most complete runs."""
-    best: dict[int, ComparisonEntry] = {}
-    for entry in reversed([entry for entry in list_comparisons(root) if entry.batch == batch]):
-        known = best.get(entry.number)
-        if known is None or _complete(entry) >= _complete(known):
-            best[entry.number] = entry
+    repeats = [entry for entry in reversed(list_comparisons(root)) if entry.batch == batch]
+    # Sorting is stable: of those with as many complete runs, the newest comes last and is kept.
+    repeats.sort(key=lambda entry: sum(run.status == "complete" for run in entry.runs))
+    best = {entry.number: entry for entry in repeats}
     return [best[number] for number in sorted(best)]
-
-
-def _complete(entry: ComparisonEntry) -> int:
-    return sum(run.status == "complete" for run in entry.runs)
 
 
 def upsert(root: Path, record: RunRecord) -> None:

@@ -32,11 +32,6 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cached_checksum(path: Path) -> str:
-    """As `checksum`, cached until the file is changed or replaced."""
-    return _checksum(path, state_of(path))
-
-
 def state_of(path: Path) -> State:
     """State of a file: inode, size, modification time."""
     status = path.stat()
@@ -44,7 +39,8 @@ def state_of(path: Path) -> State:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _checksum(path: Path, state: State) -> str:
+def known_checksum(path: Path, state: State) -> str:
+    """As `checksum`, cached for this state of the file, so until it is changed or replaced."""
     return checksum(path)
 
 
@@ -123,26 +119,20 @@ class _Blocks:
             block = place // BLOCK
             until = min(end, (block + 1) * BLOCK)
             part = into[place - start : until - start]
-            if not (self._sound_part(place, part) if self.sound[block] else self._summed(block, place, part)):
-                return False
+            if self.sound[block]:
+                self.file.seek(place)
+                if self.file.readinto(part) != len(part):
+                    raise ValueError("the file ends before its tensors do")
+            else:
+                assert self.sums is not None
+                self.file.seek(block * BLOCK)
+                held = self.room[: self.file.readinto(self.room)]
+                begins = place - block * BLOCK
+                if hashlib.sha256(held).digest() != self.sums[block].tobytes() or len(held) < begins + len(part):
+                    return False
+                part[:] = held[begins : begins + len(part)]
+                self.sound[block] = True
             place = until
-        return True
-
-    def _sound_part(self, place: int, part: memoryview) -> bool:
-        self.file.seek(place)
-        if self.file.readinto(part) != len(part):
-            raise ValueError("the file ends before its tensors do")
-        return True
-
-    def _summed(self, block: int, place: int, part: memoryview) -> bool:
-        assert self.sums is not None
-        self.file.seek(block * BLOCK)
-        held = self.room[: self.file.readinto(self.room)]
-        begins = place - block * BLOCK
-        if hashlib.sha256(held).digest() != self.sums[block].tobytes() or len(held) < begins + len(part):
-            return False
-        part[:] = held[begins : begins + len(part)]
-        self.sound[block] = True
         return True
 
 

@@ -172,11 +172,12 @@ def stamp_of(root: Path, run_id: str) -> int:
 
 def _open(root: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(root / FILE, timeout=30, isolation_level=None)
+    asks = "PRAGMA user_version"
     try:
         write_ahead(connection)
-        if not _is_current(connection):
+        if connection.execute(asks).fetchone()[0] != VERSION:
             with transaction(connection):
-                if not _is_current(connection):  # another process may have created it meanwhile
+                if connection.execute(asks).fetchone()[0] != VERSION:  # another process may have created it meanwhile
                     _tables(connection)
                     refill(root, connection)
                     connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -192,7 +193,3 @@ def _tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, {STAMP}, PRIMARY KEY (run_id))")
     connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
     connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
-
-
-def _is_current(connection: sqlite3.Connection) -> bool:
-    return connection.execute("PRAGMA user_version").fetchone()[0] == VERSION

@@ -15,13 +15,14 @@ from safetensors.numpy import load_file
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import path_of
-from kvlab.trace.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
-from kvlab.trace.record import REMEDY, read_record
+from kvlab.trace.checksums import SUMS, Index, known_checksum, not_recorded, read_parts, state_of, why_no_array
+from kvlab.trace.record import FILE, REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
-from kvlab.trace.table_parts import check_consistency, sound_parts
+from kvlab.trace.table_parts import contradictions, sound_parts
 from kvlab.trace.token_text import restore_texts
 
 ORDER = ("step", "layer", "head")
+DAMAGED = "is cut off or damaged (its checksum does not match)"
 
 
 class Run:
@@ -34,8 +35,9 @@ class Run:
     def __init__(self, path: Path, record: RunRecord) -> None:
         self.path = path
         self.record = record
-        self._parts, self.problems = sound_parts(path, record)
-        check_consistency(path, record, self._parts, whole=not self.problems)
+        self.parts, self.problems = sound_parts(path, record)  # the sound parts of each table, in order
+        for sentence in contradictions(path, record, self.parts, whole=not self.problems):
+            raise UserError(f"{path / FILE} contradicts what was recorded: {sentence}; {REMEDY}.")
 
     def __repr__(self) -> str:
         record = self.record
@@ -95,15 +97,14 @@ class Run:
             rows = rows.sort_by([(name, "ascending") for name in order])
         return rows.select(wanted).to_pandas()
 
-    def head_events(self, layer: int, head: int) -> pd.DataFrame:
-        """The events of one KV head (`schema.HISTORY`), by step, then as recorded; raises as `select`."""
-        rows = self._read("events", list(HISTORY), self._condition(layer, head))
-        return rows.sort_by("step").to_pandas()
+    def head_events(self, layer: int, head: int, step: int | None = None) -> pd.DataFrame:
+        """The events of one KV head (`schema.HISTORY`), by step, then as recorded; raises as `select`.
 
-    def events_at(self, layer: int, head: int, step: int) -> pd.DataFrame:
-        """All columns of one KV head's events of one step, as recorded; raises as `select`."""
+        With `step`, those of that step with all columns.
+        """
         here = self._condition(layer, head)
-        assert here is not None
+        if step is None or here is None:
+            return self._read("events", list(HISTORY), here).sort_by("step").to_pandas()
         return self._read("events", TABLES["events"].names, here & (pc.field("step") == step)).to_pandas()
 
     def keys(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +180,7 @@ class Run:
         Raises UserError if the run has no probe of this layer.
         """
         self._check_indices(layer, None)
-        path = self._array_path(name, layer)
+        path = self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
         self.check_array(path)
         try:
             with safe_open(path, framework="numpy") as tensors:
@@ -204,38 +205,32 @@ class Run:
         """
         return self.record.status != "running" and any((self.path / "arrays").glob("*.safetensors"))
 
-    def parts(self, table: str) -> Sequence[Path]:
-        """The sound parts of a table, in order."""
-        return self._parts[table]
-
     def check_array(self, path: Path) -> None:
         """Verify an array file's checksum, once per state of it; raises UserError if it was changed or is missing."""
         if self.record.checksums is None:
             return
-        written = self._checksum(path)
+        written = self.record.checksums.get(f"arrays/{path.name}")
         try:
-            if path.exists() and cached_checksum(path) != written:
-                raise _damaged(path)
+            if path.exists() and known_checksum(path, state_of(path)) != written:
+                raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
-
-    def _checksum(self, path: Path) -> str | None:
-        return (self.record.checksums or {}).get(f"arrays/{path.name}")
 
     @cached_property
     def _block_sums(self) -> Mapping[str, np.ndarray]:
         """Block hashes of each array file; empty if there are none or they are damaged."""
         written = (self.record.checksums or {}).get(SUMS)
         try:
-            sound = written is not None and cached_checksum(self.path / SUMS) == written
-            return load_file(self.path / SUMS) if sound else {}
+            file = self.path / SUMS
+            sound = written is not None and known_checksum(file, state_of(file)) == written
+            return load_file(file) if sound else {}
         except (OSError, SafetensorError):
             return {}
 
     def _read(self, table: str, columns: list[str], condition: pc.Expression | None) -> pa.Table:
-        parts = [str(part) for part in self._parts[table]]
+        parts = [str(part) for part in self.parts[table]]
         whole = condition is None  # for one head, threads cost more than they save
         try:
             rows = ds.dataset(parts, schema=TABLES[table], format="parquet")
@@ -264,7 +259,7 @@ class Run:
 
     def _slices(self, name: str, layer: int, head: int, tensors: Sequence[str], before: Index = ()) -> list[np.ndarray]:
         self._check_indices(layer, head)
-        path = self._array_path(name, layer)
+        path = self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
         heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
         if head not in heads:
             raise UserError(not_recorded(self.record, f"KV head {head}"))
@@ -272,7 +267,8 @@ class Run:
             raise UserError(why_no_array(self.record, path, layer))
         index = (*before, heads.index(head))
         # Parts of an array file's tensors, verified by block or whole-file hashes.
-        sums = self._block_sums.get(path.name) if self._checksum(path) is not None and path.exists() else None
+        has_checksum = f"arrays/{path.name}" in (self.record.checksums or {})
+        sums = self._block_sums.get(path.name) if has_checksum and path.exists() else None
         if sums is None:
             self.check_array(path)
         try:
@@ -280,26 +276,14 @@ class Run:
         except FileNotFoundError as error:
             raise UserError(why_no_array(self.record, path, layer)) from error
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         except (SafetensorError, ValueError, KeyError) as error:  # not what was written
             found = None
             if sums is None:
                 raise UserError(why_no_array(self.record, path, layer)) from error
         if found is None:
-            raise _damaged(path)
+            raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
         return [found[tensor] for tensor in tensors]
-
-    def _array_path(self, name: str, layer: int) -> Path:
-        return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    """Error for a file that cannot be read, or a folder in its place."""
-    return UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.")
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:

@@ -32,28 +32,6 @@ def read_record(path: Path) -> RunRecord:
     newer kvlab.
     """
     file = path / FILE
-    content = _content(file)
-    version = content.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
-            f"{SCHEMA_VERSION}): update."
-        )
-    seal = content.pop(SEAL, None)
-    if seal is not None and seal != _seal(content):
-        raise UserError(f"{file} was changed after it was written (its checksum does not match): {REMEDY}.")
-    try:
-        record = RunRecord.model_validate(content)
-    except ValidationError as error:
-        raise UserError(f"{file} is damaged or contradicts itself ({_first(error)}): {REMEDY}.") from error
-    if record.run_id not in (path.name, path.resolve().name):
-        raise UserError(f"{file} is the record of the run {record.run_id}, not of {path.name}: rename the folder back.")
-    return record
-
-
-def _content(file: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -69,18 +47,31 @@ def _content(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is cut off or damaged: {REMEDY}.") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} is cut off or damaged: {REMEDY}.")
-    return content
+    version = content.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
+            f"{SCHEMA_VERSION}): update."
+        )
+    seal = content.pop(SEAL, None)
+    if seal is not None and seal != _seal(content):
+        raise UserError(f"{file} was changed after it was written (its checksum does not match): {REMEDY}.")
+    try:
+        record = RunRecord.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])).encode("ascii", "replace").decode()
+        why = (f"{where}: " if where else "") + first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{file} is damaged or contradicts itself ({why[:200]}): {REMEDY}.") from error
+    if record.run_id not in (path.name, path.resolve().name):
+        raise UserError(f"{file} is the record of the run {record.run_id}, not of {path.name}: rename the folder back.")
+    return record
 
 
 def _seal(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"])).encode("ascii", "replace").decode()
-    said = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {said}"[:200] if where else said[:200]
 
 
 AS_BEFORE = (

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.lab import acting, is_owner
 from kvlab.core.errors import UserError
-from kvlab.trace.user_labels import change_labels, claim_name, load_labels, may_view
+from kvlab.trace.user_labels import Labels, change_labels, claim_name, load_labels, may_view
 
 FOLDER = "stories"
 LARGEST_FIGURE = 8 << 20
@@ -95,16 +95,14 @@ class Story(BaseModel):
         """The story with one of its views duplicated."""
         return self._of(*self.views[: at + 1], *self.views[at:])
 
-    def retitled(self, at: int, title: str) -> Story:
-        """The story with another title for one of its slides."""
+    def reworded(self, at: int, *, title: str | None = None, caption: str | None = None) -> Story:
+        """The story with another title for one of its slides, or another caption for one of its views."""
         view = self.views[at]
-        slide = view.slide.model_copy(update={"title": title}) if view.slide else None
-        return self._of(*self.views[:at], view.model_copy(update={"slide": slide}), *self.views[at + 1 :])
-
-    def recaptioned(self, at: int, caption: str) -> Story:
-        """The story with another caption for one of its views."""
-        changed = self.views[at].model_copy(update={"caption": caption})
-        return self._of(*self.views[:at], changed, *self.views[at + 1 :])
+        if title is not None and view.slide:
+            view = view.model_copy(update={"slide": view.slide.model_copy(update={"title": title})})
+        if caption is not None:
+            view = view.model_copy(update={"caption": caption})
+        return self._of(*self.views[:at], view, *self.views[at + 1 :])
 
 
 @lru_cache(maxsize=64)
@@ -125,7 +123,7 @@ def list_stories(root: Path, owned: bool = False) -> list[str]:
     """Sorted names of all readable stories visible to the current user, or only their `owned`."""
     names = []
     for file in sorted((Path(root) / FOLDER).glob("*.json")):
-        if not may_view(root, file.stem, "story") or (owned and not is_owner(owner_of_story(root, file.stem))):
+        if not may_view(root, file.stem, "story") or (owned and not is_owner(labels_of_story(root, file.stem).owner)):
             continue
         try:
             names.append(_read(file).name)
@@ -143,14 +141,9 @@ def load_story(root: Path, name: str) -> Story:
     return _read(file) if file.exists() and may_view(root, file.stem, "story") else Story(name=name.strip())
 
 
-def owner_of_story(root: Path, name: str) -> str:
-    """Owner of a story, or ""; on a shared server nobody there owns those without."""
-    return load_labels(root, story_path(root, name).stem, "story").owner
-
-
-def is_private(root: Path, name: str) -> bool:
-    """Whether only its owner may see the story."""
-    return load_labels(root, story_path(root, name).stem, "story").private
+def labels_of_story(root: Path, name: str) -> Labels:
+    """Owner and privacy of a story; on a shared server nobody there owns those without an owner."""
+    return load_labels(root, story_path(root, name).stem, "story")
 
 
 def make_private(root: Path, name: str, private: bool) -> None:
@@ -162,7 +155,7 @@ def save_story(root: Path, story: Story) -> Path:
     """Atomically write the story and return its file; raises UserError if the current user may not."""
     file = story_path(root, story.name)
     is_new = not file.exists()
-    if not is_new and not is_owner(owner_of_story(root, story.name)):
+    if not is_new and not is_owner(labels_of_story(root, story.name).owner):
         raise UserError("Another user's story has this name: only they may change it.")
     if acting().name:
         claim_name(root, file.stem, "story", private=is_new)

@@ -1,7 +1,8 @@
 """Find the sound table parts of a run folder, and check that tables and arrays match the run's record."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,9 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from kvlab.core.errors import UserError
-from kvlab.trace.checksums import REMEMBERED, State, cached_checksum, state_of
-from kvlab.trace.record import FILE, REMEDY
+from kvlab.trace.checksums import REMEMBERED, State, known_checksum, state_of
 from kvlab.trace.schema import TABLES, RunRecord
 
 LIST = "parts.json"
@@ -28,51 +27,41 @@ def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], l
 
     Parts with checksums are verified by them; others are decoded once.
     """
-    rows, problems = _listed_rows(path, record)
+    fallback = "so a missing part cannot be detected; the existing parts were read."
+    if record.checksums is not None and LIST in record.checksums:
+        fallback = "but run.json also lists the parts, and they were read."
+    # Rows of each part from the writer's list; None if it is missing or damaged.
+    file = path / LIST
+    rows: dict[str, list[int]] | None = None
+    problems: list[str] = []
+    try:
+        data = file.read_bytes()
+    except OSError:
+        has_parts = any(path.glob("*/part-*.parquet"))
+        is_listed = has_parts if record.checksums is None else LIST in record.checksums
+        if is_listed and record.status != "running":
+            problems.append(f"{LIST} is missing, {fallback}")
+    else:
+        sums = record.checksums
+        if sums is None or known_checksum(file, state_of(file)) == sums.get(LIST):
+            with suppress(ValidationError):
+                rows = LISTED.validate_json(data)
+        if rows is None:
+            problems.append(f"{LIST} is cut off or damaged, {fallback}")
     parts: dict[str, list[Path]] = {}
     for table in TABLES:
         found = {part.name: part for part in sorted((path / table).glob("*.parquet"))}
-        names = _expected_names(record, rows, table, found)
+        names = [] if rows is None else [f"part-{number:05d}.parquet" for number in range(len(rows.get(table, [])))]
+        if record.checksums is not None:
+            names = sorted(name.split("/")[1] for name in record.checksums if name.startswith(f"{table}/"))
+        elif rows is None or record.status != "complete":
+            # A running, killed or full-disk run may have a complete part that its list does not name yet.
+            names = sorted({*names, *filter(PART.fullmatch, found)})
         wrong = {name: why for name in names if (why := _why_not(path, record, rows, table, name))}
         wrong |= {name: "is not one of the parts that this run wrote" for name in found if name not in names}
         parts[table] = [found[name] for name in names if name not in wrong]
         problems += [f"{table}/{name} {why}, {LEFT_OUT}" for name, why in sorted(wrong.items())]
     return parts, problems
-
-
-def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | None, list[str]]:
-    """Row counts per part from the writer's list; None if it is missing or damaged (with a sentence if that is
-    wrong)."""
-    file = path / LIST
-    fallback = "so a missing part cannot be detected; the existing parts were read."
-    if record.checksums is not None and LIST in record.checksums:
-        fallback = "but run.json also lists the parts, and they were read."
-    try:
-        data = file.read_bytes()
-    except OSError:
-        has_parts = any(path.glob("*/part-*.parquet"))
-        is_listed = record.status != "running" and (has_parts if record.checksums is None else LIST in record.checksums)
-        return None, [f"{LIST} is missing, {fallback}"] if is_listed else []
-    damaged = [f"{LIST} is cut off or damaged, {fallback}"]
-    if record.checksums is not None and cached_checksum(file) != record.checksums.get(LIST):
-        return None, damaged
-    try:
-        return LISTED.validate_json(data), []
-    except ValidationError:
-        return None, damaged
-
-
-def _expected_names(
-    record: RunRecord, rows: dict[str, list[int]] | None, table: str, found: Iterable[str]
-) -> list[str]:
-    """File names of a table's parts, in order."""
-    if record.checksums is not None:
-        return sorted(name.split("/")[1] for name in record.checksums if name.startswith(f"{table}/"))
-    listed = [] if rows is None else [f"part-{number:05d}.parquet" for number in range(len(rows.get(table, [])))]
-    if rows is not None and record.status == "complete":
-        return listed
-    # A running, killed or full-disk run may have a complete part that its list does not name yet.
-    return sorted({*listed, *filter(PART.fullmatch, found)})
 
 
 def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, table: str, name: str) -> str | None:
@@ -82,8 +71,9 @@ def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, t
         return "is missing"
     try:
         if record.checksums is not None:
-            return None if cached_checksum(part) == record.checksums[f"{table}/{name}"] else "is cut off or damaged"
-        if not decodes(part, table):
+            is_sound = known_checksum(part, state_of(part)) == record.checksums[f"{table}/{name}"]
+            return None if is_sound else "is cut off or damaged"
+        if not decodes(part, state_of(part), table):
             return "is cut off or damaged"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
@@ -94,13 +84,9 @@ def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, t
     return None
 
 
-def decodes(part: Path, table: str) -> bool:
-    """Whether every value of a part can be read as its table's columns."""
-    return _decodes(part, state_of(part), table)
-
-
 @lru_cache(maxsize=REMEMBERED)
-def _decodes(part: Path, state: State, table: str) -> bool:
+def decodes(part: Path, state: State, table: str) -> bool:
+    """Whether every value of a part can be read as its table's columns; cached per state of the file."""
     try:
         for batch in ds.dataset(str(part), schema=TABLES[table], format="parquet").to_batches():
             batch.validate(full=True)
@@ -112,72 +98,51 @@ def _decodes(part: Path, state: State, table: str) -> bool:
 Parts = Mapping[str, Sequence[Path]]
 
 
-def check_consistency(path: Path, record: RunRecord, parts: Parts, whole: bool) -> None:
-    """Compare the record with the recorded data: layers, KV heads, tokens per phase, key size.
+def contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) -> Iterator[str]:
+    """How the record contradicts the recorded data: layers, KV heads, tokens per phase, key size.
 
     `parts` are the sound parts of each table; `whole`: no part was lost. Only a complete run without losses must have
-    rows of every layer, and phase rows are only counted if no part was lost. Raises UserError if they contradict each
-    other.
+    rows of every layer, and phase rows are only counted if no part was lost.
     """
-    for sentence in _contradictions(path, record, parts, whole):
-        raise UserError(f"{path / FILE} contradicts what was recorded: {sentence}; {REMEDY}.")
-
-
-def _contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) -> Iterator[str]:
     model = record.model
+    limits = (("layer", "layers", model.num_hidden_layers), ("head", "KV heads", model.num_key_value_heads))
+    recorded = set(range(model.num_hidden_layers)) - set(record.sliding_layers)
     for table in ("steps", "events", "memory"):
         metadata = [pq.read_metadata(part) for part in parts[table]]
-        layers = _span(metadata, "layer")
-        heads = _span(metadata, "head")
-        if layers and not 0 <= layers[0] <= layers[1] < model.num_hidden_layers:
-            yield f"it speaks of {model.num_hidden_layers} layers, the table {table} of layer {_odd(layers)}"
-        if heads and not 0 <= heads[0] <= heads[1] < model.num_key_value_heads:
-            yield f"it speaks of {model.num_key_value_heads} KV heads, the table {table} of head {_odd(heads)}"
-        recorded = set(range(model.num_hidden_layers)) - set(record.sliding_layers)
+        spans = {column: _span(metadata, column) for column, _, _ in limits}
+        for column, noun, count in limits:
+            if (span := spans[column]) and not 0 <= span[0] <= span[1] < count:
+                odd = span[0] if span[0] < 0 else span[1]
+                yield f"it speaks of {count} {noun}, the table {table} of {column} {odd}"
+        layers = spans["layer"]
         if table != "events" and layers and whole and record.status == "complete" and max(recorded) > layers[1]:
             yield f"it speaks of layer {max(recorded)}, the table {table} ends with layer {layers[1]}"
-    if whole:
-        yield from _token_contradictions(record, parts["tokens"])
-    yield from _array_contradictions(path, record)
-
-
-def _token_contradictions(record: RunRecord, parts: Sequence[Path]) -> Iterator[str]:
-    if not parts or record.status == "running":
-        return
-    # Threads would be slower for one small column.
-    phases = pa.concat_tables(pq.ParquetFile(part).read(["phase"], use_threads=False) for part in parts)["phase"]
-    counts = {row["values"]: row["counts"] for row in pc.value_counts(phases).to_pylist()}
-    if counts.get("prompt", record.prompt_tokens) != record.prompt_tokens:
-        yield f"it speaks of {record.prompt_tokens} prompt tokens, the table tokens has {counts['prompt']}"
-    for phase in ("forced", "free"):
-        if counts.get(phase, 0) > record.max_new_tokens:
-            yield f"it allows {record.max_new_tokens} new tokens, the table tokens has {counts[phase]} {phase} ones"
-
-
-def _array_contradictions(path: Path, record: RunRecord) -> Iterator[str]:
-    model = record.model
+    if whole and parts["tokens"] and record.status != "running":
+        # Threads would be slower for one small column.
+        columns = (pq.ParquetFile(part).read(["phase"], use_threads=False) for part in parts["tokens"])
+        phases = pc.value_counts(pa.concat_tables(columns)["phase"])
+        counts = {row["values"]: row["counts"] for row in phases.to_pylist()}
+        if counts.get("prompt", record.prompt_tokens) != record.prompt_tokens:
+            yield f"it speaks of {record.prompt_tokens} prompt tokens, the table tokens has {counts['prompt']}"
+        for phase in ("forced", "free"):
+            if counts.get(phase, 0) > record.max_new_tokens:
+                yield f"it allows {record.max_new_tokens} new tokens, the table tokens has {counts[phase]} {phase} ones"
     files = sorted((path / "arrays").glob("*-layer-*.safetensors"))
     for file in files:
         number = file.stem.rpartition("-layer-")[2]
         if not number.isdecimal() or int(number) >= model.num_hidden_layers:
             yield f"it speaks of {model.num_hidden_layers} layers, arrays/{file.name} of another"
     for file in [file for file in files if file.name.startswith("keys-")][:1]:
-        shape = _shape(file, "unit")
+        shape: list[int] | None = None
+        # A damaged file is reported when the array is read.
+        with suppress(OSError, SafetensorError), safe_open(file, framework="numpy") as tensors:
+            shape = tensors.get_slice("unit").get_shape()
         heads = len(record.recording.of_heads(model.num_key_value_heads))
         if shape is not None and (len(shape) != 3 or shape[::2] != [heads, model.head_dim]):
             yield (
                 f"it speaks of {heads} KV heads of {model.head_dim} numbers, "
                 f"arrays/{file.name} holds {' x '.join(map(str, shape))}"
             )
-
-
-def _shape(file: Path, tensor: str) -> list[int] | None:
-    """A tensor's shape; None if the file is damaged, which is reported when the array is read."""
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            return tensors.get_slice(tensor).get_shape()
-    except (OSError, SafetensorError):
-        return None
 
 
 def _span(metadata: Sequence[pq.FileMetaData], column: str) -> tuple[int, int] | None:
@@ -192,7 +157,3 @@ def _span(metadata: Sequence[pq.FileMetaData], column: str) -> tuple[int, int] |
                 least.append(statistics.min)
                 most.append(statistics.max)
     return (min(least), max(most)) if least else None
-
-
-def _odd(span: tuple[int, int]) -> int:
-    return span[0] if span[0] < 0 else span[1]

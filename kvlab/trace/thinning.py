@@ -37,17 +37,13 @@ def thinnable(root: Path, older_than: float, now: float | None = None) -> list[T
         age = now - datetime.fromisoformat(run.created).timestamp()
         if run.status == "running" or age < older_than or run.comparison_id in starred:
             continue
-        if size := arrays_bytes(root / run.run_id):
+        try:
+            size = sum(file.lstat().st_size for file in (root / run.run_id / ARRAYS).iterdir())
+        except OSError:
+            continue  # it has no arrays
+        if size:
             found.append(Thinnable(run.run_id, run.comparison_id, run.title or run.excerpt, run.created, size))
     return found
-
-
-def arrays_bytes(path: Path) -> int:
-    """Size of a run's arrays."""
-    try:
-        return sum(file.lstat().st_size for file in (path / ARRAYS).iterdir())
-    except OSError:
-        return 0
 
 
 def thin(root: Path, runs: Sequence[Thinnable]) -> int:

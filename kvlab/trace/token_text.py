@@ -30,21 +30,15 @@ def split_text(decode: Decode, ids: Sequence[int]) -> list[str]:
         added = decode(list(ids[context : index + 1]))[len(known) :]
         lengths.append(len(added))
         if not added.endswith(UNKNOWN) or index == len(ids) - 1:
-            pieces += _split_group(added, lengths)
+            # Assign each character to the token with which it first appeared, even as an unknown one.
+            end = 0
+            for length in (*lengths[:-1], len(added)):
+                pieces.append(added[end : max(end, length)])
+                end = max(end, length)
             starts.append(index + 1)
             lengths = []
     text = decode(list(ids)) if ids else ""
     return pieces if "".join(pieces) == text else align(pieces, text)[0]
-
-
-def _split_group(text: str, lengths: Sequence[int]) -> list[str]:
-    """Assign each character to the token with which it first appeared, even as an unknown one."""
-    pieces = []
-    end = 0
-    for length in (*lengths[:-1], len(text)):
-        pieces.append(text[end : max(end, length)])
-        end = max(end, length)
-    return pieces
 
 
 def align(pieces: Sequence[str], text: str) -> tuple[list[str], list[bool]]:
@@ -101,28 +95,21 @@ def restore_texts(tokens: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
         if recorded[rows].all():  # also if there are none
             continue
         pieces = tokens.loc[rows, "text"].fillna("").tolist()
-        restored, special = _restore(pieces, tokens.loc[rows, "id"].tolist(), text, record.model.name)
+        restored = pieces
+        special = [False] * len(pieces)
+        if text and "".join(pieces) != text:
+            ids = tokens.loc[rows, "id"].tolist()
+            path = model_file(record.model.name, "tokenizer.json")
+            tokenizer = None if path is None else _load(str(path))
+            if tokenizer is None or tokenizer.decode(ids) != text:
+                restored, special = align(pieces, text)
+            else:
+                restored = split_text(tokenizer.decode, ids)
+                special = [not tokenizer.decode([one]) and bool(tokenizer.decode([one], False)) for one in ids]
         texts = zip(pieces, restored, special, strict=True)
         tokens.loc[rows, "text"] = [old if is_special else new for old, new, is_special in texts]
         tokens.loc[rows, "special"] = special
     return tokens
-
-
-def _restore(pieces: list[str], ids: list[int], text: str, model: str) -> tuple[list[str], list[bool]]:
-    """(text added by each token, whether it is not part of the text) for one continuation."""
-    if not text or "".join(pieces) == text:
-        return pieces, [False] * len(pieces)
-    return _decode_again(ids, text, model) or align(pieces, text)
-
-
-def _decode_again(ids: list[int], text: str, model: str) -> tuple[list[str], list[bool]] | None:
-    """The pieces from the ids; None without a tokenizer or if it decodes to another text."""
-    path = model_file(model, "tokenizer.json")
-    tokenizer = None if path is None else _load(str(path))
-    if tokenizer is None or tokenizer.decode(ids) != text:
-        return None
-    special = [not tokenizer.decode([token]) and bool(tokenizer.decode([token], False)) for token in ids]
-    return split_text(tokenizer.decode, ids), special
 
 
 @lru_cache(maxsize=4)

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import filelock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.common.lab import acting, is_owner, may_see, require_owner
@@ -22,6 +22,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.trace.catalogue import list_runs
+from kvlab.trace.checksums import State, state_of
 
 Kind = Literal["comparison", "evaluation", "benchmark", "fit", "story"]
 FOLDER = "labels"
@@ -55,7 +56,7 @@ class Labels(BaseModel):
     answer: str | None = Field(None, min_length=1)
     facts: tuple[Fact, ...] = ()
     name: str = Field("", max_length=LONGEST_NAME, description="shown in place of the title")
-    tags: tuple[str, ...] = Field((), max_length=MOST_TAGS)
+    tags: Annotated[tuple[str, ...], Field(max_length=MOST_TAGS), AfterValidator(check_tags)] = ()
     starred: bool = False
     note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
     archived: bool = False
@@ -63,17 +64,12 @@ class Labels(BaseModel):
     private: bool = Field(False, description="visible only to its owner; likewise")
     changed: str = Field("", description="when it was last changed, ISO 8601")
 
-    @field_validator("tags")
-    @classmethod
-    def _tags_are_words(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
-        return check_tags(tags)
-
 
 def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
     """The labels of a result, empty if there are none; raises UserError if their file is damaged."""
     file = label_path(root, name, kind)
     try:
-        return _parse(file, _stamp(file))
+        return _parse(file, state_of(file))
     except FileNotFoundError:
         return Labels()
 
@@ -83,7 +79,8 @@ def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes
 
     Raises UserError if a value is invalid, the file is damaged, the disk is full, or another process holds the lock.
     """
-    _check_owner(root, name, kind)
+    if not acting().owns_all:
+        require_owner(owner_of(root, name, kind), "change this")
     with lock_labels(root):
         known = load_labels(root, name, kind)
         return _save(root, name, kind, known, changes)
@@ -93,7 +90,8 @@ def change_tags(
     root: Path, name: str, kind: Kind = "comparison", *, add: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> Labels:
     """Add and remove tags of a result; raises as `change_labels`."""
-    _check_owner(root, name, kind)
+    if not acting().owns_all:
+        require_owner(owner_of(root, name, kind), "change this")
     with lock_labels(root):
         known = load_labels(root, name, kind)
         tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
@@ -115,7 +113,7 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
     for kind, folder in FOLDERS.items():
         for file in (Path(root) / FOLDER / folder).glob("*.json"):
             try:
-                found[kind, file.stem] = _parse(file, _stamp(file))
+                found[kind, file.stem] = _parse(file, state_of(file))
             except (UserError, OSError):
                 continue
     return found
@@ -167,11 +165,6 @@ def set_owner(root: Path, name: str, kind: Kind, owner: str) -> None:
         _save(root, name, kind, load_labels(root, name, kind), {"owner": owner, "private": kind == "story"})
 
 
-def _check_owner(root: Path, name: str, kind: Kind) -> None:
-    if not acting().owns_all:
-        require_owner(owner_of(root, name, kind), "change this")
-
-
 def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, Any]) -> Labels:
     for word in (changes.get("name"), changes.get("note"), *changes.get("tags", ())):
         if word:
@@ -207,15 +200,9 @@ def lock_labels(root: Path) -> Iterator[None]:
         lock.release()
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    # Two changes may share a clock tick, but each creates a new inode.
-    found = file.stat()
-    return found.st_mtime_ns, found.st_ino
-
-
 @lru_cache(maxsize=20_000)
-def _parse(file: Path, stamp: tuple[int, int]) -> Labels:
-    # The stamp is only part of the cache key.
+def _parse(file: Path, state: State) -> Labels:
+    # The state is only part of the cache key: two changes may share a clock tick, but each creates a new inode.
     try:
         return Labels.model_validate_json(file.read_bytes())
     except (PermissionError, IsADirectoryError, ValidationError) as error:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from kvlab.common.liveness import is_being_written
 from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import KILLED
-from kvlab.trace.checksums import SUMS
+from kvlab.trace.checksums import SUMS, state_of
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import EXACT_ARRAYS, TABLES
@@ -37,10 +37,15 @@ class Finding(BaseModel):
 def verify_runs(path: Path) -> list[Finding]:
     """Verify the run in this folder, or every run in it; raises UserError if there is none."""
     path = Path(path)
-    folders = [path] if _is_run(path) else sorted(folder for folder in path.glob("*") if _is_run(folder))
-    if not folders:
+    # A folder without its record is still recognisable as a run.
+    runs = [
+        folder
+        for folder in (path, *sorted(path.glob("*")))
+        if folder.is_dir() and ((folder / FILE).exists() or (folder / LIST).exists() or (folder / "arrays").is_dir())
+    ]
+    if not runs:
         raise UserError(f"There is no run in {path}: give a run folder, or the folder of runs.")
-    return [verify_run(folder) for folder in folders]
+    return [verify_run(folder) for folder in ([path] if path in runs else runs)]
 
 
 def verify_run(path: Path) -> Finding:
@@ -58,39 +63,27 @@ def verify_run(path: Path) -> Finding:
     undecodable = [
         f"{table}/{part.name} cannot be read as this kvlab's columns of {table}."
         for table in TABLES
-        for part in run.parts(table)
-        if not decodes(part, table)
+        for part in run.parts[table]
+        if not decodes(part, state_of(part), table)
     ]
-    problems = [*run.problems, *undecodable, *_damaged_arrays(run)]
-    return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)
-
-
-def _is_run(path: Path) -> bool:
-    # A folder without its record is still recognisable as a run.
-    return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())
-
-
-def _damaged_arrays(run: Run) -> list[str]:
-    folder = run.path / "arrays"
-    listed = run.record.checksums
-    names = {file.name for file in folder.glob("*.safetensors")}
+    # Compare the array files with those that the record lists.
+    listed = record.checksums
+    names = {file.name for file in (path / "arrays").glob("*.safetensors")}
     expected = names if listed is None else {name.split("/")[1] for name in listed if name.startswith("arrays/")}
-    problems = [f"arrays/{name} is missing." for name in sorted(expected - names)]
+    problems = [*run.problems, *undecodable]
+    problems += [f"arrays/{name} is missing." for name in sorted(expected - names)]
     problems += [f"arrays/{name} is not one of the files that this run wrote." for name in sorted(names - expected)]
-    return problems + [
-        f"arrays/{name} is cut off or damaged." for name in sorted(names & expected) if _is_damaged(run, name)
-    ]
-
-
-def _is_damaged(run: Run, name: str) -> bool:
-    file = run.path / "arrays" / name
-    kinds: tuple[type[np.generic], ...] = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
-    if name == Path(SUMS).name:
-        kinds = (np.uint8,)
-    try:
-        run.check_array(file)
-        with safe_open(file, framework="numpy") as tensors:
-            names = tensors.keys()
-            return any(tensors.get_tensor(key).dtype not in kinds for key in names)
-    except (UserError, OSError, SafetensorError):
-        return True
+    for name in sorted(names & expected):
+        kinds: tuple[type[np.generic], ...] = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
+        if name == Path(SUMS).name:
+            kinds = (np.uint8,)
+        try:
+            run.check_array(path / "arrays" / name)
+            with safe_open(path / "arrays" / name, framework="numpy") as tensors:
+                keys = tensors.keys()
+                is_damaged = any(tensors.get_tensor(key).dtype not in kinds for key in keys)
+        except (UserError, OSError, SafetensorError):
+            is_damaged = True
+        if is_damaged:
+            problems.append(f"arrays/{name} is cut off or damaged.")
+    return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)

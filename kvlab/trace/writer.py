@@ -54,10 +54,18 @@ class RunWriter:
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
         self._checksums: dict[str, str] = {}
         self._block_sums: dict[str, np.ndarray] = {}
-        _make_folder(self.path)
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise UserError(
+                f"There is already something at {self.path}: choose another run id or runs folder."
+            ) from error
+        except OSError as error:
+            raise UserError(f"The run folder {self.path} cannot be created: {error.strerror or error}.") from error
         self._end_beating: Callable[[], None] = lambda: None
         try:
-            self._save_record()
+            write_record(self.path, self.record)
+            catalogue.upsert(self.root, self.record)
             if self.record.status == "running":
                 self._end_beating = beat(self.path)
         except KeyboardInterrupt:
@@ -74,7 +82,13 @@ class RunWriter:
 
         Arrays are converted when written to disk, so do not modify them afterwards.
         """
-        self._buffered_rows[table] += _length(table, columns)
+        unknown = columns.keys() - set(TABLES[table].names)
+        if unknown:
+            raise KeyError(f"table {table} has no column {', '.join(sorted(unknown))}")
+        lengths = {len(column) for column in columns.values()}
+        if len(lengths) != 1:
+            raise ValueError(f"columns for table {table} differ in length: {sorted(lengths)}")
+        self._buffered_rows[table] += lengths.pop()
         self._buffers[table].append(columns)
         if self._buffered_rows[table] >= ROWS_PER_PART:
             self._flush_table(table)
@@ -105,7 +119,9 @@ class RunWriter:
         ended = fields.get("status", old_status) != "running"
         fields["checksums"] = dict(sorted(self._checksums.items())) if ended else None
         self.record = RunRecord.model_validate(self.record.model_dump() | fields)
-        self._save_record(index=self.record.status != old_status)
+        write_record(self.path, self.record)
+        if self.record.status != old_status:
+            catalogue.upsert(self.root, self.record)
         if ended:
             self._end_beating()
 
@@ -141,16 +157,31 @@ class RunWriter:
         tables = []
         for _, same in groupby(parts, key=lambda part: part.keys()):
             group = list(same)
-            columns = {key: _below([part[key] for part in group]) for key in group[0]}
+            columns: dict[str, Column] = {}
+            for key in group[0]:
+                values = [part[key] for part in group]
+                is_numeric = all(isinstance(value, np.ndarray) for value in values)
+                # numpy would convert strings and mixed lists
+                columns[key] = np.concatenate(values) if is_numeric else list(chain.from_iterable(values))
             length = len(next(iter(columns.values())))
-            arrays = [_to_column(columns.get(field.name), field.type, length) for field in schema]
+            arrays = [
+                # from_pandas: NaN means "not measured" and becomes null.
+                pa.array(columns[field.name], from_pandas=True).cast(field.type, safe=False)
+                if field.name in columns
+                else pa.nulls(length, field.type)
+                for field in schema
+            ]
             tables.append(pa.table(arrays, schema=schema))
         rows = pa.concat_tables(tables)
         # Sort by head, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
         part = f"{name}/part-{len(self._part_rows[name]):05d}.parquet"
-        self._write(part, lambda temporary: _write_table(name, rows, temporary))
+        # Events have the fastest codec, as pages read millions of them; only short columns have dictionaries.
+        codec = "lz4" if name == "events" else "zstd"
+        alike = [column for column in rows.column_names if column not in SELDOM_ALIKE]
+        options: Any = {"compression": codec, "use_dictionary": alike, "row_group_size": ROWS_PER_GROUP}
+        self._write(part, lambda temporary: pq.write_table(rows, temporary, **options))
         self._part_rows[name].append(rows.num_rows)
         self._buffers[name] = []
         self._buffered_rows[name] = 0
@@ -160,55 +191,5 @@ class RunWriter:
         self._write("parts.json", lambda temporary: temporary.write_text(json.dumps(self._part_rows)))
 
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
-        def write_and_hash(temporary: Path) -> None:
-            write(temporary)
-            taken.append(checksum(temporary))
-
-        taken: list[str] = []
-        replace_file(self.path / name, write_and_hash)
-        self._checksums[name] = taken[0]
-
-    def _save_record(self, index: bool = True) -> None:
-        write_record(self.path, self.record)
-        if index:
-            catalogue.upsert(self.root, self.record)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError as error:
-        raise UserError(f"There is already something at {path}: choose another run id or runs folder.") from error
-    except OSError as error:
-        raise UserError(f"The run folder {path} cannot be created: {error.strerror or error}.") from error
-
-
-def _length(name: str, columns: Mapping[str, Column]) -> int:
-    """Number of rows; raises KeyError and ValueError for columns that do not fit the table."""
-    unknown = columns.keys() - set(TABLES[name].names)
-    if unknown:
-        raise KeyError(f"table {name} has no column {', '.join(sorted(unknown))}")
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) != 1:
-        raise ValueError(f"columns for table {name} differ in length: {sorted(lengths)}")
-    return lengths.pop()
-
-
-def _write_table(name: str, rows: pa.Table, file: Path) -> None:
-    """Write events with the fastest codec, as pages read millions of them; dictionaries only for short ones."""
-    alike = [column for column in rows.column_names if column not in SELDOM_ALIKE]
-    codec = "lz4" if name == "events" else "zstd"
-    pq.write_table(rows, file, compression=codec, use_dictionary=alike, row_group_size=ROWS_PER_GROUP)
-
-
-def _below(columns: Sequence[Column]) -> Column:
-    if all(isinstance(column, np.ndarray) for column in columns):
-        return np.concatenate(columns)
-    return list(chain.from_iterable(columns))  # numpy would convert strings and mixed lists
-
-
-def _to_column(values: Column | None, kind: pa.DataType, length: int) -> pa.Array:
-    if values is None:
-        return pa.nulls(length, kind)
-    # from_pandas: NaN means "not measured" and becomes null.
-    return pa.array(values, from_pandas=True).cast(kind, safe=False)
+        replace_file(self.path / name, write)
+        self._checksums[name] = checksum(self.path / name)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import kvlab
 from kvlab.evaluation.generate import Stops
-from kvlab.evaluation.scoring.likelihood import compare, scored_bytes
+from kvlab.evaluation.scoring.likelihood import compare
 from tests.evaluation.one_cache import forced_log_probabilities, generate_answers
 
 
@@ -94,9 +94,9 @@ def test_forced_text_costs_what_plain_transformers_says(tiny, plain):
         logits = plain(torch.tensor([prompt])).logits[0, 50:-1].float()
     expected = torch.log_softmax(logits, dim=-1)
     assert torch.allclose(found, expected, atol=1e-4)
-    measured = compare(outcome, found, expected, forced, scored_bytes(tiny, forced))
-    nats = -expected.gather(1, torch.tensor(forced[1:])[:, None]).sum().item()
     text = tiny.tokenizer.decode(forced[1:])
+    measured = compare(outcome, found, expected, forced, len(text.encode()))
+    nats = -expected.gather(1, torch.tensor(forced[1:])[:, None]).sum().item()
     assert measured.bits_per_byte == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-4)
     assert measured.kl == pytest.approx(0, abs=1e-6)
     assert measured.top1_agreement == 1

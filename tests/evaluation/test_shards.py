@@ -34,6 +34,10 @@ def asked(**changes: Any) -> Any:
     return request(**{"budgets": "0.2", "samples": 3, "device": "cpu"} | changes)
 
 
+def shards(count: int) -> list[Shard]:
+    return [Shard(number, count) for number in range(1, count + 1)]
+
+
 @pytest.fixture(scope="module")
 def serial(tiny: Any, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """The rows of one process."""
@@ -71,7 +75,7 @@ def test_blocks_hold_every_prompt_once_and_one_cell_each(cells: list[tuple[str, 
 @given(st.integers(1, 12), st.sampled_from([1, 3]))
 def test_the_parts_hold_every_prompt_once_and_are_equally_large(tiny: Any, count: int, batch: int) -> None:
     whole = prepare_evaluation(asked(batch_rows=batch), tiny)
-    parts = [whole.part(shard).units for shard in Shard.all_of(count)]
+    parts = [whole.part(shard).units for shard in shards(count)]
     identities = [unit.prompt.identity for part in parts for unit in part]
     assert sorted(map(str, identities)) == sorted(str(unit.prompt.identity) for unit in whole.units)
     if batch == 1:
@@ -89,7 +93,7 @@ def test_parts_give_the_rows_and_the_table_of_one_process(
     tiny_folder: Path, tmp_path: Path, serial: pd.DataFrame
 ) -> None:
     wanted = asked(model=str(tiny_folder))
-    for shard in reversed(Shard.all_of(4)):
+    for shard in reversed(shards(4)):
         evaluate(wanted, tmp_path, shard=shard)
     assert_equal(tmp_path, serial)
     again = evaluate(wanted, tmp_path).rows  # without parts: all is there
@@ -103,7 +107,7 @@ def test_parts_give_the_rows_and_the_table_of_one_process(
 def test_prompts_that_run_together_in_one_process_do_so_in_parts(tiny_folder: Path, tmp_path: Path) -> None:
     wanted = asked(model=str(tiny_folder), tasks="needle,copy", samples=5, batch_rows=3)
     alone = evaluate(wanted, tmp_path / "alone").rows
-    for shard in Shard.all_of(2):
+    for shard in shards(2):
         evaluate(wanted, tmp_path / "parts", shard=shard)
     assert alone["batch_rows"].max() > 1
     assert_equal(tmp_path / "parts", alone)
@@ -125,7 +129,7 @@ def test_rows_that_are_there_are_not_measured_again(
     monkeypatch.setattr(Measurer, "measure", measure)
     with pytest.raises(SystemExit):
         evaluate(wanted, tmp_path, shard=Shard(1, 1))
-    for shard in Shard.all_of(3):
+    for shard in shards(3):
         evaluate(wanted, tmp_path, shard=shard)
     stopped = prompts[3]
     assert prompts.count(stopped) == 2 and len(prompts) == 9 + 1, "only the interrupted prompt is read again"
@@ -145,12 +149,12 @@ def test_a_method_that_fails_costs_its_own_rows_and_is_tried_again(
     wanted = asked(model=str(tiny_folder))
     with monkeypatch.context() as patched:
         patched.setattr(Measurer, "measure", measure)
-        for shard in Shard.all_of(2):
+        for shard in shards(2):
             with pytest.raises(UserError, match="It fails"):
                 evaluate(wanted, tmp_path, shard=shard)
     kept = ResultStore(tmp_path).frame()
     assert "h2o" not in set(kept["method"]) and len(kept) == len(serial) * 2 // 3
-    for shard in Shard.all_of(2):
+    for shard in shards(2):
         evaluate(wanted, tmp_path, shard=shard)
     assert set(ResultStore(tmp_path).frame()["key"]) == set(serial["key"])
 
@@ -159,8 +163,8 @@ SLOW = """
 import time
 from kvlab.evaluation.results import rows as store
 store.FLUSH_SECONDS = 0.0
-flush = store.ShardStore.flush
-store.ShardStore.flush = lambda one: (flush(one), time.sleep(0.3))
+flush = store.ResultStore.flush
+store.ResultStore.flush = lambda one: (flush(one), time.sleep(0.3))
 from kvlab.cli import main
 main()
 """
@@ -186,7 +190,7 @@ def test_parts_that_are_killed_outright_lose_no_row_that_is_in_the_folder(
         ]
         return subprocess.Popen([*command, "--shard", str(shard)], stderr=subprocess.PIPE, env=os.environ)
 
-    running = [start(shard) for shard in Shard.all_of(2)]
+    running = [start(shard) for shard in shards(2)]
     deadline = time.monotonic() + 120
     while len(list((folder / "shards").glob("*.parquet"))) < 2:
         assert time.monotonic() < deadline
@@ -196,7 +200,7 @@ def test_parts_that_are_killed_outright_lose_no_row_that_is_in_the_folder(
     assert {process.wait() for process in running} == {-signal.SIGKILL}
     before = ResultStore(folder).frame()
     assert 0 < len(before) < len(serial)
-    for shard, process in [(shard, start(shard)) for shard in Shard.all_of(2)]:
+    for shard, process in [(shard, start(shard)) for shard in shards(2)]:
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0 and f"Part {shard}" in errors.decode(), errors.decode()
     assert_equal(folder, serial, interrupted=True)

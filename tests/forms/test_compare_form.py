@@ -90,7 +90,7 @@ def test_an_option_out_of_range_is_one_sentence(options: dict):
 def test_what_is_no_model_is_one_sentence_and_has_no_tokenizer(name: str):
     with pytest.raises(UserError):
         names.check_model(name)
-    assert names.tokenizer_file(name) is None
+    assert names.model_file(name, "tokenizer.json") is None
 
 
 def test_a_folder_must_hold_a_model(tmp_path: Path):

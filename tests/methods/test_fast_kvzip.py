@@ -13,7 +13,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.kinds import GATES, write_score_heads
 from kvlab.core.methods.scorers.kvzap import SinkGate
-from kvlab.models.fitting.kvzap import fit_gate, rate_at
+from kvlab.models.fitting.kvzap import RATE, fit_gate
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 from tests.cache.layers import draw
@@ -111,8 +111,14 @@ def test_a_fit_finds_what_a_gate_of_its_kind_says() -> None:
     assert float((found - wanted).square().mean()) < 0.2 * float((wanted - wanted.mean(0)).square().mean())
 
 
-def test_the_learning_rate_rises_and_is_halved_twice() -> None:
-    assert [rate_at(step, 200) for step in (0, 1, 2, 99, 100, 149, 150, 199)] == [0, 0.5, 1, 1, 0.5, 0.5, 0.25, 0.25]
+def test_the_learning_rate_rises_and_is_halved_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: rates.append(self.param_groups[0]["lr"] / RATE))
+    states = draw(5, 20, 6)
+    request = FitRequest(method="fast-kvzip", rank=RANK, sink_keys=SINKS, steps=200)
+    fit_gate(states, gate(1, 6).predict(states[None])[0].T, request, 0, GROUP)
+    at = [rates[step] for step in (0, 1, 2, 99, 100, 149, 150, 199)]
+    assert len(rates) == 200 and at == pytest.approx([0, 0.5, 1, 1, 0.5, 0.5, 0.25, 0.25])
 
 
 def test_files_of_other_models_or_methods_are_refused(written: tuple[LoadedModel, Path, Tensor]) -> None:

@@ -15,7 +15,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.kinds import QUERIES, write_query_statistics
 from kvlab.core.methods.scorers.query_statistics import QueryStatistics, random_statistics
-from kvlab.models.fitting.query_statistics import Watcher, watch
+from kvlab.models.fitting.query_statistics import Watcher
 from kvlab.models.load import LoadedModel
 from tests.families import tiny_model
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, kept, lab
@@ -148,7 +148,8 @@ def test_statistics_are_those_of_the_queries_before_and_after_rotation() -> None
     ]
     watcher, windows = Watcher(), [text(), text(50)[:, TOKENS:]]
     for ids in windows:
-        watch(model, ids, watcher)
+        with torch.inference_mode():
+            model.model(ids, past_key_values=make_cache(model, "full", observer=watcher), logits_to_keep=1)
     for hook in hooks:
         hook.remove()
     for layer in range(LAYERS):

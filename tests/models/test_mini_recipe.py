@@ -19,7 +19,7 @@ from kvlab.models.info.mini import (
     ADJECTIVES,
     NAMES,
     VALIDATION_BOOKS,
-    unwrap,
+    read_book,
 )
 from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
@@ -226,11 +226,14 @@ def test_the_curve_is_drawn_from_what_training_wrote(text: Text, tmp_path: Path)
     assert len(curve_figure(frame).data) >= 3
 
 
-def test_wrapped_prose_is_joined_and_verse_is_not() -> None:
+def test_wrapped_prose_is_joined_and_verse_is_not(tmp_path: Path) -> None:
     prose = "It was the best of times, it was the worst of times, it was the age\nof wisdom.\n\nNext."
     verse = "Tyger Tyger, burning bright,\nIn the forests of the night;"
-    assert unwrap(prose).splitlines() == [prose.split("\n\n")[0].replace("\n", " "), "", "Next."]
-    assert unwrap(verse) == verse + "\n"
+    book = tmp_path / "book.txt"
+    book.write_text(prose, encoding="utf-8")
+    assert read_book(book).splitlines() == [prose.split("\n\n")[0].replace("\n", " "), "", "Next."]
+    book.write_text(verse, encoding="utf-8")
+    assert read_book(book) == verse + "\n"
 
 
 def test_validation_books_are_never_training_books(corpus: Path) -> None:

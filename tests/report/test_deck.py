@@ -59,7 +59,7 @@ def test_eight_figures_stay_within_the_measure():
 
 
 def test_slides_are_kept_edited_and_come_back(tmp_path: Path):
-    made = story().retitled(0, "First").duplicated(0).moved(0, 1).recaptioned(2, "look")
+    made = story().reworded(0, title="First").duplicated(0).moved(0, 1).reworded(2, caption="look")
     save_story(tmp_path, made)
     assert load_story(tmp_path, "Talk") == made == parse_story(made.model_dump_json())
     assert [view.title for view in made.views[:2]] == ["First", "First"] and len(made.views) == 5

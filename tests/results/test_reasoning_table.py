@@ -8,30 +8,31 @@ import pandas as pd
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.evaluation.request_parser import BUFFER, reasoning_choices, reasoning_methods
+from kvlab.evaluation.request_parser import BUFFER, reasoning_choices
 from kvlab.evaluation.results.rows import ROWS
 from kvlab.results.part_tables import reasoning_table
 from tests.papers.test_scores import row
 
 
 def test_a_buffer_counts_as_slots() -> None:
-    named, notes = reasoning_methods("mini")
-    assert not notes and "triattention:queries=mini" in named
-    budgets = {(one.method, one.budget) for one in reasoning_choices(named, "48,96")}
+    choices, notes = reasoning_choices("mini", "48,96")
+    assert not notes and "mini" in {one.hyper_parameters.get("queries") for one in choices}
+    budgets = {(one.method, one.budget) for one in choices}
     buffered = {"rkv", "snapkv", "lazyeviction", "triattention"}
     assert budgets == {(name, most - BUFFER) for name in buffered for most in (48, 96)} | {
         (name, most) for name in ("h2o", "raas", "morphkv") for most in (48, 96)
     }
-    assert [one.budget for one in reasoning_choices("rkv:buffer=4,rkv:decode=keep", "48")] == [44, 48]
+    choices, _ = reasoning_choices("mini", "48", "rkv:buffer=4,rkv:decode=keep")
+    assert [one.budget for one in choices] == [44, 48]
 
 
 def test_what_the_preset_cannot_do_is_one_sentence() -> None:
-    named, (note,) = reasoning_methods("gpt2")
-    assert "triattention" not in named and "needs statistics of gpt2" in note
+    choices, (note,) = reasoning_choices("gpt2", "48")
+    assert "triattention" not in {one.method for one in choices} and "needs statistics of gpt2" in note
     with pytest.raises(UserError, match=r"takes --budgets in slots, such as 48,96, not '0.2'"):
-        reasoning_choices("h2o", "0.2")
+        reasoning_choices("mini", "0.2", "h2o")
     with pytest.raises(UserError, match=r"20 slots leave rkv too little beside its buffer of 16 .* at least 32"):
-        reasoning_choices("rkv:buffer=16", "20")
+        reasoning_choices("mini", "20", "rkv:buffer=16")
 
 
 def test_length_and_loops_stand_beside_right_and_wrong() -> None:

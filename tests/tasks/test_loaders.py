@@ -13,7 +13,6 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.loaders.longbench import FIRST_LINE_TASKS, LONGBENCH_TASKS
-from kvlab.tasks.loaders.ruler import split_question
 from kvlab.tasks.tokens import count_tokens, prompt_ids, shorten, text_ids
 
 LINES: dict[str, dict[str, object]] = {
@@ -74,11 +73,14 @@ def test_a_table_takes_kvpress_columns_and_anybodys_own(tmp_path, small_tokenize
     assert METRICS[other.metric]("the dog", other.answers, ()) == 1
 
 
-@given(st.text(st.sampled_from("ab .\n"), max_size=40))
-def test_splitting_a_question_off_loses_nothing(prompt):
-    context, question = split_question(prompt)
-    assert context + question == prompt
-    assert question.strip() == "" or "\n" not in question.strip()
+@settings(deadline=None)
+@given(st.text(st.sampled_from("ab .\n"), min_size=1, max_size=40))
+def test_splitting_a_question_off_loses_nothing(tmp_path_factory, small_tokenizer, prompt):
+    file = tmp_path_factory.mktemp("ruler") / "niah.jsonl"
+    file.write_text(json.dumps({"input": prompt, "outputs": ["12"]}), encoding="utf-8")
+    (sample,) = load_file("ruler", file, small_tokenizer).samples
+    assert sample.context + sample.question == prompt
+    assert sample.question.strip() == "" or "\n" not in sample.question.strip()
 
 
 @pytest.mark.parametrize("name", sorted(LONGBENCH_TASKS))

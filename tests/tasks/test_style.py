@@ -12,7 +12,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.harness import evaluate, prepare_evaluation
 from kvlab.evaluation.prepare import prepare
 from kvlab.evaluation.request import EvalRequest, TaskChoice
-from kvlab.evaluation.request_parser import parse_style
+from kvlab.evaluation.request_parser import parse_word
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.tasks.registry import TASKS
@@ -53,9 +53,9 @@ def test_auto_follows_the_chat_template() -> None:
     assert choose_style("auto", has_chat=True) == "chat"
     assert choose_style("auto", has_chat=False) == "continuation"
     for style in STYLES:
-        assert parse_style(style) == choose_style(style, has_chat=True) == choose_style(style, has_chat=False)
+        assert parse_word("style", style) == choose_style(style, has_chat=True) == choose_style(style, has_chat=False)
     with pytest.raises(UserError, match="--set style takes auto, continuation, chat, question, not 'loud'"):
-        parse_style("loud")
+        parse_word("style", "loud")
 
 
 def test_in_a_chat_the_first_words_open_the_models_turn(talker: LoadedModel) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvlab.core.errors import UserError
 from kvlab.tasks.draft import largest_fit
-from kvlab.tasks.haystack import haystack_words
+from kvlab.tasks.haystack import haystack
 from kvlab.tasks.registry import TASKS, get_task
 from kvlab.tasks.tokens import count_tokens, prompt_ids, text_ids
 
@@ -26,7 +26,7 @@ def measured(tokenizer, sample):
 
 @cache
 def longest_word(tokenizer):
-    longest = sorted(haystack_words(), key=len)[-20:]
+    longest = sorted(haystack()[0], key=len)[-20:]
     return max(len(text_ids(tokenizer, word)) for word in longest)
 
 

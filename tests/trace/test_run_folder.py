@@ -140,7 +140,7 @@ def test_the_events_of_one_step_are_those_of_its_rows(tmp_path: Path):
     assert set(whole["step"]) >= {0, 9}
     for step in (0, 4, 9, 10):
         expected = whole[whole["step"] == step].reset_index(drop=True)
-        pd.testing.assert_frame_equal(run.events_at(1, 1, step), expected)
+        pd.testing.assert_frame_equal(run.head_events(1, 1, step), expected)
 
 
 def test_arrays_come_back_in_half_precision(tmp_path: Path):

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from kvlab.models.info import mini
-from kvlab.models.info.mini import ADJECTIVES, NEEDLE_PHRASINGS, NeedlePhrasing, Query
+from kvlab.models.info.mini import ADJECTIVES, NAMES, NEEDLE_PHRASINGS, NeedlePhrasing, Query
 from training.mini.presets import Phase
 from training.mini.recall import around, fitting, hidden, recall_row, room_for_context, seeded_generator
 from training.mini.rows import IGNORED, TEXT, Row, RowBuilder
@@ -38,7 +38,7 @@ Facts = list[tuple[NeedlePhrasing, str, str]]
 
 def _needles(random: Random, count: int) -> tuple[list[str], list[Query], Facts]:
     """Statements, a question for each, and their facts; half the time all share one phrasing."""
-    names = mini.draw_names(random, count)
+    names = random.sample(NAMES, count)
     values = mini.draw_values(random, count)
     one = random.choice(NEEDLE_PHRASINGS)
     mixed = random.random() < 0.5
@@ -81,7 +81,7 @@ def multi_query_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 def multi_value_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """Names with two to four values each; all values of a name are asked for at once."""
     random = seeded_generator(rng)
-    names = mini.draw_names(random, random.randint(1, max(1, phase.needles // 2)))
+    names = random.sample(NAMES, random.randint(1, max(1, phase.needles // 2)))
     facts = [(name, value) for name in names for value in mini.draw_values(random, random.randint(2, 4))]
     random.shuffle(facts)
     one = random.choice(NEEDLE_PHRASINGS)
@@ -95,14 +95,14 @@ def key_value_row(rng: np.random.Generator, text: Text, phase: Phase, count: int
     random = seeded_generator(rng)
     most = min(phase.pairs, phase.length // 12)
     count = count or random.randint(max(2, most // 4), most)
-    pairs = list(zip(mini.draw_names(random, count), mini.draw_values(random, count), strict=True))
+    pairs = list(zip(random.sample(NAMES, count), mini.draw_values(random, count), strict=True))
     queries = [mini.key_value_query(*pair) for pair in random.sample(pairs, count)]
     return _after_block("key_value", rng, text, phase, mini.key_value_list(pairs), queries)
 
 
 def _chains(random: Random, lengths: list[int]) -> tuple[list[str], list[Query]]:
     """Statements of several interleaved chains, each in its own order, and a question for each."""
-    names = iter(mini.draw_names(random, sum(lengths)))
+    names = iter(random.sample(NAMES, sum(lengths)))
     values = mini.draw_values(random, len(lengths))
     groups = [[next(names) for _ in range(length)] for length in lengths]
     waiting = [mini.variable_chain(group, value) for group, value in zip(groups, values, strict=True)]
@@ -124,7 +124,7 @@ def variables_row(rng: np.random.Generator, text: Text, phase: Phase, hops: int 
 
 def _labels(random: Random, count: int, shots: int) -> tuple[str, list[Query]]:
     """Examples of `count` classes and sixteen questions of the same kind."""
-    words = mini.draw_names(random, 2 * count)
+    words = random.sample(NAMES, 2 * count)
     classes = list(zip(words[:count], words[count:], strict=True))
     asked_for = [random.choice(classes) for _ in range(16)]
     queries = [mini.few_shot_query(random.choice(ADJECTIVES), *pair) for pair in asked_for]
@@ -145,7 +145,7 @@ def words_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """A list in which three words occur often, the first most often, and the rest once or twice."""
     random = seeded_generator(rng)
     rare = random.randint(8, max(9, min(100, phase.length // 6)))
-    words = mini.draw_names(random, 3 + rare)
+    words = random.sample(NAMES, 3 + rare)
     counts = [random.randint(9, 12), random.randint(6, 8), random.randint(4, 5), *random.choices((1, 2), k=rare)]
     listed = [word for word, count in zip(words, counts, strict=True) for _ in range(count)]
     random.shuffle(listed)
@@ -158,7 +158,7 @@ def copy_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """A passage of a book, other text, and the request to copy the passage."""
     span = text.span(rng, int(rng.integers(16, max(17, min(64, phase.length // 4)))))
     passage = " ".join(text.decode(span).split())
-    context = around(rng, text, mini.copy_context(passage) + "\n", 0)
+    context = around(rng, text, mini.COPY_CONTEXT.format(span=passage) + "\n", 0)
     query = mini.copy_query(passage)
     room = room_for_context(text, [query], phase.length) - len(context[0][0])
     return recall_row("copy", text, [context[0], (text.span(rng, room), TEXT)], [query], phase.length)
@@ -166,8 +166,8 @@ def copy_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 def _coins(random: Random, holders: int) -> tuple[list[str], list[Query]]:
     """Numbers of coins per holder, and questions for the sums of two of them."""
-    coins = {name: random.randrange(50) for name in mini.draw_names(random, holders)}
-    statements = [mini.arithmetic_statement(name, count) for name, count in coins.items()]
+    coins = {name: random.randrange(50) for name in random.sample(NAMES, holders)}
+    statements = [mini.ARITHMETIC_STATEMENT.format(name=name, count=count) for name, count in coins.items()]
     couples = [random.sample(sorted(coins), 2) for _ in range(4)]
     return statements, [mini.arithmetic_query(a, b, (coins[a], coins[b])) for a, b in couples]
 
@@ -205,7 +205,7 @@ def mixed_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
         ):
             statements.insert(place, statement)
     count = random.randint(4, max(4, min(phase.pairs // 3, phase.length // 64)))
-    pairs = list(zip(mini.draw_names(random, count), mini.draw_values(random, count), strict=True))
+    pairs = list(zip(random.sample(NAMES, count), mini.draw_values(random, count), strict=True))
     block, asking = _labels(random, 4, 2)
     if random.random() < 0.6:
         block, asking = mini.key_value_list(pairs), [mini.key_value_query(*pair) for pair in pairs]

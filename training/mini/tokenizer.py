@@ -24,7 +24,7 @@ _FORMS = " ".join(
     [
         mini.word_list(["king"]),
         mini.key_value_list([("king", "1")]),
-        mini.few_shot_example("blue", "king", "wine"),
+        mini.FEW_SHOT_EXAMPLE.format(adjective="blue", noun="king", label="wine"),
         "Labels: Text: VAR x is assigned to. Which label? Copy the text. What are all the numbers?",
         "How many coins? Which variables are assigned the value? occur most often? special magic number ledger stands",
         mini.ask("Which value?", "", ["1"]).prompt,

@@ -8,8 +8,7 @@ tokens fed, as in H2O's code for lm-eval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -107,29 +106,22 @@ class KvlabLM(HFLM):
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Log-likelihood of each text, summed over disjoint windows."""
-
-        def run(request: Any) -> float:
-            (total,) = super(KvlabLM, self).loglikelihood_rolling([request], disable_tqdm=True)
-            return float(total)
-
-        return [float(self._answer(ROLLING, request, run)) for request in requests]
+        run = super().loglikelihood_rolling
+        return [float(self._answer(ROLLING, request, run, float)) for request in requests]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Texts up to a stop string or the end-of-text token."""
+        run = super().generate_until
+        return [str(self._answer(GENERATION, request, run, str)) for request in requests]
 
-        def run(request: Any) -> str:
-            (text,) = super(KvlabLM, self).generate_until([request], disable_tqdm=True)
-            return str(text)
-
-        return [str(self._answer(GENERATION, request, run)) for request in requests]
-
-    def _answer(self, kind: str, request: Any, run: Callable[[Any], Any]) -> Any:
-        """The answer to a request, run unless it is known."""
+    def _answer(self, kind: str, request: Any, run: Callable[..., list[Any]], stored: type[float] | type[str]) -> Any:
+        """The answer to a request, of type `stored`, run unless it is known."""
         key = request_key(kind, request.args)
         sampled = kind == GENERATION and request.args[1].get("do_sample")
         if sampled or key not in self.answers.known:
             self.measured = []
-            self._add(key, run(request), mean_measurement(self.measured))
+            (answer,) = run([request], disable_tqdm=True)
+            self._add(key, stored(answer), mean_measurement(self.measured))
         return self.answers.known[key][0]
 
     def _add(self, key: str, answer: Any, measured: Measurement) -> None:
@@ -161,7 +153,14 @@ class KvlabLM(HFLM):
         """Likelihoods of continuations of one context by protocol decode: each in a row of the prefilled cache."""
         continuations = [continuation for _, _, continuation in group]
         longest = max(map(len, continuations))
-        context = group[0][1][-self._room(longest) :]
+        # The last token of a continuation is predicted but never fed.
+        room = self.max_length + 1 - longest
+        if room < 1:
+            raise UserError(
+                f"A continuation of {longest:,} tokens does not fit the model's context window of "
+                f"{self.max_length:,}: choose another task or model."
+            )
+        context = group[0][1][-room:]
         if len(context) < len(group[0][1]):
             self.notes[TRUNCATED] = None
         ids = torch.tensor([context], device=self.device)
@@ -193,16 +192,6 @@ class KvlabLM(HFLM):
             for row, count in enumerate(map(len, continuations))
         ]
 
-    def _room(self, continuation: int) -> int:
-        """Tokens of a context before a continuation, whose last token is predicted but never fed."""
-        room = self.max_length + 1 - continuation
-        if room < 1:
-            raise UserError(
-                f"A continuation of {continuation:,} tokens does not fit the model's context window of "
-                f"{self.max_length:,}: choose another task or model."
-            )
-        return room
-
     def _fed(self, cache: CompressedCache, ids: Tensor) -> Tensor:
         model: Any = self.loaded.model
         logits: Tensor = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
@@ -230,7 +219,10 @@ class KvlabLM(HFLM):
         """Generate after a context that is prefilled and compressed, but for the tokens held back."""
         check_ids(context[0].tolist(), self.loaded.model, self.loaded.tokenizer)
         cache = self.make_cache()
-        model = self.loaded.model
+        model: Any = self.loaded.model
+        # The checkpoint's penalties, suppressed tokens and so on are ignored, as in a comparison; its end tokens stay.
+        checkpoint_settings = model.generation_config
+        plain = GenerationConfig(eos_token_id=sorted(end_ids(self.loaded)) or None)
         watch = Stopwatch(self.device)
         in_sight = max(1, context.shape[1] - self.request.hold_back)
         ends = list(accumulate(cache.expect(in_sight, None)))
@@ -242,8 +234,11 @@ class KvlabLM(HFLM):
                     start = end
             if start:  # `generate` gives each beam a row of its own, but not in a cache that has been filled
                 cache.batch_repeat_interleave(options.get("num_beams") or 1)
-            with _plain_generation(self.loaded):
+            try:
+                model.generation_config = plain
                 ids: Tensor = super()._model_generate(context, max_length, stop, past_key_values=cache, **options)
+            finally:
+                model.generation_config = checkpoint_settings
         sizes = (context.shape[1], in_sight)
         memory = vars(read_memory(cache, 1)[0])
         self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=sum(took)))
@@ -254,15 +249,3 @@ def _token_scores(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N,) in float64, normalized in float32, of `tokens` (N,) under (N, V); which are the argmax."""
     logprobs = torch.log_softmax(logits.float(), -1)
     return logprobs.gather(1, tokens[:, None])[:, 0].double(), logprobs.argmax(-1) == tokens
-
-
-@contextmanager
-def _plain_generation(loaded: Loaded) -> Iterator[None]:
-    """Ignore the checkpoint's penalties, suppressed tokens and so on, as a comparison does; keep its end tokens."""
-    model: Any = loaded.model
-    before = model.generation_config
-    model.generation_config = GenerationConfig(eos_token_id=sorted(end_ids(loaded)) or None)
-    try:
-        yield
-    finally:
-        model.generation_config = before

@@ -8,13 +8,12 @@ same prompts, which with `--set hold_back=1` equals `kvlab eval --tasks few_shot
 import argparse
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.tasks.registry import get_task
-from kvlab.tasks.sample import Sample, sample_random
+from kvlab.tasks.sample import sample_random
 
 NEEDLE_CHOICES = 4  # numbers to choose from, one of which is in the story
 
@@ -60,40 +59,30 @@ def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, s
     Raises UserError for a length that is too short for a task.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, options in (("few_shot", _labels), ("needle", _numbers)):
-        prompts = [get_task(name).generate(tokenizer, length, seed, index) for index in range(samples)]
+    yaml = {"few_shot": _CHOOSE, "few_shot_text": _WRITE, "needle": _CHOOSE}
+    for name in ("few_shot", "needle"):
+        lines = []
+        for index in range(samples):
+            sample = get_task(name).generate(tokenizer, length, seed, index)
+            answer = sample.answers[0]
+            if name == "few_shot":
+                choices = sorted(set(re.findall(r"-> (\S+)", str(sample.meta["block"]))))
+            else:
+                # The right number among others with as many digits.
+                random = sample_random("needle", sample.length, sample.seed, sample.index)
+                numbers = {answer}
+                while len(numbers) < NEEDLE_CHOICES:
+                    numbers.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
+                choices = sorted(numbers)
+            # lm-eval puts a space before each choice; a second one would be a token of its own.
+            text = sample.context + sample.question
+            document = {"text": text, "choices": choices, "label": choices.index(answer), "answer": answer}
+            lines.append(json.dumps(document) + "\n")
         data = folder / f"kvlab_{name}.jsonl"
-        lines = [json.dumps(_document(prompt, options(prompt))) + "\n" for prompt in prompts]
         data.write_text("".join(lines), encoding="utf-8")
-        _write_yaml(folder, f"kvlab_{name}", data, _CHOOSE)
-        if name == "few_shot":
-            _write_yaml(folder, f"kvlab_{name}_text", data, _WRITE)
-
-
-def _document(sample: Sample, options: Sequence[str]) -> dict[str, object]:
-    answer = sample.answers[0]
-    # lm-eval puts a space before each choice; a second one would be a token of its own.
-    text = sample.context + sample.question
-    return {"text": text, "choices": list(options), "label": options.index(answer), "answer": answer}
-
-
-def _labels(sample: Sample) -> list[str]:
-    """All labels of the examples, sorted."""
-    return sorted(set(re.findall(r"-> (\S+)", str(sample.meta["block"]))))
-
-
-def _numbers(sample: Sample) -> list[str]:
-    """The correct number among others with as many digits."""
-    answer = sample.answers[0]
-    random = sample_random("needle", sample.length, sample.seed, sample.index)
-    options = {answer}
-    while len(options) < NEEDLE_CHOICES:
-        options.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
-    return sorted(options)
-
-
-def _write_yaml(folder: Path, name: str, data: Path, body: str) -> None:
-    (folder / f"{name}.yaml").write_text(_HEAD.format(name=name, data=data.resolve()) + body, encoding="utf-8")
+        for task in [task for task in yaml if task.startswith(name)]:
+            head = _HEAD.format(name=f"kvlab_{task}", data=data.resolve())
+            (folder / f"kvlab_{task}.yaml").write_text(head + yaml[task], encoding="utf-8")
 
 
 def main() -> None:

@@ -55,10 +55,7 @@ def mean_measurement(parts: Sequence[Measurement], sharing: int = 1) -> Measurem
 
 def request_key(kind: str, arguments: Sequence[object]) -> str:
     """Hash of a request's kind and arguments."""
-    return _hash(json.dumps([kind, *arguments], sort_keys=True, default=str, ensure_ascii=False))
-
-
-def _hash(text: str) -> str:
+    text = json.dumps([kind, *arguments], sort_keys=True, default=str, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -66,7 +63,8 @@ class Answers:
     """Answers and measurements by request key; `settings` holds what an answer depends on besides its request."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
-        self.path = folder / FOLDER / f"{_hash(canonical_json(settings))}.jsonl"
+        digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:32]
+        self.path = folder / FOLDER / f"{digest}.jsonl"
         self.known: dict[str, tuple[Answer, Measurement]] = {}
         if self.path.exists():
             for line in self.path.read_text(encoding="utf-8").split("\n"):
@@ -126,12 +124,14 @@ def select_metric(task: str, requested: str, samples: Sequence[Sample], higher_i
     name, _, filter_name = requested.partition(",")
     filters = {str(sample["filter"]) for sample in samples}
     metrics = samples[0]["metrics"]
-    usable = [
-        metric
-        for metric in metrics
-        if metric == PERPLEXITY
-        or (higher_is_better.get(metric) is not False and all(_is_score(sample[metric]) for sample in samples))
-    ]
+    usable = []
+    for metric in metrics:
+        try:
+            are_scores = all(0 <= float(sample[metric]) <= 1 for sample in samples)
+        except (TypeError, ValueError):
+            are_scores = False
+        if metric == PERPLEXITY or (higher_is_better.get(metric) is not False and are_scores):
+            usable.append(metric)
     if not usable:
         raise UserError(
             f"Task {task!r} has no score from 0 to 1 per prompt (it has {', '.join(metrics)}): choose another task."
@@ -142,13 +142,6 @@ def select_metric(task: str, requested: str, samples: Sequence[Sample], higher_i
             + (f", with one of the filters {', '.join(sorted(filters))} after a comma." if len(filters) > 1 else ".")
         )
     return Metric(name or str(usable[0]), filter_name or str(first_filter))
-
-
-def _is_score(value: Any) -> bool:
-    try:
-        return 0 <= float(value) <= 1
-    except (TypeError, ValueError):
-        return False
 
 
 def score_of(sample: Sample, metric: Metric) -> float:
@@ -168,18 +161,16 @@ def _answers(sample: Sample, kind: str) -> tuple[str, str]:
         return _text(target), _text(responses[0] if responses else "")
     if kind == ROLLING:
         return "", ""
-    options = _options(sample["arguments"])
+    # The continuations; if they are not distinct, as in Winogrande, the ends of the contexts.
+    pairs = sample["arguments"]
+    options = [str(pair[1]).strip() for pair in pairs]
+    if len(set(options)) < len(options):
+        options = [f"...{str(pair[0])[-60:]}" for pair in pairs]
     best = max(range(len(responses)), key=lambda index: responses[index][0])
     if len(options) == 1:
         return _text(target), options[0] if responses[0][1] else ""
     is_index = isinstance(target, int) and 0 <= target < len(options)
     return options[target] if is_index else _text(target), options[best]
-
-
-def _options(arguments: Sequence[Sequence[Any]]) -> list[str]:
-    """The continuations; if they are not distinct, as in Winogrande, the ends of the contexts."""
-    options = [str(pair[1]).strip() for pair in arguments]
-    return options if len(set(options)) == len(options) else [f"...{str(pair[0])[-60:]}" for pair in arguments]
 
 
 def _text(value: object) -> str:

@@ -182,22 +182,19 @@ def find_tasks(request: LmEvalRequest) -> list[Any]:
     if folder is not None and not Path(folder).is_dir():
         raise UserError(f"{folder} is no folder: --set include_path takes the folder of your tasks' YAML files.")
     manager = None if folder is None else TaskManager(include_path=str(folder), include_defaults=False)
-    if manager is None or _unknown(manager, request.tasks):
+    if manager is None or not all(manager.match_tasks([name]) for name in request.tasks):
         manager = TaskManager(include_path=None if folder is None else str(folder))
-    for name in _unknown(manager, request.tasks):
+    matches = {name: manager.match_tasks([name]) for name in request.tasks}
+    for name in [name for name, found in matches.items() if not found]:
         close = difflib.get_close_matches(name, manager.all_tasks, 3)
         hint = f" Did you mean {' or '.join(close)}?" if close else " `lm_eval ls tasks` lists them."
         raise UserError(f"lm-eval has no task {name!r}.{hint}")
-    names = list(dict.fromkeys(match for name in request.tasks for match in manager.match_tasks([name])))
+    names = list(dict.fromkeys(match for found in matches.values() for match in found))
     try:
         return list(manager.load(names)["tasks"].values())
     except Exception as error:  # tasks run code of their own, and their data may come from anywhere
         message = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_CHARACTERS].rstrip(".")
         raise UserError(f"lm-eval cannot load {', '.join(names)} ({message}).") from error
-
-
-def _unknown(manager: Any, names: Sequence[str]) -> list[str]:
-    return [name for name in names if not manager.match_tasks([name])]
 
 
 def check_simulated(choice: MethodChoice) -> None:

@@ -64,28 +64,26 @@ class Outcome:
 
 def read_memory(cache: Any, prompts: int) -> list[Memory]:
     """The footprint of each of the `prompts` of a cache, which have equally many rows (beams) one after another."""
-    rows = cache.memory_by_row()
-    beams = len(rows) // prompts
-    return [_together(rows[first : first + beams]) for first in range(0, len(rows), beams)]
+    every: list[CacheMemory] = cache.memory_by_row()
+    beams = len(every) // prompts
+    found = []
+    for first in range(0, len(every), beams):
+        rows = every[first : first + beams]
+        slots = sum(row.live_slots for row in rows) / beams
+        held, allocated, read = (  # bytes of layers that are not compressed included
+            sum(getattr(row, name) + row.sliding_bytes for row in rows)
+            for name in ("live_bytes", "allocated_bytes", "bytes_read")
+        )
+        found.append(Memory(slots, rows[0].logical_tokens, held, allocated, read))
+    return found
 
 
-def _together(rows: list[CacheMemory]) -> Memory:
-    """The footprint of a prompt's rows; bytes of layers that are not compressed included."""
-    slots = sum(row.live_slots for row in rows) / len(rows)
-    tokens = rows[0].logical_tokens
-    held, allocated, read = (
-        sum(getattr(row, name) + row.sliding_bytes for row in rows)
-        for name in ("live_bytes", "allocated_bytes", "bytes_read")
-    )
-    return Memory(slots, tokens, held, allocated, read)
-
-
+@dataclass
 class Stopwatch:
     """Measure seconds of work, synchronising the device at both ends."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds = 0.0
+    device: torch.device
+    seconds: float = 0.0
 
     @contextmanager
     def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:

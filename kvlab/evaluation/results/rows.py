@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import filelock
@@ -169,20 +169,38 @@ MOST_PARTS = 64
 SHARDS = "shards"
 
 
+@dataclass(eq=False)
 class ResultStore:
-    """Append rows to a folder and read them back; use `opened`, so that only one process writes."""
+    """Append rows to a folder and read them back; use `opened`, so that only one process writes, or each its own file.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.damaged: list[Path] = []
-        self._waiting: list[Mapping[str, object]] = []
-        self._flushed = time.monotonic()
+    Rows of one of many stores that write to a folder at once are in `file`, which is replaced as it grows.
+    """
+
+    folder: Path
+    file: Path | None = None
+    damaged: list[Path] = field(default_factory=list)
+    _waiting: list[Mapping[str, object]] = field(default_factory=list, init=False)
+    _flushed: float = field(default_factory=time.monotonic, init=False)
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path) -> Iterator[ResultStore]:
-        """Open the store of a folder, created if missing; raises UserError if another process writes to it."""
-        _create(folder)
+    def opened(cls, folder: Path, shared: bool = False) -> Iterator[ResultStore]:
+        """Open the store of a folder, created if missing; raises UserError if another process writes to it.
+
+        `shared`: beside the stores of other processes, in a file of its own.
+        """
+        place = folder / SHARDS if shared else folder
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{place} cannot be used for results ({error.strerror}): choose another --out.") from error
+        if shared:
+            store = cls(folder, place / f"{secrets.token_hex(16)}.parquet")
+            try:
+                yield store
+            finally:
+                store.flush()
+            return
         lock = filelock.FileLock(folder / ".lock")
         try:
             lock.acquire(timeout=0)
@@ -190,7 +208,17 @@ class ResultStore:
             raise UserError(f"Another evaluation writes to {folder}: wait for it or choose another --out.") from error
         store = cls(folder)
         try:
-            store._tidy()
+            for path in folder.glob("*.unfinished"):  # left by a killed process
+                path.unlink()
+            parts = store._parts()
+            if len(parts) > MOST_PARTS:  # many small parts become one
+                whole = pa.concat_tables(store._tables(None, parts)).to_pandas()
+                frame = whole.drop_duplicates("key", ignore_index=True)
+                store._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False), store._next_part())
+                # A kill before this loop ends leaves duplicates, which `frame` drops and the next start joins.
+                for path in parts:
+                    if path not in store.damaged:
+                        path.unlink()
             yield store
         finally:
             store.flush()
@@ -203,10 +231,12 @@ class ResultStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered rows as a new part."""
+        """Write the buffered rows as a new part, or all rows so far to a file of its own."""
         if self._waiting:
-            self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS), self._next_part())
-            self._waiting.clear()
+            table = pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS)
+            self._write(table, self.file or self._next_part())
+            if self.file is None:
+                self._waiting.clear()
         self._flushed = time.monotonic()
 
     def keys(self) -> set[str]:
@@ -244,52 +274,6 @@ class ResultStore:
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{self.folder} cannot be written to ({reason}): free some space and run again.") from error
-
-    def _tidy(self) -> None:
-        """Remove leftovers of a killed process and join many small parts into one."""
-        for path in self.folder.glob("*.unfinished"):
-            path.unlink()
-        parts = self._parts()
-        if len(parts) <= MOST_PARTS:
-            return
-        frame = pa.concat_tables(self._tables(None, parts)).to_pandas().drop_duplicates("key", ignore_index=True)
-        self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False), self._next_part())
-        # A kill before this loop ends leaves duplicates, which `frame` drops and the next start joins.
-        for path in parts:
-            if path not in self.damaged:
-                path.unlink()
-
-
-class ShardStore(ResultStore):
-    """One of many stores that write to a folder at once: its file has a name of its own and is replaced as it grows."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._file = folder / SHARDS / f"{secrets.token_hex(16)}.parquet"
-
-    @classmethod
-    @contextmanager
-    def opened(cls, folder: Path) -> Iterator[ShardStore]:
-        """Open a store of the folder, created if missing, beside those of other processes."""
-        _create(folder / SHARDS)
-        store = cls(folder)
-        try:
-            yield store
-        finally:
-            store.flush()
-
-    def flush(self) -> None:
-        """Write all rows so far."""
-        if self._waiting:
-            self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS), self._file)
-        self._flushed = time.monotonic()
-
-
-def _create(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be used for results ({error.strerror}): choose another --out.") from error
 
 
 def read_results(folder: Path) -> pd.DataFrame:

@@ -28,6 +28,7 @@ LATER = (
     "joules",
 )  # fmt: skip
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
+BOUNDS = ("", "_low", "_high")  # ends of the columns of a mean and its interval
 
 
 def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "length")) -> pd.DataFrame:
@@ -43,7 +44,14 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     """
     needed = list(dict.fromkeys([*by, *METHOD, "metric", *OF_TASK]))  # a group takes every column apart
     groups = _as_numbers(with_measures(rows), OF_TASK)[needed].groupby([*by, *METHOD], dropna=False, sort=False)
-    lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
+    lines: list[dict[str, object]] = []
+    for values, group in groups:
+        names = dict(zip([*by, *METHOD], values, strict=True))
+        counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
+        measures = _measures(group, OF_TASK, scores=bool(group["metric"].map(higher_is_better).all()))
+        if names["method"] == FULL.method:  # its difference to itself is 0
+            measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
+        lines.append({**names, "metric": group["metric"].iloc[0], **counts, **measures})
     return pd.DataFrame(lines)
 
 
@@ -57,11 +65,14 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
     lines = []
     needed = [PROMPT_NUMBER, *(name for name in dict.fromkeys([*by, "task", "metric", *measures]) if name in rows)]
     for names, group in _numbered(rows, measures)[needed].groupby(list(by), dropna=False, sort=False):
-        prompts = _once_per_prompt(group, measures)
+        prompts = group.groupby([PROMPT_NUMBER, "task"], sort=False)[list(measures)].mean().reset_index()
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
-        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), _are_scores(group)))
-    return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *_bounded(measures)])
+        # Scores are in [0, 1] with higher better, not a distance such as KL.
+        scores = "metric" in group and bool(group["metric"].map(higher_is_better).all())
+        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), scores))
+    bounded = [name + bound for name in measures for bound in BOUNDS]
+    return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *bounded])
 
 
 def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Interval:
@@ -69,7 +80,7 @@ def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Inte
 
     `kind`: whether the column holds scores (higher is better) or differences of scores.
     """
-    prompts = _once_per_prompt(_numbered(rows, (column,)), (column,))
+    prompts = _numbered(rows, (column,)).groupby([PROMPT_NUMBER, "task"], sort=False)[[column]].mean().reset_index()
     return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
 
 
@@ -108,24 +119,6 @@ def _numbered(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return _as_numbers(rows, columns).assign(**{PROMPT_NUMBER: number})
 
 
-def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The mean of each prompt's rows, from `_numbered`; columns: the number, task and these."""
-    return rows.groupby([PROMPT_NUMBER, "task"], sort=False)[list(columns)].mean().reset_index()
-
-
-def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
-    counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
-    measures = _measures(group, OF_TASK, scores=_are_scores(group))
-    if names["method"] == FULL.method:  # its difference to itself is 0
-        measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
-    return {**names, "metric": group["metric"].iloc[0], **counts, **measures}
-
-
-def _are_scores(rows: pd.DataFrame) -> bool:
-    """Whether all scores are in [0, 1] with higher better, not a distance such as KL."""
-    return "metric" in rows and bool(rows["metric"].map(higher_is_better).all())
-
-
 def _measures(
     frame: pd.DataFrame, measures: Sequence[str], groups: Sequence[object] | None = None, scores: bool = False
 ) -> dict[str, float | None]:
@@ -135,8 +128,4 @@ def _measures(
     values: list[float | None] = []
     for interval in mean_intervals(numbers, groups, kinds=kinds):
         values += [interval.mean, interval.low, interval.high] if interval else [None, None, None]
-    return dict(zip(_bounded(measures), values, strict=True))
-
-
-def _bounded(names: Sequence[str]) -> list[str]:
-    return [f"{name}{bound}" for name in names for bound in ("", "_low", "_high")]
+    return dict(zip([name + bound for name in measures for bound in BOUNDS], values, strict=True))

@@ -29,63 +29,70 @@ def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
         *(["J", "J/token"] if counted else []),
     ]
     table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
-    on = ", ".join(dict.fromkeys(devices))
-    table.caption = _caption(summary, timed, counted) + (f"; on {on}" if on else "")
+    # What was measured and how, what columns mean, and on which devices.
+    aware = {True: "compressed with the question visible", False: "compressed without the question"}
+    notes = [", ".join(map(model_title, summary["model"].unique()))]
+    notes.append(", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique()))
+    notes += [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
+    notes += [scored] if (scored := packages(summary["metric"])) else []
+    notes.append("kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %")
+    notes.append("bytes: live bytes over the full cache's, metadata and scales counted")
+    if timed:
+        notes.append("prompt s: time to read and compress the prompt, including a second reading")
+    if counted:
+        notes.append("J: energy of the whole device by its counter, shared among the caches of a pass by their seconds")
+        notes.append("J/token: over the answer's tokens, the prompt's reading included")
+    if on := ", ".join(dict.fromkeys(devices)):
+        notes.append(f"on {on}")
+    table.caption = "; ".join(notes)
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
-        heads = _heads(group.iloc[0])
+        first = group.iloc[0]
+        metric = str(first["metric"])
+        depth = first.get("depth")
+        values = [f"{name} {value}" for name, value in json.loads(str(first["difficulty"])).items()]
+        heads = [
+            str(first["task"]),
+            *([f"  {', '.join(values)}"] if values else []),
+            f"  {first['length']} tokens" if first["length"] != ANY_LENGTH else "  own lengths",
+            *([f"  depth {depth:g}"] if pd.notna(depth) else []),
+            f"  {metric}" + ("" if higher_is_better(metric) else ", lower is better"),
+        ]
         for head, line in zip_longest(heads, (line for _, line in group.iterrows())):
             table.add_row(head or "", *(_cells(line, timed, counted) if line is not None else ()))
         table.add_section()
     return table
 
 
-def _heads(line: pd.Series) -> list[str]:
-    metric = str(line["metric"])
-    depth = line.get("depth")
-    difficulty = str(line["difficulty"])
-    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
-    return [
-        str(line["task"]),
-        *([f"  {', '.join(values)}"] if values else []),
-        f"  {line['length']} tokens" if line["length"] != ANY_LENGTH else "  own lengths",
-        *([f"  depth {depth:g}"] if pd.notna(depth) else []),
-        f"  {metric}" + ("" if higher_is_better(metric) else ", lower is better"),
+def _cells(line: pd.Series, timed: bool, counted: bool) -> list[str]:
+    """Label, share kept, bytes, number of prompts, scores, and if asked for seconds of the prompt and joules."""
+    is_full = line["method"] == "full"
+    label = "full"
+    if not is_full:
+        budget = Budget.from_number(line["budget"], line["budget_unit"]).amount
+        settings = json.loads(line["hyper_parameters"])
+        label = MethodChoice(method=line["method"], budget=budget, hyper_parameters=settings).label
+    # The share of tokens kept has its interval if that differs after rounding.
+    bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
+    mean, low, high = in_range(*bounds, "{:.0f}".format)
+    cells = [
+        label,
+        f"{mean} %" if low == high else f"{mean} [{low}, {high}] %",
+        "" if pd.isna(line["bytes"]) else f"{100 * line['bytes']:.0f} %",
+        str(line["samples"]),
+        _interval(line, "score", ".3f"),
+        "" if is_full else _interval(line, "difference", ".3f", "+", count="pairs"),
     ]
-
-
-def _cells(line: pd.Series, timed: bool, counted: bool) -> tuple[str, ...]:
-    gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
-    scores = _interval(line, "score", ".3f"), gap
-    size = "" if pd.isna(line["bytes"]) else f"{100 * line['bytes']:.0f} %"
-    times = [_prompt_seconds(line)] if timed else []
-    energy = _joules(line) if counted else ()
-    return choice_label(line), _kept(line), size, str(line["samples"]), *scores, *times, *energy
-
-
-def _joules(line: pd.Series) -> tuple[str, str]:
-    """Joules of a prompt with its answer, and of one generated token; empty where not counted."""
-    joules = line["joules"]
-    tokens = line.get("answer_tokens")
-    if pd.isna(joules):
-        return "", ""
-    return f"{joules:.3g}", "" if pd.isna(tokens) or not tokens else f"{joules / tokens:.3g}"
-
-
-def _prompt_seconds(line: pd.Series) -> str:
-    """Seconds until a prompt was compressed; empty if not measured."""
+    # Seconds until a prompt was compressed, joules of a prompt and of a generated token: empty where not measured.
     seconds = line.get("prompt_seconds")
-    return "" if seconds is None or pd.isna(seconds) else f"{seconds:.2g}"
-
-
-def choice_label(line: pd.Series) -> str:
-    """The label of a summary line: method, settings and budget."""
-    if line["method"] == "full":
-        return "full"
-    budget = Budget.from_number(line["budget"], line["budget_unit"])
-    return MethodChoice(
-        method=line["method"], budget=budget.amount, hyper_parameters=json.loads(line["hyper_parameters"])
-    ).label
+    joules = line.get("joules")
+    tokens = line.get("answer_tokens")
+    if timed:
+        cells.append("" if pd.isna(seconds) else f"{seconds:.2g}")
+    if counted:
+        cells.append("" if pd.isna(joules) else f"{joules:.3g}")
+        cells.append("" if pd.isna(joules) or pd.isna(tokens) or not tokens else f"{joules / tokens:.3g}")
+    return cells
 
 
 def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: str = "samples") -> str:
@@ -98,30 +105,6 @@ def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: st
     of_fewer = f", n {line[count]}" if line[count] != line["samples"] else ""
     middle, least, most = in_range(mean, low, high, lambda value: f"{value:{sign}{digits}}")
     return f"{middle} [{least}, {most}]{of_fewer}"
-
-
-def _kept(line: pd.Series) -> str:
-    """The share of tokens kept, with its interval if that differs after rounding."""
-    bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
-    mean, low, high = in_range(*bounds, "{:.0f}".format)
-    return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
-
-
-def _caption(summary: pd.DataFrame, timed: bool, counted: bool) -> str:
-    aware = {True: "compressed with the question visible", False: "compressed without the question"}
-    modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
-    chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
-    scored = packages(summary["metric"])
-    models = ", ".join(map(model_title, summary["model"].unique()))
-    about = "; ".join([models, modes, *chunks, *([scored] if scored else [])])
-    also = "; prompt s: time to read and compress the prompt, including a second reading" if timed else ""
-    if counted:
-        also += (
-            "; J: energy of the whole device by its counter, shared among the caches of a pass by their seconds; "
-            "J/token: over the answer's tokens, the prompt's reading included"
-        )
-    kept = "kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %"
-    return f"{about}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:

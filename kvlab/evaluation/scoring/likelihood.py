@@ -35,17 +35,14 @@ class Leader:
         """Add a token to the continuation, from logits or log-probabilities (1, V)."""
         self.ids = continuation
         continuation.append(int(logits.argmax()))
-        ended = continuation[-1] in self.ends or self.stops.are_in(self._decoded)
+        text = decode_answer(self.loaded.tokenizer, continuation)
+        ended = continuation[-1] in self.ends or self.stops.are_in(text)
         self.is_complete = len(continuation) >= 2 and (ended or len(continuation) >= self.most)
 
     @property
     def text(self) -> str:
         """The text that the full cache wrote, cut as a generated answer is."""
-        return self.stops.cut(self._decoded)
-
-    @property
-    def _decoded(self) -> str:
-        return decode_answer(self.loaded.tokenizer, self.ids)
+        return self.stops.cut(decode_answer(self.loaded.tokenizer, self.ids))
 
 
 def forced_together(
@@ -113,8 +110,3 @@ def compare(
     return replace(
         outcome, bits_per_byte=nats / math.log(2) / text_bytes, kl=max(divergence, 0.0), top1_agreement=agreement
     )
-
-
-def scored_bytes(loaded: Loaded, continuation: list[int]) -> int:
-    """UTF-8 length of the scored part of a continuation."""
-    return max(1, len(str(loaded.tokenizer.decode(continuation[1:])).encode()))

@@ -10,7 +10,8 @@ import string
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,40 +26,29 @@ from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.validation import read_json
 from kvlab.evaluation.scoring.order import each_line, last_line, line_results, no_loop, walk
-from kvlab.tasks.rules import all_obeyed, share_obeyed
+from kvlab.tasks.rules import rule_score
 from kvlab.tasks.sample import UNSCORED
 
 
-def _followed(prediction: str, answers: Sequence[str], loosely: bool) -> list[bool]:
-    """Whether each instruction is followed; `answers` are instructions as `load_ifeval` writes them."""
+def instruction_score(
+    prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, loosely: bool, wholly: bool
+) -> float:
+    """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level).
+
+    `wholly`: 1 if it follows every instruction (IFEval's prompt level). `answers` are as `load_ifeval` writes them.
+    """
     from lm_eval.tasks.ifeval import utils
 
     asked: list[dict[str, Any]] = [read_json(answer) for answer in answers]
-    given = utils.InputExample(
+    example = utils.InputExample(
         key=0,
         instruction_id_list=[one["id"] for one in asked],
         prompt=asked[0]["prompt"],
         kwargs=[one["kwargs"] for one in asked],
     )
     check = utils.test_instruction_following_loose if loosely else utils.test_instruction_following_strict
-    return list(check(given, prediction).follow_instruction_list)
-
-
-def share_followed(
-    prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False
-) -> float:
-    """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level)."""
-    found = _followed(prediction, answers, loosely)
-    return sum(found) / len(found)
-
-
-def all_followed(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False) -> float:
-    """1 if the prediction follows every instruction (IFEval's prompt level)."""
-    return float(all(_followed(prediction, answers, loosely)))
-
-
-share_followed_loosely = partial(share_followed, loosely=True)
-all_followed_loosely = partial(all_followed, loosely=True)
+    found = list(check(example, prediction).follow_instruction_list)
+    return float(all(found)) if wholly else sum(found) / len(found)
 
 
 BOX = "\\boxed"
@@ -68,7 +58,19 @@ SECONDS = 5
 def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """1 if the content of the prediction's last box is one of the answers; 0 without a box."""
     held = last_box(prediction)
-    return float(held is not None and any(_equal(answer, held) for answer in answers))
+    if held is None:
+        return 0.0
+    from math_verify import parse, verify
+
+    # Outside the main thread math-verify cannot set its alarm: no timeout.
+    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
+    for answer in answers:
+        if len({"".join(text.split()).strip("$") for text in (answer, held)}) == 1:
+            return 1.0
+        gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
+        if gold and target and verify(gold, target, timeout_seconds=seconds):
+            return 1.0
+    return 0.0
 
 
 def last_box(text: str) -> str | None:
@@ -76,45 +78,19 @@ def last_box(text: str) -> str | None:
     place = 0
     found = None
     while (start := text.find(f"{BOX}{{", place)) >= 0:
+        # The brace that closes this one; a backslash takes the next character with it.
         begun = start + len(BOX) + 1
-        end = _closing(text, begun)
-        if end is None:
+        place = begun
+        depth = 1
+        while place < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[place], 0)
+            place += 2 if text[place] == "\\" else 1
+        if depth:
             break
-        found = text[begun:end]
-        place = end
+        found = text[begun : place - 1]
     if found is None:
         return None
     return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
-
-
-def _closing(text: str, begun: int) -> int | None:
-    """Index of the brace that closes the one open at `begun`."""
-    depth = 1
-    place = begun
-    while place < len(text):
-        if text[place] == "\\":
-            place += 2
-            continue
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-        place += 1
-    return None
-
-
-def _equal(answer: str, held: str) -> bool:
-    """Whether two LaTeX texts are equal. Outside the main thread math-verify cannot set its alarm: no timeout."""
-    from math_verify import parse, verify
-
-    if _bare(answer) == _bare(held):
-        return True
-    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
-    gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
-    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
-
-
-def _bare(text: str) -> str:
-    return "".join(text.split()).strip("$")
 
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
@@ -157,63 +133,42 @@ def word_prefix(prediction: str, answers: Sequence[str], classes: Sequence[str] 
 
     A full stop at a word's end does not count: an answer may end with one that the passage lacks.
     """
-    words = _bare_words(prediction)
-    wanted = map(_bare_words, answers)
+    words, *wanted = ([word.rstrip(".") for word in text.split()] for text in (prediction, *answers))
     return max(shared_prefix(words, expected) / max(len(expected), 1) for expected in wanted)
-
-
-def _bare_words(text: str) -> list[str]:
-    return [word.rstrip(".") for word in text.split()]
 
 
 def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The F1 of normalized words (SQuAD; LongBench's question answering)."""
-    return max(_bag_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers)
+    words = normalize(prediction).split()
+    scores = []
+    for answer in answers:
+        expected = normalize(answer).split()
+        common = sum((Counter(words) & Counter(expected)).values())
+        scores.append(2 * common / (len(words) + len(expected)) if common else 0.0)
+    return max(scores)
 
 
-def _bag_f1(words: list[str], expected: list[str]) -> float:
-    common = sum((Counter(words) & Counter(expected)).values())
-    return 2 * common / (len(words) + len(expected)) if common else 0.0
-
-
-@cache
-def _rouge_scorer(kind: str) -> rouge_scorer.RougeScorer:
-    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
-
-
-def _rouge(kind: str) -> Metric:
+def rouge(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, kind: str) -> float:
     """A ROUGE F measure from rouge-score, no stemming, best over the answers."""
-
-    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-        return max(_rouge_scorer(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
-
-    return score
+    scorer = rouge_scorer.RougeScorer([kind], use_stemmer=False)
+    return max(scorer.score(answer, prediction)[kind].fmeasure for answer in answers)
 
 
-@cache
-def _rouge_package_scorer(kind: str) -> Any:
-    from rouge import Rouge
-
-    return Rouge(metrics=[kind], stats=["f"])
-
-
-def _rouge_package(kind: str) -> Metric:
+def rouge_longbench(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, kind: str) -> float:
     """A ROUGE F measure from the package `rouge`, best over the answers, as LongBench, H2O, LESS and CaM use it.
 
     The package splits sentences at every full stop and does not normalise words, so its values differ from
     rouge-score's. An empty prediction, or one with a sentence too long for its recursion, scores 0, as in LongBench.
     """
 
-    def f_measure(prediction: str, answer: str) -> float:
-        try:
-            return float(_rouge_package_scorer(kind).get_scores(prediction, answer)[0][kind]["f"])
-        except (ValueError, RecursionError):
-            return 0.0
+    from rouge import Rouge
 
-    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-        return max(f_measure(prediction, answer) for answer in answers)
-
-    return score
+    scorer = Rouge(metrics=[kind], stats=["f"])
+    best = 0.0
+    for answer in answers:
+        with suppress(ValueError, RecursionError):
+            best = max(best, float(scorer.get_scores(prediction, answer)[0][kind]["f"]))
+    return best
 
 
 def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -225,18 +180,14 @@ def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[s
 
 def count(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The share of the prediction's numbers that are the right one (LongBench's passage count)."""
-    return max(_share_of_numbers(prediction, answer) for answer in answers)
+    numbers = re.findall(r"\d+", prediction)
+    return max(numbers.count(answer) / len(numbers) if numbers else 0.0 for answer in answers)
 
 
 def retrieval(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The share of the prediction's numbers that name the right paragraph (LongBench's retrieval)."""
     numbers = [match.group() for answer in answers if (match := re.search(r"\d+", answer))]
-    return max((_share_of_numbers(prediction, number) for number in numbers), default=0.0)
-
-
-def _share_of_numbers(prediction: str, right: str) -> float:
-    numbers = re.findall(r"\d+", prediction)
-    return numbers.count(right) / len(numbers) if numbers else 0.0
+    return count(prediction, numbers) if numbers else 0.0
 
 
 def classification(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -244,13 +195,12 @@ def classification(prediction: str, answers: Sequence[str], classes: Sequence[st
 
     A class that is only part of the right class's name does not count as named.
     """
-    return max(_class_score(prediction, answer, classes) for answer in answers)
-
-
-def _class_score(prediction: str, answer: str, classes: Sequence[str]) -> float:
-    named = [name for name in classes or (answer,) if name in prediction]
-    named = [name for name in named if name == answer or name not in answer]
-    return 1 / len(named) if answer in named else 0.0
+    scores = []
+    for answer in answers:
+        named = [name for name in classes or (answer,) if name in prediction]
+        named = [name for name in named if name == answer or name not in answer]
+        scores.append(1 / len(named) if answer in named else 0.0)
+    return max(scores)
 
 
 _LETTERS = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))
@@ -268,16 +218,12 @@ def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str
 
 def final_number(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
-    found = _result(prediction)
-    return float(found is not None and found in {_result(answer) for answer in answers})
-
-
-def _result(text: str) -> float | None:
-    marked = text.split("####")[-1] if "####" in text else text
-    numbers = _NUMBER.findall(marked)
-    if not numbers:
-        return None
-    return float((numbers[0] if "####" in text else numbers[-1]).replace(",", ""))
+    results: list[float | None] = []
+    for text in (prediction, *answers):
+        numbers = _NUMBER.findall(text.split("####")[-1])
+        number = numbers[0 if "####" in text else -1] if numbers else None
+        results.append(None if number is None else float(number.replace(",", "")))
+    return float(results[0] is not None and results[0] in results[1:])
 
 
 METRICS: Registry[Metric] = Registry(
@@ -291,21 +237,21 @@ METRICS: Registry[Metric] = Registry(
         "walk": walk,
         "last_line": last_line,
         "no_loop": no_loop,
-        "rules": share_obeyed,
-        "all_rules": all_obeyed,
-        "ifeval": share_followed,
-        "ifeval_all": all_followed,
-        "ifeval_loose": share_followed_loosely,
-        "ifeval_all_loose": all_followed_loosely,
+        "rules": rule_score,
+        "all_rules": partial(rule_score, wholly=True),
+        "ifeval": partial(instruction_score, loosely=False, wholly=False),
+        "ifeval_all": partial(instruction_score, loosely=False, wholly=True),
+        "ifeval_loose": partial(instruction_score, loosely=True, wholly=False),
+        "ifeval_all_loose": partial(instruction_score, loosely=True, wholly=True),
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,
-        "rouge_1": _rouge("rouge1"),
-        "rouge_2": _rouge("rouge2"),
-        "rouge_l": _rouge("rougeL"),
-        "rouge_1_longbench": _rouge_package("rouge-1"),
-        "rouge_2_longbench": _rouge_package("rouge-2"),
-        "rouge_l_longbench": _rouge_package("rouge-l"),
+        "rouge_1": partial(rouge, kind="rouge1"),
+        "rouge_2": partial(rouge, kind="rouge2"),
+        "rouge_l": partial(rouge, kind="rougeL"),
+        "rouge_1_longbench": partial(rouge_longbench, kind="rouge-1"),
+        "rouge_2_longbench": partial(rouge_longbench, kind="rouge-2"),
+        "rouge_l_longbench": partial(rouge_longbench, kind="rouge-l"),
         "letter_choice": letter_choice,
         "boxed": boxed,
         "edit_similarity": edit_similarity,

@@ -21,18 +21,16 @@ def loop_tokens(ids: Sequence[int]) -> int:
     The piece occurs at least `FEWEST_REPEATS` times and the last time perhaps in part; of several such tails the
     longest counts.
     """
-    return max((_tail(ids, size) for size in range(1, LONGEST_PIECE + 1)), default=0)
-
-
-def _tail(ids: Sequence[int], size: int) -> int:
-    """Length of the longest end of `ids` with period `size`, 0 if it is too short to be a loop."""
-    same = 0
-    place = len(ids) - 1
-    while place - size >= 0 and ids[place] == ids[place - size]:
-        same = same + 1
-        place = place - 1
-    covered = same + size if same else 0
-    return covered if covered >= max(FEWEST_REPEATS * size, FEWEST_TOKENS) else 0
+    longest = 0
+    for size in range(1, LONGEST_PIECE + 1):
+        # The longest end of `ids` with this period, which may be too short to be a loop.
+        place = len(ids) - 1
+        while place - size >= 0 and ids[place] == ids[place - size]:
+            place = place - 1
+        same = len(ids) - 1 - place
+        if same and same + size >= max(FEWEST_REPEATS * size, FEWEST_TOKENS):
+            longest = max(longest, same + size)
+    return longest
 
 
 _NUMBERING = re.compile(r"^\s*\d+[.)]")
@@ -52,14 +50,9 @@ def line_results(prediction: str, answers: Sequence[str], classes: Sequence[str]
     A line is a step of a calculation; blank lines do not count.
     """
     lines = [line for line in prediction.split("\n") if line.strip()]
-    pairs = zip(lines, answers, strict=False)
-    return sum(_last_number(line) == _last_number(answer) is not None for line, answer in pairs) / len(answers)
-
-
-def _last_number(text: str) -> str | None:
-    """The value of a text's last number."""
-    found = numerals(text)
-    return found[-1].value if found else None
+    pairs = [(numerals(line), numerals(answer)) for line, answer in zip(lines, answers, strict=False)]
+    right = [one and other and one[-1].value == other[-1].value for one, other in pairs]
+    return sum(map(bool, right)) / len(answers)
 
 
 def walk(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:

@@ -122,13 +122,12 @@ class HiddenTokenTracker:
             merged = merged + (exists & ~alone).float().sum(1).cpu()
             heads += owner.shape[1]
         rows = zip(self.start[:, 0].tolist(), (own_slots / heads).tolist(), (merged / heads).tolist(), strict=True)
-        shares: list[dict[int, Shares]] = [
-            {token: pair for token, *pair in zip(*row, strict=True) if token != PADDING} for row in rows
-        ]
-        return [
-            replace(_of_row(found, parts), draws=draws)
-            for found, parts, draws in zip(shares, self.parts, self._draws(), strict=True)
-        ]
+        found = []
+        for row, parts, draws in zip(rows, self.parts, self._draws(), strict=True):
+            shares: dict[int, Shares] = {token: pair for token, *pair in zip(*row, strict=True) if token != PADDING}
+            every = tuple(_mean([shares[position] for position in sorted(part)]) for part in parts)
+            found.append(replace(_mean(list(shares.values())), parts=every, draws=draws))
+        return found
 
     def _draw(self, layer_idx: int, view: View, plan: Plan, before: Slots, place: Tensor, exists: Tensor) -> None:
         """Note what an even draw of this decision's victims would mean for every token that has been read."""
@@ -177,11 +176,6 @@ class HiddenTokenTracker:
 
 
 Shares = Sequence[float]  # of layers and heads that hold a token: in a slot of its own, in a shared one
-
-
-def _of_row(shares: dict[int, Shares], parts: Sequence[set[int]]) -> Survival:
-    every = [_mean([shares[position] for position in sorted(part)]) for part in parts]
-    return replace(_mean(list(shares.values())), parts=tuple(every))
 
 
 def _mean(shares: Sequence[Shares]) -> Survival:

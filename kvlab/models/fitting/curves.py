@@ -96,21 +96,19 @@ def falling(gains: Tensor) -> Tensor:
 
     What keeping one more slot gains then falls, so that giving slots one by one to the highest gain is optimal.
     """
-    fitted = [_pooled(row) for row in gains.double().flatten(0, -2).tolist()]
+    fitted = []
+    for row in gains.double().flatten(0, -2).tolist():
+        blocks: list[tuple[float, int]] = []  # (sum, length), with falling means
+        for gain in row:
+            total = gain
+            length = 1
+            while blocks and blocks[-1][0] * length < total * blocks[-1][1]:
+                before = blocks.pop()
+                total = total + before[0]
+                length = length + before[1]
+            blocks.append((total, length))
+        fitted.append([total / length for total, length in blocks for _ in range(length)])
     return torch.tensor(fitted, dtype=torch.float64).view_as(gains)
-
-
-def _pooled(row: list[float]) -> list[float]:
-    blocks: list[tuple[float, int]] = []  # (sum, length), with falling means
-    for gain in row:
-        total = gain
-        length = 1
-        while blocks and blocks[-1][0] * length < total * blocks[-1][1]:
-            before = blocks.pop()
-            total = total + before[0]
-            length = length + before[1]
-        blocks.append((total, length))
-    return [total / length for total, length in blocks for _ in range(length)]
 
 
 def split(gains: Tensor, total: int) -> Tensor:

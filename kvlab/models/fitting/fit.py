@@ -20,7 +20,7 @@ from kvlab.models.fitting.less import fit_less
 from kvlab.models.fitting.query_statistics import fit_query_statistics
 from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, fitted_file
 from kvlab.models.fitting.text import Stopped, text_windows, windows_to_read
-from kvlab.models.load import LoadedModel, held_model
+from kvlab.models.load import held_model
 from kvlab.requests.compare import Progress
 
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
@@ -36,7 +36,14 @@ def make_profile(request: FitRequest, out: Path, say: Callable[[str], None] = la
     found = []
     windows = islice(text_windows(loaded, request.corpus, request.length, request.seed), request.windows)
     for number, ids in enumerate(windows):
-        found.append(torch.stack([_counts(loaded, ids, budget) for budget in BUDGETS]))
+        slots = []  # (L, H) given to each head, by budget
+        for budget in BUDGETS:
+            with torch.inference_mode():
+                cache = make_cache(loaded, "kvzip", budget, recent=16)
+                loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                layers = cache.compressed_layers()
+                slots.append(torch.stack([layer.budget[0].cpu() for layer in layers if layer.budget is not None]))
+        found.append(torch.stack(slots))
         say(f"text {number + 1} of {request.windows}: {found[-1].shape[1]} layers, {found[-1].shape[2]} heads")
     counts = torch.stack(found).double().mean(0)
     shares = counts / counts.sum((1, 2), keepdim=True)
@@ -47,14 +54,6 @@ def make_profile(request: FitRequest, out: Path, say: Callable[[str], None] = la
         parts = ", ".join(f"{100 * share:.0f}" for share in by_layer)
         say(f"at {100 * budget:g} % the layers get these percentages of all slots: {parts}")
     return shares
-
-
-@torch.inference_mode()
-def _counts(loaded: LoadedModel, ids: torch.Tensor, budget: float) -> torch.Tensor:
-    """Slots (L, H) given to each head."""
-    cache = make_cache(loaded, "kvzip", budget, recent=16)
-    loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return torch.stack([layer.budget[0].cpu() for layer in cache.compressed_layers() if layer.budget is not None])
 
 
 ASKED = "request.json"
@@ -95,14 +94,10 @@ def fit(
                     place = Path(scratch) if kept is None else kept
                     fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, report=say)
     if out.exists():
-        say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
-
-
-def _reader(request: FitRequest) -> str:
-    """The method that reads the file, or a composition with the score whose curves were measured."""
-    if request.method == "lukv" != request.score:
-        return f"compose:score={request.score}:allocate=curves"
-    return request.method
+        # The method that reads the file, or a composition with the score whose curves were measured.
+        composed = f"compose:score={request.score}:allocate=curves"
+        reader = composed if request.method == "lukv" != request.score else request.method
+        say(f"written to {out}: use it with {reader}:{SETTING[request.method]}={out}")
 
 
 def _following(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -54,20 +55,17 @@ def fit_gate(states: Tensor, scores: Tensor, request: FitRequest, layer: int, gr
             place = 0
         rows = order[place : place + GATE_BATCH]
         place = place + GATE_BATCH
-        optimizer.param_groups[0]["lr"] = RATE * rate_at(step, request.steps)
+        # The learning rate rises, and is halved twice.
+        rate = 1.0 if step < 0.5 * request.steps else 0.5 if step < 0.75 * request.steps else 0.25
+        if step < 0.01 * request.steps:
+            rate = step / (0.01 * request.steps)
+        optimizer.param_groups[0]["lr"] = RATE * rate
         given = gate.predict(states[None, rows])[0].T.exp()
         loss = binary_cross_entropy(given, wanted[rows], reduction="none").mean(0).sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
     return SinkGate(**{name: tensor.detach() for name, tensor in gate.tensors().items()})
-
-
-def rate_at(step: int, steps: int) -> float:
-    """Learning rate of a step, relative to its maximum."""
-    if step < 0.01 * steps:
-        return step / (0.01 * steps)
-    return 1.0 if step < 0.5 * steps else 0.5 if step < 0.75 * steps else 0.25
 
 
 # As in kvpress's train.py: AdamW from .005 with cosine decay, batches of 512, gradients clipped at 1.
@@ -110,13 +108,18 @@ def fit_kvzap(
     for number, ids in enumerate(windows):
         place = kept / f"{number:05}.safetensors"
         if not place.exists():
-            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]  # a lambda with defaults has no type
+            tensors: dict[str, Tensor] = {}
+            for layer, (states, scores) in watch(loaded, ids, request, number).items():
+                tensors |= {f"states.{layer}": states, f"scores.{layer}": scores}
+            replace_file(place, partial(save_file, tensors))
     files = [kept / f"{number:05}.safetensors" for number in range(request.windows)]
     heads: dict[int, ScoreNetwork] = {}
     found = {}
     config = loaded.model.config.get_text_config(decoder=True)
     group = config.num_attention_heads // num_key_value_heads(config)
-    for layer in _layers(files[0]):
+    with safe_open(files[0], "pt") as there:
+        names = there.keys()
+    for layer in sorted(int(name.removeprefix("states.")) for name in names if name.startswith("states.")):
         if cancelled():
             raise Stopped
         held = _examples(files[::HELD_BACK], layer)
@@ -234,19 +237,6 @@ class Teacher(KVzip):
 
     def pipeline(self) -> Pipeline:
         return replace(super().pipeline(), score=self._watching)
-
-
-def _flat(found: Examples) -> dict[str, Tensor]:
-    return {
-        f"{name}.{layer}": part
-        for layer, parts in found.items()
-        for name, part in zip(("states", "scores"), parts, strict=True)
-    }
-
-
-def _layers(file: Path) -> list[int]:
-    with safe_open(file, "pt") as there:
-        return sorted(int(name.removeprefix("states.")) for name in there.keys() if name.startswith("states."))  # noqa: SIM118
 
 
 def _examples(files: list[Path], layer: int) -> tuple[Tensor, Tensor]:

@@ -57,12 +57,19 @@ def fit_less(request: FitRequest, out: Path, say: Callable[[str], None] = print)
     left = compressible_layers(loaded)
     for block in layer_blocks(loaded, left, request.length):
         share = (deadline - time.process_time()) * len(block) / len(left)
-        windows.append(_fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, say))
+        until = time.process_time() + share
+        watched = _watch(loaded, request, block, time.process_time() + WATCHING * share, say)
+        windows.append(len(watched[0]))
+        for projection in projections(loaded, block):
+            layer = len(fitted)
+            part = (until - time.process_time()) / len(watched)
+            fitted.append(_fit_layer(watched.pop(0), projection, request, layer, time.process_time() + part))
+            say(f"layer {layer}: error {fitted[-1].before:.4f} with eviction, {fitted[-1].after:.4f} with the state")
         left = left[len(block) :]
     recorded = ("model", "length", "seed", "rank", "hidden", "form", "minutes")
-    about = {name: str(getattr(request, name)) for name in recorded}
-    about |= {"windows": str(min(windows)), "error_before": _mean([f.before for f in fitted])}
-    about |= {"error_after": _mean([f.after for f in fitted])}
+    about = {name: str(getattr(request, name)) for name in recorded} | {"windows": str(min(windows))}
+    about |= {"error_before": f"{sum(f.before for f in fitted) / len(fitted):.4f}"}
+    about |= {"error_after": f"{sum(f.after for f in fitted) / len(fitted):.4f}"}
     replace_file(out, lambda path: write_maps(path, [f.maps for f in fitted], loaded.model, about))
     say(f"mean over layers: {about['error_before']} before, {about['error_after']} after; written to {out}")
     return fitted
@@ -79,26 +86,6 @@ def layer_blocks(loaded: LoadedModel, layers: list[int], length: int) -> list[li
         )
     together = max(1, int(MOST_BYTES / (MOST_WINDOWS * observation_bytes(loaded, length))))
     return [layers[first : first + together] for first in range(0, len(layers), together)]
-
-
-def _fit_block(
-    loaded: LoadedModel,
-    request: FitRequest,
-    block: list[int],
-    fitted: list[Fitted],
-    deadline: float,
-    watching: float,
-    say: Callable[[str], None],
-) -> int:
-    """Append the maps of a block's layers to `fitted`; returns the number of observed windows."""
-    watched = _watch(loaded, request, block, time.process_time() + watching, say)
-    windows = len(watched[0])
-    for projection in projections(loaded, block):
-        layer = len(fitted)
-        share = (deadline - time.process_time()) / len(watched)
-        fitted.append(_fit_layer(watched.pop(0), projection, request, layer, time.process_time() + share))
-        say(f"layer {layer}: error {fitted[-1].before:.4f} with eviction, {fitted[-1].after:.4f} with the state")
-    return windows
 
 
 def _watch(
@@ -121,15 +108,21 @@ def _fit_layer(
     held = observations[::HELD_BACK]
     fitting = [s for index, s in enumerate(observations) if index % HELD_BACK]
     random = Random(request.seed + layer)
+    # Start from random maps of the size that queries and keys have.
     first = observations[0]
-    maps = _start(first, request, layer).map(lambda tensor: tensor.to(first.key.device).requires_grad_())
+    heads, group, _, head_dim = first.query.shape
+    generator = torch.Generator().manual_seed(request.seed * 1_000_003 + layer)
+    sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (first.query, first.key)]
+    form: Any = request.form  # checked by the request
+    start = new_maps(form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
+    maps = start.map(lambda tensor: tensor.to(first.key.device).requires_grad_())
     parameters = list(maps.tensors().values())
     optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
     begun = time.process_time()
     now = time.process_time()
     while now < until:
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * (until - now) / (until - begun)
+        for part in optimizer.param_groups:
+            part["lr"] = LEARNING_RATE * (until - now) / (until - begun)
         chosen = random.choice(fitting)
         (chosen.error(maps, projection) / max(chosen.evicted_error, 1e-9)).backward()
         torch.nn.utils.clip_grad_norm_(parameters, CLIP)
@@ -140,15 +133,3 @@ def _fit_layer(
     with torch.no_grad():
         after = sum(float(observation.error(maps, projection)) for observation in held) / len(held)
     return Fitted(maps, sum(observation.evicted_error for observation in held) / len(held), after)
-
-
-def _start(observation: Observation, request: FitRequest, layer: int) -> FeatureMaps:
-    heads, group, _, head_dim = observation.query.shape
-    generator = torch.Generator().manual_seed(request.seed * 1_000_003 + layer)
-    sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (observation.query, observation.key)]
-    form: Any = request.form  # checked by the request
-    return new_maps(form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{sum(values) / len(values):.4f}"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -49,13 +49,13 @@ class Observation:
         return relative_error((self.numerator + kernel @ self.value[:, None]) / total, self.true, projection)
 
 
+@dataclass
 class Watcher:
     """An `Observer` of a full cache that creates one observation per requested layer."""
 
-    def __init__(self, random: Random, layers: Collection[int]) -> None:
-        self.random = random
-        self.layers = layers
-        self.found: dict[int, Observation] = {}
+    random: Random
+    layers: Collection[int]
+    found: dict[int, Observation] = field(default_factory=dict)
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         if layer_idx in self.layers:
@@ -66,7 +66,23 @@ class Watcher:
             budget = max(2, round(tokens * math.exp(self.random.uniform(low, high))))
             choices = range(min(budget + BLOCK, tokens - 1), tokens)
             rows = torch.tensor(sorted(self.random.sample(choices, min(ROWS, len(choices)))), device=key.device)
-            logits, scores = _logits_and_scores(layer_pass, rows)
+            # Logits (H, G, r, T) of the rows, and attention (H, r, T) to each token up to the last block before them.
+            total = torch.zeros(layer_pass.key.shape[1:3], device=key.device)
+            parts: list[tuple[Tensor, Tensor]] = []
+            for first in range(0, layer_pass.num_new, BLOCK):
+                found = slot_logits(
+                    layer_pass.query[:, :, first : first + BLOCK],
+                    dense_states(layer_pass.key),
+                    first=first,
+                    rows=layer_pass.num_new,
+                    scaling=layer_pass.scaling,
+                    softcap=layer_pass.softcap,
+                )[0]
+                mine = rows[(rows >= first) & (rows < first + BLOCK)] - first
+                parts.append((found[:, :, mine], total[:, None].expand(-1, len(mine), -1)))
+                total = total + torch.softmax(found, -1).mean(1).sum(1)
+            logits = torch.cat([part for part, _ in parts], 2)
+            scores = torch.cat([part for _, part in parts], 1)
             kept = heavy_and_recent(scores, rows, budget)  # (H, r, T)
             past = torch.arange(tokens, device=key.device) <= rows[:, None]
             left = logits.masked_fill(~kept[:, None], NEVER)
@@ -150,28 +166,6 @@ def relative_error(approximate: Tensor, true: Tensor, projection: Tensor | None)
     joined = [states.flatten(0, 1).transpose(0, 1).flatten(1) for states in (approximate - true, true)]
     off, size = (states if projection is None else states @ projection.T for states in joined)
     return off.square().sum() / size.square().sum().clamp_min(1e-12)
-
-
-def _logits_and_scores(layer_pass: PassView, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(logits (H, G, r, T) of the rows, attention (H, r, T) of each token up to the last whole block before them)."""
-    total = torch.zeros(layer_pass.key.shape[1:3], device=layer_pass.key.device)
-    scores = []
-    logits = []
-    for first in range(0, layer_pass.num_new, BLOCK):
-        block = layer_pass.query[:, :, first : first + BLOCK]
-        found = slot_logits(
-            block,
-            dense_states(layer_pass.key),
-            first=first,
-            rows=layer_pass.num_new,
-            scaling=layer_pass.scaling,
-            softcap=layer_pass.softcap,
-        )[0]
-        mine = rows[(rows >= first) & (rows < first + BLOCK)] - first
-        logits.append(found[:, :, mine])
-        scores.append(total[:, None].expand(-1, len(mine), -1))
-        total = total + torch.softmax(found, -1).mean(1).sum(1)
-    return torch.cat(logits, 2), torch.cat(scores, 1)
 
 
 def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:

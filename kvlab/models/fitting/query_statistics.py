@@ -27,19 +27,14 @@ def fit_query_statistics(
     """Write the statistics of windows (1, T), each read once, to `out` atomically; return them by model layer."""
     watcher = Watcher()
     for ids in windows:
-        watch(loaded, ids, watcher)
+        with torch.inference_mode():
+            loaded.model(ids, past_key_values=make_cache(loaded, "full", observer=watcher), logits_to_keep=1)
     found = {layer: sums.statistics() for layer, sums in sorted(watcher.layers.items())}
     for layer, sums in sorted(watcher.layers.items()):
         report(f"layer {layer}: {sums.concentration():.2f} of the queries' length is their mean's")
     about = {name: str(getattr(request, name)) for name in ("windows", "length", "seed")} | {"model": loaded.name}
     replace_file(out, lambda path: write_query_statistics(path, found, loaded.model, about))
     return found
-
-
-@torch.inference_mode()
-def watch(loaded: LoadedModel, ids: Tensor, watcher: "Watcher") -> None:
-    """Read one window (1, T)."""
-    loaded.model(ids, past_key_values=make_cache(loaded, "full", observer=watcher), logits_to_keep=1)
 
 
 @dataclass

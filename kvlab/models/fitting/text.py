@@ -44,7 +44,9 @@ def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: in
     are others. Raises UserError for a folder without text, or with too little.
     """
     random = Random(seed)
-    texts = _texts(corpus or asset_path("prompts/haystack"))
+    books = book_paths(corpus or asset_path("prompts/haystack"))
+    unseen = {name: path for name, path in books.items() if name not in VALIDATION_BOOKS}
+    texts = [read_book(path) for path in (unseen or books).values()]
     length = min(length, int(getattr(loaded.model.config, "max_position_embeddings", length)))
     while True:
         text = random.choice(texts)
@@ -53,9 +55,3 @@ def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: in
         if ids.shape[1] < min(length, SHORTEST):
             raise UserError(f"A book of {ids.shape[1]} tokens is too short: use texts of at least {SHORTEST} tokens.")
         yield ids
-
-
-def _texts(corpus: Path) -> list[str]:
-    books = book_paths(corpus)
-    unseen = {name: path for name, path in books.items() if name not in VALIDATION_BOOKS}
-    return [read_book(path) for path in (unseen or books).values()]

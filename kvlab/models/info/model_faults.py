@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,27 +50,16 @@ def description_folder(file: Path, called: str = "") -> Path:
             f"{called!r} is part {int(split[2])} of {int(split[3])} of a split GGUF file: merge the parts with "
             "`llama-gguf-split --merge` of llama.cpp and give the merged file."
         )
-    folder = cache_folder("gguf", _key(file))
-    if not (folder / ABOUT).is_file():
-        if missing := [package for package in NEEDED if find_spec(package) is None]:
-            raise UserError(
-                f"Reading the GGUF file {called!r} needs {' and '.join(missing)}: pip install 'kvlab[gguf]'."
-            )
-        _describe(file, folder, called)
-    return folder
-
-
-def about(folder: Path) -> dict[str, Any]:
-    """Properties of the GGUF file that `folder` describes: `quantization`, `checksum`, `parameters`, `file`,
-    `notes`."""
-    return json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-
-
-def _key(file: Path) -> str:
-    """Changes with the file's path, size and time, which are read faster than its content, and with `VERSION`."""
+    # The key changes with the file's path, size and time, which are read faster than its content, and with `VERSION`.
     found = file.stat()
     words = f"{VERSION}\n{file.resolve()}\n{found.st_size}\n{found.st_mtime_ns}"
-    return hashlib.sha256(words.encode()).hexdigest()[:24]
+    folder = cache_folder("gguf", hashlib.sha256(words.encode()).hexdigest()[:24])
+    if (folder / ABOUT).is_file():
+        return folder
+    if missing := [package for package in NEEDED if find_spec(package) is None]:
+        raise UserError(f"Reading the GGUF file {called!r} needs {' and '.join(missing)}: pip install 'kvlab[gguf]'.")
+    _describe(file, folder, called)
+    return folder
 
 
 def _describe(file: Path, folder: Path, called: str) -> None:
@@ -82,6 +72,12 @@ def _describe(file: Path, folder: Path, called: str) -> None:
         error = "the process that reads it gave no answer"
     if error:
         raise UserError(f"The GGUF file {called!r} cannot be loaded: {error}.")
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """Properties of the GGUF file that `folder` describes: `quantization`, `checksum`, `parameters`, `file`,
+    `notes`."""
+    return json.loads((folder / ABOUT).read_text(encoding="utf-8"))
 
 
 CONVERT = (
@@ -131,7 +127,14 @@ def fault(place: Path, name: str = "") -> str:
             return (
                 f"The folder {called!r} holds no config.json: give a folder that transformers' save_pretrained wrote."
             )
-        return _of_weights(place, called) or _of_adapter_beside(place, called)
+        if message := _of_weights(place, called):
+            return message
+        if (place / "adapter_config.json").is_file() and find_spec("peft") is None:
+            return (
+                f"The folder {called!r} holds an adapter beside the model, which needs the package peft: pip install "
+                "peft, or move adapter_config.json away to load the model without it."
+            )
+        return ""
     except (OSError, ValueError):  # no valid path, or no permission
         return ""
 
@@ -148,8 +151,12 @@ def no_tokenizer(folder: Path, name: str) -> str:
 
 def _adapter_or_gguf(folder: Path, called: str) -> str:
     if (folder / "adapter_config.json").is_file():
+        base = None  # which model it belongs to, if its file tells
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+        to_base = f" to {str(base)[:80]!r}" if base else ""
         return (
-            f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
+            f"The folder {called!r} holds an adapter{to_base} and no model: merge it once (from_pretrained of "
             "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
         )
     if files := sorted(file.name for file in folder.iterdir() if file.suffix.lower() == SUFFIX):
@@ -159,18 +166,14 @@ def _adapter_or_gguf(folder: Path, called: str) -> str:
     return ""
 
 
-def _of_what(folder: Path) -> str:
-    """Which model an adapter belongs to, if its file tells."""
-    try:
-        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return f" to {str(base)[:80]!r}" if base else ""
-
-
 def _of_weights(folder: Path, called: str) -> str:
     if (folder / PARTS).is_file():
-        missing = [part for part in _named_parts(folder) if not (folder / part).is_file()]
+        named: set[str] = set()
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            # transformers reports an error here
+            index = json.loads((folder / PARTS).read_text(encoding="utf-8"))
+            named = {str(part) for part in index["weight_map"].values()}
+        missing = [part for part in sorted(named) if not (folder / part).is_file()]
         lacks = f"The folder {called!r} lacks {_some(missing)}, which {PARTS} names" if missing else ""
         return f"{lacks}: copy it from where the model came." if missing else ""
     if (folder / WEIGHTS).is_file():
@@ -189,38 +192,17 @@ def _of_weights(folder: Path, called: str) -> str:
         )
     if other := _adapter_or_gguf(folder, called):
         return other
-    if found := _files(folder, PICKLES):
+    if found := sorted(file.name for pattern in PICKLES for file in folder.glob(pattern)):
         return (
             f"The folder {called!r} holds its weights as {_some(found)}, a form that can run code when it is read, and "
             f"kvlab reads safetensors only: {CONVERT.format(given=repr(called))}."
         )
-    if found := _files(folder, OTHERS):
+    if found := sorted(file.name for pattern in OTHERS for file in folder.glob(pattern)):
         return (
             f"The folder {called!r} holds its weights as {_some(found)}, which is no form of transformers: take "
             f"{WEIGHTS} from where the model came, or export it with the library that wrote the file."
         )
     return f"The folder {called!r} holds no weights: copy {WEIGHTS} from where its config.json came."
-
-
-def _files(folder: Path, patterns: tuple[str, ...]) -> list[str]:
-    return sorted(file.name for pattern in patterns for file in folder.glob(pattern))
-
-
-def _named_parts(folder: Path) -> list[str]:
-    try:
-        index = json.loads((folder / PARTS).read_text(encoding="utf-8"))
-        return sorted({str(part) for part in index["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []  # transformers reports the error
-
-
-def _of_adapter_beside(folder: Path, called: str) -> str:
-    if not (folder / "adapter_config.json").is_file() or find_spec("peft") is not None:
-        return ""
-    return (
-        f"The folder {called!r} holds an adapter beside the model, which needs the package peft: pip install peft, or "
-        "move adapter_config.json away to load the model without it."
-    )
 
 
 def _some(names: list[str]) -> str:

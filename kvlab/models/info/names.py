@@ -2,6 +2,7 @@
 
 import json
 import re
+from os.path import expanduser  # leaves a path with an unknown home as it is
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +70,16 @@ def check_model(name: str) -> str:
         return name
     if (file := gguf_file(name)) is not None:
         description_folder(file, name)
-        return name if name in PACKAGED else str(_path(name).absolute())
+        return name if name in PACKAGED else str(Path(expanduser(name)).absolute())
     if (folder := model_folder(name)) is not None:
         if why := fault(folder):
             raise UserError(why)
         return str(folder.absolute())
-    if why := fault(_path(name), name):
+    if why := fault(Path(expanduser(name)), name):
         raise UserError(why)
     if not HUB_NAME.fullmatch(name):
         raise UserError(f"There is no model {name!r}: write {EXAMPLES}.")
     return name
-
-
-def tokenizer_file(name: str) -> Path | None:
-    """The model's `tokenizer.json` if it is on this machine, else None."""
-    return model_file(name, "tokenizer.json")
 
 
 def context_length(name: str) -> int | None:
@@ -105,10 +101,3 @@ def generation_settings(name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, dict) else {}
-
-
-def _path(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # an unknown home
-        return Path(name)

@@ -79,10 +79,9 @@ def _folders() -> list[Path]:
 
 def _models_in(folder: Path) -> list[Path]:
     places = sorted({folder.absolute(), *(path for depth in DEPTHS for path in folder.absolute().glob(depth))})
-    return [path for path in places if _holds_model(path)]
-
-
-def _holds_model(path: Path) -> bool:
-    if path.suffix.lower() == ".gguf":
-        return path.is_file()
-    return (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+    found = []
+    for path in places:
+        is_saved = (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+        if path.is_file() if path.suffix.lower() == ".gguf" else is_saved:
+            found.append(path)
+    return found

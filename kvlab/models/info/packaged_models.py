@@ -1,5 +1,6 @@
 """Models that a package index holds as a wheel, so that they need no hub: their names, files and checksums."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -34,13 +35,14 @@ class PackagedModel:
 
     def file(self) -> Path | None:
         """The model's GGUF file on this machine: downloaded by kvlab, or part of the installed package."""
-        if _is_whole(self.target, self.file_bytes):
-            return self.target
-        try:
-            installed = Path(str(distribution(self.package).locate_file(self.member)))
-        except PackageNotFoundError:
-            return None
-        return installed if _is_whole(installed, self.file_bytes) else None
+        places = [self.target]
+        with suppress(PackageNotFoundError):
+            places.append(Path(str(distribution(self.package).locate_file(self.member))))
+        for place in places:
+            with suppress(OSError):
+                if place.stat().st_size == self.file_bytes:
+                    return place
+        return None
 
 
 PACKAGED = {
@@ -74,10 +76,3 @@ def not_here(name: str) -> str:
         return ""
     size = PACKAGED[name].wheel_bytes / 1e6
     return f"The model {name!r} is not on this machine: `kvlab models get {name}` downloads it ({size:.0f} MB)."
-
-
-def _is_whole(file: Path, size: int) -> bool:
-    try:
-        return file.stat().st_size == size
-    except OSError:
-        return False

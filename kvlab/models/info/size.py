@@ -165,20 +165,36 @@ def find_model(name: str, scale: int = 1) -> Model:
         raise UserError(f"{file} does not say what a plan needs ({error!r}): is it a decoder's?") from None
 
 
+# Names of a number in configurations, transformers' first.
+SPELLINGS = (
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("num_attention_heads", "n_head", "n_heads"),
+    ("hidden_size", "n_embd", "n_embed", "d_model"),
+)
+
+
 def model_from(name: str, config: Mapping[str, Any], parameters: int | None = None) -> Model:
     """The sizes in a transformers configuration. Raises KeyError if a required one is missing."""
-    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    count = next((config[name] for name in names if config.get(name) is not None), None)
-    layers = count or len(_named(config, 0)) or config[names[0]]
-    heads = _first(config, "num_attention_heads", "n_head", "n_heads")
-    hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
+    found: dict[str, int] = {}
+    for first, *others in SPELLINGS:
+        found[first] = next((config[name] for name in (first, *others) if config.get(name) is not None), 0)
+    layers = found["num_hidden_layers"] or len(_named(config, 0)) or config["num_hidden_layers"]
+    heads = found["num_attention_heads"] or config["num_attention_heads"]
+    hidden = found["hidden_size"] or config["hidden_size"]
     head_dim = (config.get("model_type") not in UNGROUPED and config.get("head_dim")) or hidden // heads
     full, sliding, window = kinds_of_layers(config, layers)
     experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
     chosen = config.get("num_experts_per_tok", 1) if experts > 1 else 1
     width = (config.get("moe_intermediate_size") if experts > 1 else None) or config.get("intermediate_size")
     width = width or config.get("ffn_hidden_size") or 4 * hidden
-    key_value_heads = _key_value_heads(config, heads)
+    kind = config.get("model_type")
+    key_value_heads = config.get("num_key_value_heads") or heads
+    if kind == "gpt_bigcode" or (kind == "falcon" and not config.get("new_decoder_architecture")):
+        key_value_heads = 1 if config.get("multi_query", True) else heads
+    elif kind == "falcon":
+        key_value_heads = config.get("num_kv_heads") or heads
+    elif kind in UNGROUPED:
+        key_value_heads = heads
     vocabulary = config["vocab_size"]
     attention = (2 * heads + 2 * key_value_heads) * head_dim * hidden
     matrices = 2 if config.get("model_type") in ("gpt_neox", "falcon", "bloom", "mpt", "phi", "starcoder2") else 3
@@ -207,10 +223,6 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
     )
 
 
-def _first(config: Mapping[str, Any], *names: str) -> int:
-    return next((config[name] for name in names if config.get(name) is not None), None) or config[names[0]]
-
-
 # Families of decoders without grouped heads: transformers ignores the keys `num_key_value_heads` and `head_dim`.
 UNGROUPED = frozenset(
     (
@@ -232,18 +244,6 @@ UNGROUPED = frozenset(
 )
 
 
-def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:
-    if config.get("model_type") == "gpt_bigcode":
-        return 1 if config.get("multi_query", True) else heads
-    if config.get("model_type") in UNGROUPED:
-        return heads
-    if config.get("model_type") == "falcon":
-        if config.get("new_decoder_architecture"):
-            return config.get("num_kv_heads") or heads
-        return 1 if config.get("multi_query", True) else heads
-    return config.get("num_key_value_heads") or heads
-
-
 def _counted(folder: Path) -> int | None:
     """Parameters in a folder's safetensors files, from their headers, or of its GGUF file; None if there are none."""
     if (folder / ABOUT).is_file():
@@ -253,16 +253,15 @@ def _counted(folder: Path) -> int | None:
     if named.is_file():  # some folders hold a second, merged copy, and parts may be missing
         parts = {folder / part for part in json.loads(named.read_text(encoding="utf-8"))["weight_map"].values()}
         files = sorted(parts) if all(part.is_file() for part in parts) else []
-    shapes = [tensor["shape"] for file in files for name, tensor in _header(file).items() if name != "__metadata__"]
-    return sum(math.prod(shape) for shape in shapes) or None
-
-
-def _header(file: Path) -> dict[str, Any]:
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        if size > file.stat().st_size:
-            raise ValueError(f"{file.name} is damaged")
-        return read_json(opened.read(size))
+    count = 0
+    for file in files:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if size > file.stat().st_size:
+                raise ValueError(f"{file.name} is damaged")
+            header = read_json(opened.read(size))
+        count += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return count or None
 
 
 # Sliding-window layers, under transformers' names.

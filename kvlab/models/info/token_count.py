@@ -8,11 +8,12 @@ from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, decode_text
 from kvlab.models.info.chat_template import ChatFormat, render_prompt, tokenizer_info
-from kvlab.models.info.names import tokenizer_file
+from kvlab.models.info.names import model_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.prompt_notes import prompt_notes, template_notes
 
 CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
+TOKENIZER = "tokenizer.json"
 
 
 def decode_upload(name: str, content: bytes) -> str:
@@ -42,7 +43,7 @@ def count_tokens(prompt: str, how: ChatFormat) -> tuple[int, bool]:
 
     Raises UserError if the chat template refuses the prompt, or the system prompt would be ignored.
     """
-    file = tokenizer_file(how.model)
+    file = model_file(how.model, TOKENIZER)
     if file is None or tokenizer_of(how.model) is None:
         return max(1, round(len(prompt) / CHARACTERS_PER_TOKEN)), False
     read = render_prompt(prompt, how)
@@ -69,7 +70,7 @@ def notes(prompt: str, how: ChatFormat) -> list[str]:
 
 def tokenizer_of(model: str) -> Any:
     """The model's tokenizer (of the tokenizers library) if it is on this machine, else None."""
-    file = tokenizer_file(model)
+    file = model_file(model, TOKENIZER)
     return _tokenizer(file, file.stat().st_mtime) if file else None
 
 

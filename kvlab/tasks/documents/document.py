@@ -1,7 +1,7 @@
 """Text of a document, and what it lacks."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
@@ -22,17 +22,17 @@ class Document:
     left_out: tuple[str, ...] = ()
 
 
+@dataclass
 class Lines:
     """Growing text, limited to the size of a prompt."""
 
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self._room = LARGEST_PROMPT_BYTES
+    parts: list[str] = field(default_factory=list)
+    room: int = LARGEST_PROMPT_BYTES  # characters that may follow
 
     def add(self, text: str) -> None:
         """Append text. Raises UserError beyond the limit."""
-        self._room -= len(text)
-        if self._room < 0:
+        self.room -= len(text)
+        if self.room < 0:
             raise UserError(
                 f"The document has more than {LARGEST_PROMPT_BYTES // 2**20} million characters of text: save the part "
                 "you need as a separate file."

@@ -6,6 +6,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
@@ -22,13 +23,9 @@ KINDS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman"
 class Styles:
     """Styles by their id: what they say about hidden and raised text, and the numbering of their paragraphs."""
 
-    def __init__(self) -> None:
-        self._styles: dict[str, Element] = {}
-
-    def read(self, xml: bytes) -> None:
+    def __init__(self, xml: bytes = b"") -> None:
         """Take the styles of the part `styles.xml`."""
-        for style in _tree(xml).iter("style"):
-            self._styles[style.get("styleId", "")] = style
+        self._styles = {style.get("styleId", ""): style for style in _tree(xml).iter("style")}
 
     def look(self, name: str) -> dict[str, str]:
         """Properties of text in this style, with those of the styles that it is based on."""
@@ -75,24 +72,33 @@ class _Numbers:
 class Numbering:
     """The lists of a document. Lists that share a definition go on counting, unless one begins anew."""
 
-    def __init__(self) -> None:
-        self._lists: dict[str, _Numbers] = {}
-
-    def read(self, xml: bytes) -> None:
+    def __init__(self, xml: bytes = b"") -> None:
         """Take the definitions of the part `numbering.xml`."""
+        self._lists: dict[str, _Numbers] = {}
         tree = _tree(xml)
-        shared = {one.get("abstractNumId", ""): _Numbers(_levels(one)) for one in tree.iter("abstractNum")}
+        shared: dict[str, _Numbers] = {}
+        for one in tree.iter("abstractNum"):
+            levels = {}
+            for level in one.iter("lvl"):
+                start, kind, text = (level.find(name) for name in ("start", "numFmt", "lvlText"))
+                levels[_whole(level.get("ilvl"))] = _Level(
+                    1 if start is None else _whole(start.get("val")),
+                    "decimal" if kind is None else kind.get("val", "decimal"),
+                    "" if text is None else text.get("val", ""),
+                )
+            shared[one.get("abstractNumId", "")] = _Numbers(levels)
         for one in tree.iter("num"):
             definition = one.find("abstractNumId")
             numbers = shared.get("" if definition is None else definition.get("val", ""), _Numbers())
             starts = {_whole(level.get("ilvl")): level.find("startOverride") for level in one.iter("lvlOverride")}
-            anew = {level: _whole(start.get("val")) for level, start in starts.items() if start is not None}
+            anew = {depth: _whole(first.get("val")) for depth, first in starts.items() if first is not None}
             if anew:
-                levels = {
-                    level: _Level(anew.get(level, old.start), old.kind, old.text)
-                    for level, old in numbers.levels.items()
-                }
-                numbers = _Numbers(levels)
+                numbers = _Numbers(
+                    {
+                        depth: _Level(anew.get(depth, old.start), old.kind, old.text)
+                        for depth, old in numbers.levels.items()
+                    }
+                )
             self._lists[one.get("numId", "")] = numbers
 
     def label(self, paragraph: Mapping[str, str]) -> str:
@@ -118,18 +124,6 @@ class Numbering:
         return "  " * level + re.sub(r"%(\d)", number, ours.text or f"%{level + 1}.") + " "
 
 
-def _levels(definition: Element) -> dict[int, _Level]:
-    levels = {}
-    for one in definition.iter("lvl"):
-        start, kind, text = (one.find(name) for name in ("start", "numFmt", "lvlText"))
-        levels[_whole(one.get("ilvl"))] = _Level(
-            1 if start is None else _whole(start.get("val")),
-            "decimal" if kind is None else kind.get("val", "decimal"),
-            "" if text is None else text.get("val", ""),
-        )
-    return levels
-
-
 def _whole(value: str | None) -> int:
     """A whole number from 0 to 8 digits, else 0."""
     return int(value) if value and re.fullmatch(r"\d{1,8}", value) else 0
@@ -144,7 +138,7 @@ def _tree(xml: bytes) -> Element:
     builder.start("part", {})
     if xml:
         parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartDoctypeDeclHandler = _refuse_in_styles
+        parser.StartDoctypeDeclHandler = partial(_refuse, expat.ExpatError("a document type in its styles"))
         parser.StartElementHandler = lambda name, attributes: builder.start(
             _local(name), {_local(one): value for one, value in attributes.items()}
         )
@@ -158,8 +152,9 @@ def _local(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def _refuse_in_styles(*_: object) -> None:
-    raise expat.ExpatError("a document type in its styles")
+def _refuse(error: Exception, *_: object) -> None:
+    """Handler of a document type, which no Word document declares."""
+    raise error
 
 
 MAIN = re.compile(r"word/document\d*\.xml")
@@ -205,12 +200,24 @@ def read_docx(content: bytes) -> Document:
         raise UserError("It is not a Word document, or it is damaged: save it as DOCX again, or as text.") from error
     body = _Body()
     try:
-        body.styles.read(styles)
-        body.numbering.read(numbers)
+        body.styles = Styles(styles)
+        body.numbering = Numbering(numbers)
         body.read(xml)
     except expat.ExpatError as error:
         raise UserError(f"Its text is damaged ({error}): save it as DOCX again, or as text.") from error
-    counts = body.counts + _aside(aside)
+    # Count the different non-empty headers and footers.
+    held: dict[str, set[tuple[str, ...]]] = {}
+    for name, xml in aside.items():
+        part = _Body()
+        try:
+            part.read(xml)
+        except expat.ExpatError:
+            part.lines.add(name)  # unreadable parts count as left out, too
+        pictures = [noun for noun in NOUNS if part.counts[noun]]
+        kind = ASIDE.fullmatch(name)
+        if kind and (part.lines.text.strip() or pictures):
+            held.setdefault(kind[1], set()).add((part.lines.text, *pictures))
+    counts = body.counts + Counter({noun: len(texts) for noun, texts in held.items()})
     return Document(body.lines.text, left_out({noun: counts[noun] for noun in NOUNS}))
 
 
@@ -223,61 +230,51 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     return xml
 
 
-def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
-    """Number of different non-empty headers and footers."""
-    held: dict[str, set[tuple[str, ...]]] = {}
-    for name, xml in parts.items():
-        body = _Body()
-        try:
-            body.read(xml)
-        except expat.ExpatError:
-            body.lines.add(name)  # unreadable parts count as left out, too
-        pictures = [noun for noun in NOUNS if body.counts[noun]]
-        kind = ASIDE.fullmatch(name)
-        if kind and (body.lines.text.strip() or pictures):
-            held.setdefault(kind[1], set()).add((body.lines.text, *pictures))
-    return Counter({noun: len(texts) for noun, texts in held.items()})
-
-
+@dataclass
 class _Body:
     """Parser of the main part."""
 
-    def __init__(self) -> None:
-        self.lines, self.counts = Lines(), Counter[str]()
-        self.styles, self.numbering = Styles(), Numbering()
-        self.rows: list[list[str]] = []  # cells of the current row of every enclosing table
-        self.cells: list[Lines] = []  # of every cell around, its text
-        self.skipped: list[str] = []  # the elements around that are skipped
-        self.inside_text = False
-        self.paragraph: dict[str, str] = {}  # properties of the paragraph, by element
-        self.run: dict[str, str] = {}
-        self.part: str | None = None  # the sign before the part of an equation around
-        self.script: str | None = None  # the sign of the superscript or subscript that is read
-        self.raised = ""  # its text so far
-        self.in_hidden = False  # whether the text before was hidden
+    lines: Lines = field(default_factory=Lines)
+    counts: Counter[str] = field(default_factory=Counter)
+    styles: Styles = field(default_factory=Styles)
+    numbering: Numbering = field(default_factory=Numbering)
+    rows: list[list[str]] = field(default_factory=list)  # cells of the current row of every enclosing table
+    cells: list[Lines] = field(default_factory=list)  # of every cell around, its text
+    skipped: list[str] = field(default_factory=list)  # the elements around that are skipped
+    inside_text: bool = False
+    paragraph: dict[str, str] = field(default_factory=dict)  # properties of the paragraph, by element
+    run: dict[str, str] = field(default_factory=dict)
+    part: str | None = None  # the sign before the part of an equation around
+    script: str | None = None  # the sign of the superscript or subscript that is read
+    raised: str = ""  # its text so far
+    in_hidden: bool = False  # whether the text before was hidden
 
     def read(self, xml: bytes) -> None:
         parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartDoctypeDeclHandler = _refuse
-        parser.StartElementHandler = lambda name, attributes: self.start(*_parts(name), _values(attributes))
-        parser.EndElementHandler = lambda name: self.end(*_parts(name))
-        parser.CharacterDataHandler = self.characters
+        why = "It declares a document type, as no Word document does: save it as DOCX again, or as text."
+        parser.StartDoctypeDeclHandler = partial(_refuse, UserError(why))
+        # Names are a namespace, a space and the local name.
+        parser.StartElementHandler = lambda name, attributes: self.start(
+            name.rpartition(" ")[0], _local(name), {_local(one): value for one, value in attributes.items()}
+        )
+        parser.EndElementHandler = lambda name: self.end(name.rpartition(" ")[0], _local(name))
+        parser.CharacterDataHandler = lambda text: (
+            self._add_text(text) if self.inside_text and not self.skipped else None
+        )
         parser.Parse(xml, True)
 
     def add(self, text: str, sign: str | None = None) -> None:
         """Append text; that of neighbouring runs with the same `sign` is one superscript or subscript."""
+        lines = self.cells[-1] if self.cells else self.lines
         if sign != self.script:
             if self.script is not None:
-                self._write(raise_script(self.raised, self.script))
+                lines.add(raise_script(self.raised, self.script))
             self.script = sign
             self.raised = ""
         if sign is None:
-            self._write(text)
+            lines.add(text)
         else:
             self.raised += text
-
-    def _write(self, text: str) -> None:
-        (self.cells[-1] if self.cells else self.lines).add(text)
 
     def start(self, space: str, name: str, values: Mapping[str, str]) -> None:
         if self.skipped or name in SKIPPED:
@@ -294,7 +291,8 @@ class _Body:
         self.inside_text = name == "t"  # of Word, and of an equation in it
         if WORD not in space:
             if name in FORMULAS:
-                self.equation_part(FORMULAS[name])
+                self.add("")  # ends a script before the part
+                self.part = FORMULAS[name]
             return
         if name in SIGNS:
             self._add_text(SIGNS[name])
@@ -306,11 +304,6 @@ class _Body:
             self.rows.append([])
         elif name == "tc":
             self.cells.append(Lines())
-
-    def equation_part(self, sign: str | None) -> None:
-        """Begin or end a part of an equation, before whose text a sign is written."""
-        self.add("")
-        self.part = sign
 
     def end(self, space: str, name: str) -> None:
         self.inside_text = False
@@ -324,7 +317,8 @@ class _Body:
             return
         if WORD not in space:
             if name in FORMULAS:
-                self.equation_part(None)
+                self.add("")
+                self.part = None
             return
         if name == "r":
             self.run = {}
@@ -337,10 +331,6 @@ class _Body:
         elif name == "tr" and self.rows:
             self.add(" | ".join(self.rows.pop()) + "\n")
 
-    def characters(self, text: str) -> None:
-        if self.inside_text and not self.skipped:
-            self._add_text(text)
-
     def _add_text(self, text: str) -> None:
         """Append text of a run in its look, or count it as hidden."""
         styles = self.styles.look(self.paragraph.get("pStyle", "")) | self.styles.look(self.run.get("rStyle", ""))
@@ -350,17 +340,3 @@ class _Body:
         self.in_hidden = hidden
         if not hidden:
             self.add(text, SCRIPTS.get(look.get("vertAlign", ""), self.part))
-
-
-def _parts(name: str) -> tuple[str, str]:
-    space, _, local = name.rpartition(" ")
-    return space, local
-
-
-def _values(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Attributes by their names without namespaces."""
-    return {name.rpartition(" ")[2]: value for name, value in attributes.items()}
-
-
-def _refuse(*_: object) -> None:
-    raise UserError("It declares a document type, as no Word document does: save it as DOCX again, or as text.")

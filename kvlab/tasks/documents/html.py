@@ -53,23 +53,19 @@ def read_html(content: bytes) -> Document:
     Raises:
         UserError: its bytes are not text.
     """
-    page = _Page()
-    page.feed(_decoded(content))
-    page.close()
-    return Document(page.lines.text, left_out({noun: page.counts[noun] for noun in NOUNS}))
-
-
-def _decoded(content: bytes) -> str:
-    """The page's text; as in browsers, a byte order mark takes precedence over the declared encoding."""
+    # As in browsers, a byte order mark takes precedence over the declared encoding.
     named = CHARSET.search(content[:4096])
     encoding = named[1].decode("ascii", "replace") if named else "utf-8"
     marked = content.startswith((codecs.BOM_UTF8, *(mark for mark, _ in BYTE_ORDER_MARKS)))
-    if marked or encoding.lower() in ("utf-8", "utf8"):
-        return decode_text(content, "The page")
     try:
-        return plain_text(content.decode(encoding))
+        is_utf8 = marked or encoding.lower() in ("utf-8", "utf8")
+        text = decode_text(content, "The page") if is_utf8 else plain_text(content.decode(encoding))
     except (UnicodeDecodeError, LookupError) as error:
         raise UserError("Its declared encoding is wrong: save it as UTF-8 and try again.") from error
+    page = _Page()
+    page.feed(text)
+    page.close()
+    return Document(page.lines.text, left_out({noun: page.counts[noun] for noun in NOUNS}))
 
 
 Default = TypeVar("Default", int, None)
@@ -118,8 +114,15 @@ class _Page(HTMLParser):
         self.after_space = True
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self.unread and self._stays_unread(tag):
-            return
+        if self.unread:
+            # A missing end tag may end here what is left out.
+            last = self.unread[-1]
+            if (last == "p" and tag in BLOCKS) or (last == tag and tag in SAME_LEVEL):
+                self.unread.pop()
+            if self.unread and tag not in WITHOUT_END:
+                self.unread.append(tag)
+            if self.unread:
+                return
         named = dict(attrs)
         style = named.get("style") or ""
         hidden = "hidden" in named or bool(NOT_SHOWN.search(style)) or (tag == "dialog" and "open" not in named)
@@ -162,15 +165,6 @@ class _Page(HTMLParser):
             elif tag == "li":
                 label = self.lists[-1].label(named.get("value")) if self.lists else "- "
                 self._add("  " * (len(self.lists) - 1) + label)
-
-    def _stays_unread(self, tag: str) -> bool:
-        """Whether a tag is inside of what is left out: a missing end tag may end that here."""
-        last = self.unread[-1]
-        if (last == "p" and tag in BLOCKS) or (last == tag and tag in SAME_LEVEL):
-            self.unread.pop()
-        if self.unread and tag not in WITHOUT_END:
-            self.unread.append(tag)
-        return bool(self.unread)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)

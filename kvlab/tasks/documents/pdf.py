@@ -4,7 +4,6 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +62,17 @@ def _text_of(reader: Any) -> Document:
         images |= _images(page)
         content = page.get_contents()
         counts["image"] += len(INLINE_IMAGE.findall(content.get_data())) if content is not None else 0
-        counts.update(_annotations(page))
+        # Annotations whose text is not in the page's text.
+        for one in page.get("/Annots") or ():
+            found = one.get_object()
+            kind = found.get("/Subtype")
+            if kind == FIELD:
+                holder = found if "/V" in found else found.get("/Parent", {}).get_object() if "/Parent" in found else {}
+                counts["form field"] += bool(str(holder.get("/V", "")).strip())
+            elif kind == ATTACHED:
+                counts["attached file"] += 1
+            elif kind not in LINKS:
+                counts["remark"] += 1
     if len(silent) == pages:
         none = "its page has not" if pages == 1 else f"not one of its {pages:,} pages has"
         raise UserError(f"It holds no text: {none} any (scanned?). Run text recognition (OCR) on it first.")
@@ -71,24 +80,13 @@ def _text_of(reader: Any) -> Document:
     counts["attached file"] += len(reader.attachments)
     notes = left_out({noun: counts[noun] for noun in ("image", "remark", "form field", "attached file")})
     if silent:
+        # `4`, `4 and 7`, `1 to 3 and 9`
+        gaps = [index for index, (one, other) in enumerate(pairwise(silent), 1) if other > one + 1]
+        parts = [silent[start:stop] for start, stop in pairwise([0, *gaps, len(silent)])]
+        ranges = [str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
         named = "Page {} has" if len(silent) == 1 else "Pages {} have"
-        notes += (f"{named.format(_ranges(silent))} no text (scanned?).",)
+        notes += (f"{named.format(join_words(ranges))} no text (scanned?).",)
     return Document(lines.text, notes)
-
-
-def _annotations(page: Any) -> Iterator[str]:
-    """Kind of each annotation of the page whose text is not in the page's text."""
-    for one in page.get("/Annots") or ():
-        found = one.get_object()
-        kind = found.get("/Subtype")
-        if kind == FIELD:
-            holder = found if "/V" in found else found.get("/Parent", {}).get_object() if "/Parent" in found else {}
-            if str(holder.get("/V", "")).strip():
-                yield "form field"
-        elif kind == ATTACHED:
-            yield "attached file"
-        elif kind not in LINKS:
-            yield "remark"
 
 
 def _images(part: Any, depth: int = 0) -> set[Any]:
@@ -105,10 +103,3 @@ def _images(part: Any, depth: int = 0) -> set[Any]:
         elif held.get("/Subtype") == "/Form" and depth < MOST_NESTED:
             images |= _images(held, depth + 1)
     return images
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`4`, `4 and 7`, `1 to 3 and 9`."""
-    gaps = [index for index, (one, other) in enumerate(pairwise(numbers), 1) if other > one + 1]
-    parts = [numbers[start:stop] for start, stop in pairwise([0, *gaps, len(numbers)])]
-    return join_words([str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts])

@@ -34,7 +34,13 @@ def read_notebook(content: bytes) -> Document:
         notebook = read_json(decode_text(content, "The notebook"))
     except ValueError as error:
         raise UserError(f"It is not a notebook ({error}): save it again, or as text.") from error
-    cells = _cells(notebook)
+    # The cells of format 4, or those of the worksheets of format 3.
+    sheets = notebook.get("worksheets") if isinstance(notebook, dict) else None
+    holders = [notebook, *sheets] if isinstance(sheets, list) else [notebook]
+    lists = [one["cells"] for one in holders if isinstance(one, dict) and isinstance(one.get("cells"), list)]
+    if not lists:
+        raise UserError("It is not a notebook, as it has no cells: save it again, or as text.")
+    cells = [cell for listed in lists for cell in listed if isinstance(cell, dict)]
     lines = Lines()
     counts = Counter[str]()
     for cell in cells:
@@ -46,16 +52,6 @@ def read_notebook(content: bytes) -> Document:
             counts["image"] += images
             lines.add(f"{text}\n\n" if text.strip() else "")
     return Document(lines.text, left_out({noun: counts[noun] for noun in NOUNS}))
-
-
-def _cells(notebook: Any) -> list[dict[str, Any]]:
-    """The cells of format 4, or those of the worksheets of format 3."""
-    sheets = notebook.get("worksheets") if isinstance(notebook, dict) else None
-    holders = [notebook, *sheets] if isinstance(sheets, list) else [notebook]
-    lists = [one["cells"] for one in holders if isinstance(one, dict) and isinstance(one.get("cells"), list)]
-    if not lists:
-        raise UserError("It is not a notebook, as it has no cells: save it again, or as text.")
-    return [cell for cells in lists for cell in cells if isinstance(cell, dict)]
 
 
 def _output(output: dict[str, Any], counts: Counter[str]) -> str:
@@ -125,7 +121,13 @@ def check_size(name: str, size: int) -> None:
 
 def main() -> None:
     """Read one document from standard input and write the result as JSON."""
-    _set_limits()
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_ALLOWED, SECONDS_ALLOWED))
+    except ImportError:
+        pass  # Windows has no such limits; the time is limited everywhere
     try:
         found = READERS[sys.argv[1]](sys.stdin.buffer.read())
         answer = {"text": found.text, "left_out": found.left_out}
@@ -134,15 +136,6 @@ def main() -> None:
     except UserError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout)
-
-
-def _set_limits() -> None:
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits; the time is limited everywhere
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_ALLOWED, SECONDS_ALLOWED))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from kvlab.tasks.loaders.prompts import load_prompts
 from kvlab.tasks.loaders.reviewers import load_mt_bench, load_pairs, load_search
 from kvlab.tasks.loaders.ruler import load_ruler
 from kvlab.tasks.loaders.table import load_table
-from kvlab.tasks.sample import Sample
 
 __all__ = ["LOADERS", "Loaded", "about", "load_file", "options_of", "register_loader"]
 
@@ -72,26 +71,30 @@ def load_file(
     """
     if form not in LOADERS:
         raise LOADERS.unknown(form)
+    known = options_of(form)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(LOADERS[form]).parameters.values())
     of_format = {name: value for name, value in options.items() if name not in OF_SAMPLES}
     for name, value in of_format.items():
-        _check_option(form, name, value)
+        if name not in (*known, *BY_REQUEST) and not takes_any:
+            raise UserError(f"{form} files have no option '{name}': they take {', '.join([*known, *OF_SAMPLES])}.")
+        default = None if name in BY_REQUEST else known.get(name)
+        if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise UserError(f"{form}: {name}={quote_value(value)} cannot be used: give a whole number.")
+        if isinstance(default, str) and not isinstance(value, str):
+            raise UserError(f"{form}: {name}={quote_value(value)} cannot be used: give a name.")
     loaded = LOADERS[form](path, tokenizer, skip_malformed, **of_format)
-    changes = {name: _of_sample(name, value) for name, value in options.items() if name in OF_SAMPLES}
-    return Loaded([_changed(form, sample, changes) for sample in loaded.samples], loaded.skipped, loaded.notes)
-
-
-def _check_option(form: str, name: str, value: object) -> None:
-    known = options_of(form)
-    if name in BY_REQUEST:
-        return
-    if name not in known:
-        if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(LOADERS[form]).parameters.values()):
-            return
-        raise UserError(f"{form} files have no option '{name}': they take {', '.join([*known, *OF_SAMPLES])}.")
-    if isinstance(known[name], int) and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise UserError(f"{form}: {name}={quote_value(value)} cannot be used: give a whole number.")
-    if isinstance(known[name], str) and not isinstance(value, str):
-        raise UserError(f"{form}: {name}={quote_value(value)} cannot be used: give a name.")
+    # Options of every file replace fields of its samples.
+    changes: dict[str, object] = {}
+    for name, value in options.items():
+        if name in OF_SAMPLES:
+            fits, words = OF_SAMPLES[name]
+            if not fits(value):
+                raise UserError(f"{name}={quote_value(value)} cannot be used: give {words}.")
+            changes[name] = float(value) if name == "temperature" else value
+    if changes and not all(sample.max_new_tokens for sample in loaded.samples):
+        raise UserError(f"{form} files force a given text: {', '.join(changes)} applies to generated answers only.")
+    samples = [sample.model_copy(update=changes) for sample in loaded.samples] if changes else loaded.samples
+    return Loaded(samples, loaded.skipped, loaded.notes)
 
 
 # Options of every file: (check, allowed values in words).
@@ -100,16 +103,3 @@ OF_SAMPLES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "metric": (lambda value: isinstance(value, str), "the name of a metric"),
     "temperature": (lambda value: type(value) in (int, float) and 0 <= value <= 10, "a number from 0 to 10"),
 }
-
-
-def _of_sample(name: str, value: object) -> object:
-    fits, words = OF_SAMPLES[name]
-    if not fits(value):
-        raise UserError(f"{name}={quote_value(value)} cannot be used: give {words}.")
-    return float(str(value)) if name == "temperature" else value
-
-
-def _changed(form: str, sample: Sample, changes: Mapping[str, object]) -> Sample:
-    if changes and not sample.max_new_tokens:
-        raise UserError(f"{form} files force a given text: {', '.join(changes)} applies to generated answers only.")
-    return sample.model_copy(update=dict(changes)) if changes else sample

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, model_validator
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
@@ -63,12 +63,9 @@ class MathRecord(BaseModel):
     """One problem with its answer, LaTeX without dollars or a whole number."""
 
     problem: str = Field(min_length=1, validation_alias=AliasChoices("problem", "Problem"))
-    answer: str = Field(min_length=1, validation_alias=AliasChoices("answer", "Answer"))
-
-    @field_validator("answer", mode="before")
-    @classmethod
-    def _as_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    answer: Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)] = Field(
+        min_length=1, validation_alias=AliasChoices("answer", "Answer")
+    )
 
 
 def load_math(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
@@ -121,32 +118,19 @@ def load_ifeval(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: 
     loose ones. Raises UserError naming the first malformed line.
     """
     records, skipped = read_records(path, InstructionsRecord, skip_malformed)
-    return Loaded([_sample(path, number, record, tokenizer) for number, record in records], skipped)
-
-
-def _sample(path: Path, number: int, record: InstructionsRecord, tokenizer: PreTrainedTokenizerBase) -> Any:
-    pairs = zip(record.instruction_id_list, record.arguments, strict=True)
-    answers = [
-        json.dumps({"id": name, "kwargs": _given(values), "prompt": record.prompt}, ensure_ascii=False)
-        for name, values in pairs
-    ]
-    return sample_of(
-        number,
-        tokenizer,
-        record.prompt,
-        "\n",
-        task=f"ifeval/{path.stem}",
-        answers=answers,
-        metric="ifeval",
-        max_new_tokens=IFEVAL_TOKENS,
-        stop=None,
-        parts=tuple(Part(kind=name) for name in record.instruction_id_list),
-        meta={"key": record.key},
-    )
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    fields: Any = {"task": f"ifeval/{path.stem}", "metric": "ifeval", "max_new_tokens": IFEVAL_TOKENS, "stop": None}
+    samples = []
+    for number, record in records:
+        answers = []
+        for name, values in zip(record.instruction_id_list, record.arguments, strict=True):
+            arguments = {key: value for key, value in values.items() if value is not None}
+            instruction = {"id": name, "kwargs": arguments, "prompt": record.prompt}
+            answers.append(json.dumps(instruction, ensure_ascii=False))
+        parts = tuple(Part(kind=name) for name in record.instruction_id_list)
+        meta: Any = {"key": record.key}
+        more: Any = {"answers": answers, "parts": parts, "meta": meta}
+        samples.append(sample_of(number, tokenizer, record.prompt, "\n", **more, **fields))
+    return Loaded(samples, skipped)
 
 
 STOP = "###"

@@ -48,20 +48,21 @@ def _sample(
     many = tuple(islice(cycle([*words[:-1], words[-1].rstrip() + " "]), length))  # a word has at least one token
     window = Window(many, tuple(sentence_starts(many)))
 
-    def text(count: int) -> str:
-        return hide(window.first(count), [NEEDLE], [depth])
-
-    least = count_tokens(tokenizer, text(0), QUESTION)
+    least = count_tokens(tokenizer, hide(window.first(0), [NEEDLE], [depth]), QUESTION)
     if least > length:
         raise too_short(f"haystack/{name}", length, least)
-    fits = largest_fit(lambda count: count_tokens(tokenizer, text(count), QUESTION) <= length, length, length // 2)
+    fits = largest_fit(
+        lambda count: count_tokens(tokenizer, hide(window.first(count), [NEEDLE], [depth]), QUESTION) <= length,
+        length,
+        length // 2,
+    )
     return Sample(
         task=f"haystack/{name}",
         index=index,
         seed=0,
         length=length,
         depth=depth,
-        context=text(fits),
+        context=hide(window.first(fits), [NEEDLE], [depth]),
         question=QUESTION,
         answers=list(PARTS),
         metric="whole_match_all",

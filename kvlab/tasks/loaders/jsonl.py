@@ -1,6 +1,6 @@
 """Read validated records from a user's file (`kvlab.tasks.rows`); malformed ones are reported by file and line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.core.errors import UserError
 from kvlab.core.validation import decode_text, read_file
 from kvlab.tasks.prompt_table import ANSWERS, TableRecord
-from kvlab.tasks.rows import PARQUET, Row, read_rows
+from kvlab.tasks.rows import PARQUET, read_rows
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens
 
@@ -44,17 +44,33 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
     """
     content = _read(path)
     rows = read_rows(str(path), content)
-    if content.startswith(PARQUET):
-        rows = _with_columns(path, rows, kind)
+    if content.startswith(PARQUET) and (first := next(rows, None)) is not None:
+        # Every required field has a column, under one of its spellings.
+        columns = [str(name).strip() for name in first.value]
+        there = {name.casefold() for name in columns}
+        needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
+        for names in [list(ANSWERS)] if kind is TableRecord else needed:
+            if not {name.casefold() for name in names} & there:
+                has = ", ".join(columns[:SHOWN_COLUMNS])
+                raise UserError(f"{path} has no column {' or '.join(map(repr, names[:2]))}: its columns are {has}.")
+        rows = chain([first], rows)
+    spellings = [one for name in kind.model_fields for one in _spellings(kind, name)]
+    known = {name.casefold(): name for name in reversed(spellings)}
     records: list[tuple[int, Record]] = []
     skipped: list[str] = []
     for row in rows:
+        value = row.value
+        if isinstance(value, Mapping) and not issubclass(kind, TableRecord):
+            # Keys become the record's field names, ignoring case; empty cells are dropped.
+            cells = {str(name).strip(): one for name, one in value.items() if one is not None}
+            exact = {name: one for name, one in cells.items() if name in spellings}
+            value = {known.get(name.casefold(), name): one for name, one in cells.items() if name not in exact} | exact
         try:
             why = f"not valid JSON ({row.problem})" if row.problem else ""
             if not (why or isinstance(row.value, Mapping) or issubclass(kind, TableRecord)):
                 why = "it should be an object"
             if not why:
-                records.append((row.number, kind.model_validate(_named(row.value, kind))))
+                records.append((row.number, kind.model_validate(value)))
         except ValidationError as error:
             why = reason(error)
         if why:
@@ -62,25 +78,9 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
             if not skip_malformed:
                 raise UserError(f"{skipped[-1]} Fix the line, or skip such lines with --set skip_malformed=yes.")
     if not records:
-        first = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
-        raise UserError(f"{path} has no usable line: {first}")
+        hint = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
+        raise UserError(f"{path} has no usable line: {hint}")
     return records, skipped
-
-
-def rows_in(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file; raises UserError if it cannot be read."""
-    return read_rows(str(path), _read(path))
-
-
-def _named(value: Any, kind: type[BaseModel]) -> Any:
-    """Map an object's keys to the record's field names, ignoring case; empty cells are dropped."""
-    if issubclass(kind, TableRecord):
-        return value
-    names = [one for name in kind.model_fields for one in _spellings(kind, name)]
-    known = {name.casefold(): name for name in reversed(names)}
-    given = {str(name).strip(): one for name, one in value.items() if one is not None}
-    exact = {name: one for name, one in given.items() if name in names}
-    return {known.get(name.casefold(), name): one for name, one in given.items() if name not in exact} | exact
 
 
 def _spellings(kind: type[BaseModel], name: str) -> list[str]:
@@ -90,27 +90,6 @@ def _spellings(kind: type[BaseModel], name: str) -> list[str]:
 
 def _read(path: Path) -> bytes:
     return read_file(path, "The file", LARGEST_FILE_BYTES)
-
-
-def _with_columns(path: Path, rows: Iterator[Row], kind: type[BaseModel]) -> Iterator[Row]:
-    """The rows of a Parquet file. Raises UserError if a required field has no column."""
-    first = next(rows, None)
-    if first is None:
-        return iter(())
-    columns = [str(name).strip() for name in first.value]
-    if (lacking := _lacking(columns, kind)) is not None:
-        has = ", ".join(columns[:SHOWN_COLUMNS])
-        raise UserError(f"{path} has no column {' or '.join(map(repr, lacking))}: its columns are {has}.")
-    return chain([first], rows)
-
-
-def _lacking(columns: Sequence[str], kind: type[BaseModel]) -> Sequence[str] | None:
-    """The names of the first required field without a column; None if there is none."""
-    there = {name.casefold() for name in columns}
-    needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
-    if kind is TableRecord:
-        needed = [list(ANSWERS)]
-    return next((names[:2] for names in needed if not {name.casefold() for name in names} & there), None)
 
 
 def reason(error: ValidationError) -> str:

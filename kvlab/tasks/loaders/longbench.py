@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
-from kvlab.tasks.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -58,31 +57,32 @@ def load_longbench(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malforme
     removes). Raises UserError for a malformed line or an unknown task.
     """
     records, skipped = read_records(path, LongBenchRecord, skip_malformed)
-    return Loaded([_longbench_sample(path, number, record, tokenizer) for number, record in records], skipped)
-
-
-def _longbench_sample(path: Path, number: int, record: LongBenchRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    name = (record.dataset or path.stem).removesuffix("_e")
-    if name not in LONGBENCH_TASKS:
-        known = ", ".join(LONGBENCH_TASKS)
-        raise UserError(
-            f"{path}: kvlab has no prompt for the LongBench task '{name}': name the file after one of {known}."
+    samples = []
+    for number, record in records:
+        name = (record.dataset or path.stem).removesuffix("_e")
+        if name not in LONGBENCH_TASKS:
+            known = ", ".join(LONGBENCH_TASKS)
+            raise UserError(
+                f"{path}: kvlab has no prompt for the LongBench task '{name}': name the file after one of {known}."
+            )
+        task = LONGBENCH_TASKS[name]
+        head, _, tail = task.prompt.partition("{context}")
+        samples.append(
+            sample_of(
+                number,
+                tokenizer,
+                head + record.context,
+                tail.replace("{input}", record.input),
+                task=f"longbench/{name}",
+                answers=record.answers,
+                metric=task.metric,
+                max_new_tokens=task.max_new_tokens,
+                stop="\n" if name in FIRST_LINE_TASKS else None,
+                chat=name not in UNWRAPPED_TASKS,
+                meta={"classes": list(record.all_classes or [])},
+            )
         )
-    task = LONGBENCH_TASKS[name]
-    head, _, tail = task.prompt.partition("{context}")
-    return sample_of(
-        number,
-        tokenizer,
-        head + record.context,
-        tail.replace("{input}", record.input),
-        task=f"longbench/{name}",
-        answers=record.answers,
-        metric=task.metric,
-        max_new_tokens=task.max_new_tokens,
-        stop="\n" if name in FIRST_LINE_TASKS else None,
-        chat=name not in UNWRAPPED_TASKS,
-        meta={"classes": list(record.all_classes or [])},
-    )
+    return Loaded(samples, skipped)
 
 
 class LongBench2Record(BaseModel):

@@ -34,20 +34,15 @@ def load_prompts(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed:
         document = read_document(path.name, read_file(path, "The document", documents.LARGEST_BYTES))
         found = _of_text(path, document.text, tokenizer)
         return Loaded(found.samples, notes=[f"{path}: {note}" for note in document.left_out])
-    if _is_prose(path):
-        return _of_text(path, read_text(path), tokenizer)
+    if path.suffix.lower().removeprefix(".") in PROSE:
+        text = read_text(path)
+        first = next(rows.rows_of_text(path.name, text), None)
+        if first is None or not isinstance(first.value, dict):  # a file of lines of JSON may be called .txt too
+            return _of_text(path, text, tokenizer)
     records, skipped = read_records(path, PromptRecord, skip_malformed)
     counts = Counter(note for _, record in records for note in record.notes)
     notes = [f"{path}, {prompts(count)}: {note}" for note, count in counts.items()]
     return Loaded([table_sample(path, number, record, tokenizer) for number, record in records], skipped, notes)
-
-
-def _is_prose(path: Path) -> bool:
-    """Whether a file is a text; a file of lines of JSON may be called .txt too."""
-    if path.suffix.lower().removeprefix(".") not in PROSE:
-        return False
-    first = next(rows.rows_of_text(path.name, read_text(path)), None)
-    return first is None or not isinstance(first.value, dict)
 
 
 def _of_folder(folder: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool) -> Loaded:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
-from kvlab.tasks.sample import Further, Part, Sample
+from kvlab.tasks.sample import Further, Part
 
 VALUE_TOKENS = 100  # the authors' limit
 TURN_TOKENS = 512  # of each answer; MT-bench allows 1,024
@@ -39,26 +39,27 @@ def load_pairs(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: b
     naming the first malformed line.
     """
     records, skipped = read_records(path, PairsRecord, skip_malformed)
-    return Loaded([_pairs_sample(path, number, record, tokenizer) for number, record in records], skipped)
-
-
-def _pairs_sample(path: Path, number: int, record: PairsRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.ordered_kv_records]
-    place = next(i for i, (key, _) in enumerate(record.ordered_kv_records) if key == record.key)
     head = "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
-    return sample_of(
-        number,
-        tokenizer,
-        head + "{" + ",\n ".join(lines) + "}",
-        f'\n\nKey: "{record.key}"\nCorresponding value:',
-        task=f"pairs/{path.stem}",
-        answers=[record.value],
-        metric="string_match_part",
-        max_new_tokens=VALUE_TOKENS,
-        stop=None,
-        depth=place / max(len(lines) - 1, 1),
-        meta={"statements": [lines[place]]},
-    )
+    samples = []
+    for number, record in records:
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.ordered_kv_records]
+        place = next(i for i, (key, _) in enumerate(record.ordered_kv_records) if key == record.key)
+        samples.append(
+            sample_of(
+                number,
+                tokenizer,
+                head + "{" + ",\n ".join(lines) + "}",
+                f'\n\nKey: "{record.key}"\nCorresponding value:',
+                task=f"pairs/{path.stem}",
+                answers=[record.value],
+                metric="string_match_part",
+                max_new_tokens=VALUE_TOKENS,
+                stop=None,
+                depth=place / max(len(lines) - 1, 1),
+                meta={"statements": [lines[place]]},
+            )
+        )
+    return Loaded(samples, skipped)
 
 
 class TurnsRecord(BaseModel):
@@ -115,6 +116,14 @@ class State(BaseModel):
     stack: list[int] = Field(min_length=1)
 
 
+SEARCH = (
+    "A graph has these edges:\n{edges}\n\nA depth-first search starts at node {start}, which is alone on its stack. In "
+    "each step it visits the neighbour with the smallest number that was not visited before and puts it on the stack; "
+    "if there is none, it takes the current node off the stack and goes back."
+)
+TRACE = "\n\nTrace the first {steps} steps, one a line. Then write a last line such as: Node 4, stack 0, 2, 4"
+
+
 class SearchRecord(BaseModel):
     """One state query: a graph, where its search starts, the number of steps, and the state after them."""
 
@@ -133,28 +142,21 @@ def load_search(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: 
     line.
     """
     records, skipped = read_records(path, SearchRecord, skip_malformed)
-    return Loaded([_search_sample(path, number, record, tokenizer) for number, record in records], skipped)
-
-
-def _search_sample(path: Path, number: int, record: SearchRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    edges = "\n".join(f"{one} - {other}" for one, other in record.graph.edges)
-    context = (
-        f"A graph has these edges:\n{edges}\n\nA depth-first search starts at node {record.start_node}, which is alone "
-        "on its stack. In each step it visits the neighbour with the smallest number that was not visited before and "
-        "puts it on the stack; if there is none, it takes the current node off the stack and goes back."
-    )
-    question = (
-        f"\n\nTrace the first {record.steps} steps, one a line. Then write a last line such as: Node 4, stack 0, 2, 4"
-    )
-    stack = f"stack {', '.join(map(str, record.answer.stack))}"
-    return sample_of(
-        number,
-        tokenizer,
-        context,
-        question,
-        task=f"search/{path.stem}",
-        metric="last_line",
-        stop=None,
-        answers=[f"node {record.answer.current_node}", stack],
-        max_new_tokens=_STEP_TOKENS * record.steps + _STATE_TOKENS,
-    )
+    samples = []
+    for number, record in records:
+        edges = "\n".join(f"{one} - {other}" for one, other in record.graph.edges)
+        stack = f"stack {', '.join(map(str, record.answer.stack))}"
+        samples.append(
+            sample_of(
+                number,
+                tokenizer,
+                SEARCH.format(edges=edges, start=record.start_node),
+                TRACE.format(steps=record.steps),
+                task=f"search/{path.stem}",
+                metric="last_line",
+                stop=None,
+                answers=[f"node {record.answer.current_node}", stack],
+                max_new_tokens=_STEP_TOKENS * record.steps + _STATE_TOKENS,
+            )
+        )
+    return Loaded(samples, skipped)

@@ -1,12 +1,12 @@
 """RULER's files."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
-from kvlab.tasks.sample import Sample
 
 # Tokens RULER lets each family of tasks generate.
 _NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
@@ -36,27 +36,33 @@ def load_ruler(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: b
     """
     name = path.parent.name if path.stem in ("validation", "test") else path.stem
     records, skipped = read_records(path, RulerRecord, skip_malformed)
-    return Loaded([_sample(name, number, record, tokenizer) for number, record in records], skipped)
-
-
-def _sample(name: str, number: int, record: RulerRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    context, question = split_question(record.input)
-    question += record.answer_prefix
-    located = record.token_position_answer is not None
-    statements = [answer for answer in record.outputs if located and answer in context]
-    return sample_of(
-        number,
-        tokenizer,
-        context,
-        question,
-        task=f"ruler/{name}",
-        answers=record.outputs,
-        stop=None,
-        index=number - 1 if record.index is None or located else record.index,
-        metric=ruler_metric(name) or "string_match_all",
-        max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
-        meta={"statements": list(statements)} if statements else None,
-    )
+    fields: Any = {
+        "task": f"ruler/{name}",
+        "metric": ruler_metric(name) or "string_match_all",
+        "max_new_tokens": _NEW_TOKENS.get(name.split("_")[0], 128),
+        "stop": None,
+    }
+    samples = []
+    for number, record in records:
+        # The question is the last line, with the newline before it.
+        cut = max(record.input.rstrip().rfind("\n"), 0)
+        context = record.input[:cut] if cut else record.input
+        question = record.input[cut:] if cut else ""
+        located = record.token_position_answer is not None
+        statements = [answer for answer in record.outputs if located and answer in context]
+        samples.append(
+            sample_of(
+                number,
+                tokenizer,
+                context,
+                question + record.answer_prefix,
+                answers=record.outputs,
+                index=number - 1 if record.index is None or located else record.index,
+                meta={"statements": list(statements)} if statements else None,
+                **fields,
+            )
+        )
+    return Loaded(samples, skipped)
 
 
 def ruler_metric(name: str) -> str:
@@ -65,9 +71,3 @@ def ruler_metric(name: str) -> str:
     if family not in _NEW_TOKENS:
         return ""
     return "string_match_part" if family == "qa" else "string_match_all"
-
-
-def split_question(prompt: str) -> tuple[str, str]:
-    """Return (everything before, last line with the newline before it) of a prompt."""
-    cut = prompt.rstrip().rfind("\n")
-    return (prompt[:cut], prompt[cut:]) if cut > 0 else (prompt, "")
