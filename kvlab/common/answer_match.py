@@ -56,35 +56,18 @@ class Folded:
     sources: Sequence[int]
     numbers: Sequence[Span] = ()  # places, in that text, that no match may cut
 
-    def splits_number(self, index: int) -> bool:
-        """Whether a cut before character `index` goes through a number of the source."""
-        if not self.numbers or not 0 < index < len(self.text):
-            return False
-        first, last = sorted(self.sources[index - 1 : index + 1])
-        start, stop = self._number(first)
-        return start <= first and last < stop
-
-    def is_number(self, start: int, stop: int) -> bool:
-        """Whether the characters `start` to `stop` are those of one number of the source."""
-        number = self._number(self.sources[start])
-        return number[0] < number[1] and number == self._number(self.sources[stop - 1])
-
     def place(self, start: int, stop: int) -> Span:
         """The characters `start` to `stop` as a place of the source, with all of a number at either end."""
         covered = self.sources[start:stop]
         first = min(covered)
         last = max(covered)
-        return min(first, self._number(first)[0]), max(last + 1, self._number(last)[1])
+        return min(first, self.number_at(first)[0]), max(last + 1, self.number_at(last)[1])
 
-    def _number(self, source: int) -> Span:
+    def number_at(self, source: int) -> Span:
         """The number that holds a character of the source; an empty place without one."""
         found = bisect_right(self.numbers, source, key=lambda span: span[0]) - 1
         number = self.numbers[found] if found >= 0 else (source, source)
         return number if source < number[1] else (source, source)
-
-    def splits_source(self, index: int) -> bool:
-        """Whether a cut before character `index` goes through one character of the source, such as ½ = 1⁄2."""
-        return 0 < index < len(self.text) and self.sources[index - 1] == self.sources[index]
 
 
 @lru_cache(maxsize=32)
@@ -123,8 +106,13 @@ def find_answer(text: str, answer: str) -> tuple[int, int] | None:
     folded = fold_for(text, answer)
     begun = 0
     while (match := re.compile(pattern).search(folded.text, begun)) is not None:
-        stands_alone = not any(_is_inside(folded, index) for index in match.span())
-        if stands_alone and (number is None or folded.is_number(*match.span("value"))):
+        fits = not any(_is_inside(folded, index) for index in match.span())
+        if fits and number is not None:
+            # The value has to be one whole number of the source.
+            first, stop = match.span("value")
+            span = folded.number_at(folded.sources[first])
+            fits = span[0] < span[1] and span == folded.number_at(folded.sources[stop - 1])
+        if fits:
             return folded.place(*match.span())
         begun = match.start() + 1
     return None
@@ -205,18 +193,17 @@ def _is_inside(folded: Folded, index: int) -> bool:
     text = folded.text
     if not 0 < index < len(text):
         return False
-    if folded.splits_source(index) or folded.splits_number(index) or _continues_letter(text[index]):
+    first, last = sorted(folded.sources[index - 1 : index + 1])
+    is_one_character = first == last  # such as ½ = 1⁄2
+    begin, end = folded.number_at(first)
+    if is_one_character or (begin <= first and last < end) or _continues_letter(text[index]):
         return True
-    before = _base(text, index - 1)
+    base = index - 1  # of the letter before, whose marks stand behind it
+    while base and _continues_letter(text[base]):
+        base -= 1
+    before = text[base]
     after = text[index]
     return (before.isdecimal() and after.isdecimal()) or (_is_spaced_letter(before) and _is_spaced_letter(after))
-
-
-def _base(text: str, index: int) -> str:
-    """The letter that the character at `index` is a mark of, or that character."""
-    while index and _continues_letter(text[index]):
-        index -= 1
-    return text[index]
 
 
 def _continues_letter(character: str) -> bool:
