@@ -95,7 +95,20 @@ def job_of(measurement: Measurement) -> Work:
     """The job that does what the measurement's command does. Raises UserError if the measurement needs a terminal."""
     match measurement:
         case RecordedComparison():
-            return _compare(measurement)
+            sample = shipped_sample(measurement.sample)
+            comparison = compare_form.make_request(
+                sample.text,
+                check_model(measurement.model),
+                _choices(measurement),
+                max_new_tokens=sample.max_new_tokens,
+                title=sample.title,
+                answer=sample.answer,
+                facts=sample.facts,
+                level=measurement.level,
+            )
+            how = ChatFormat.from_request(comparison)
+            compare_form.check_fits(comparison.prompt, how, comparison.max_new_tokens)
+            return comparison
         case Evaluation():
             if measurement.data:
                 raise UserError("This needs files of your own: run the command in a terminal.")
@@ -117,22 +130,6 @@ def job_of(measurement: Measurement) -> Work:
             return BenchJob(name=preset, preset=preset, changes=changes, title=f"Benchmark {preset}")
         case ExhibitFill():
             raise UserError(f"Run this in a terminal: {command_line(measurement)}")
-
-
-def _compare(measurement: RecordedComparison) -> CompareRequest:
-    sample = shipped_sample(measurement.sample)
-    request = compare_form.make_request(
-        sample.text,
-        check_model(measurement.model),
-        _choices(measurement),
-        max_new_tokens=sample.max_new_tokens,
-        title=sample.title,
-        answer=sample.answer,
-        facts=sample.facts,
-        level=measurement.level,
-    )
-    compare_form.check_fits(request.prompt, ChatFormat.from_request(request), request.max_new_tokens)
-    return request
 
 
 def _choices(measurement: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
@@ -164,20 +161,6 @@ class FillSize:
     over_depths: tuple[int, ...] = (256, 512, 768)
 
 
-def small_evaluation(work: EvalJob, size: FillSize) -> EvalJob:
-    """The evaluation with few prompts and short lengths, as many lengths and depths as it had.
-
-    One that asks for a multiple of the usual number of prompts gets the same multiple.
-    """
-    request = work.request
-    lengths = size.over_depths if request.depths else size.over_lengths if request.lengths else size.lengths
-    depths = request.depths[:: max(1, len(request.depths) // 2)] if request.depths else None
-    times = max(1, request.samples // USUAL)
-    samples = min(3, size.samples) if request.depths else times * size.samples
-    request = request.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
-    return work.model_copy(update={"name": FOLDER, "request": request})
-
-
 def comparisons(works: Iterable[Work], size: FillSize) -> list[CompareRequest]:
     """One comparison per text with every method of any of the comparisons."""
     compared = [work for work in works if isinstance(work, CompareRequest)]
@@ -192,14 +175,22 @@ def comparisons(works: Iterable[Work], size: FillSize) -> list[CompareRequest]:
 def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]:
     """All jobs for the measurements: comparisons first, then evaluations (plain methods first), then benchmarks.
 
+    Evaluations get few prompts and short lengths, as many lengths and depths as they had; one that asks for a multiple
+    of the usual number of prompts gets the same multiple.
+
     Raises UserError if a measurement needs a terminal.
     """
     works = [job_of(measurement) for measurement in dict.fromkeys(measurements)]
-    evaluations = [small_evaluation(work, size) for work in works if isinstance(work, EvalJob)]
-    benches = [work for work in works if isinstance(work, BenchJob)]
-    return [*comparisons(works, size), *sorted(evaluations, key=_option_count), *benches]
-
-
-def _option_count(work: EvalJob) -> int:
-    """The most options a method of it has: a method without options is measured under its own name first."""
-    return max(len(set(choice.hyper_parameters) - {"preset"}) for choice in work.request.choices)
+    evaluations: list[EvalJob] = []
+    for work in works:
+        if not isinstance(work, EvalJob):
+            continue
+        request = work.request
+        lengths = size.over_depths if request.depths else size.over_lengths if request.lengths else size.lengths
+        depths = request.depths[:: max(1, len(request.depths) // 2)] if request.depths else None
+        samples = min(3, size.samples) if request.depths else max(1, request.samples // USUAL) * size.samples
+        request = request.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
+        evaluations.append(work.model_copy(update={"name": FOLDER, "request": request}))
+    # A method without options is measured under its own name first.
+    evaluations.sort(key=lambda work: max(len({*one.hyper_parameters} - {"preset"}) for one in work.request.choices))
+    return [*comparisons(works, size), *evaluations, *(work for work in works if isinstance(work, BenchJob))]

@@ -107,20 +107,21 @@ def known_files(root: Path) -> dict[str, FileChoice]:
 
 def as_text(name: str, content: bytes) -> str:
     """The file as the loaders read it. Raises UserError if it is damaged, not text, or too large unpacked."""
+    found: Iterable[Row]
     if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
-        return _lines(name, read_rows(name, content, LARGEST_TEXT))
-    text = decode_text(content, f"The file {name}")
-    return _lines(name, rows_of_text(name, text)) if is_csv(name) else text
-
-
-def _lines(name: str, rows: Iterable[Row]) -> str:
-    text = io.StringIO()
+        found = read_rows(name, content, LARGEST_TEXT)
+    else:
+        text = decode_text(content, f"The file {name}")
+        if not is_csv(name):
+            return text
+        found = rows_of_text(name, text)
+    lines = io.StringIO()
     size = 0
-    for row in rows:
-        size += text.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
+    for row in found:
+        size += lines.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
         if size > LARGEST_TEXT:
             raise UserError(_too_large(name, size, LARGEST_TEXT))
-    return text.getvalue()
+    return lines.getvalue()
 
 
 def _checked(folder: Path) -> Checked | None:

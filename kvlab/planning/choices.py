@@ -62,11 +62,6 @@ class Footprint(Frozen):
     head_keys: int = 0  # and this many keys
     packed: PackedSlots | None = None  # slots in a store; None: native
 
-    def metadata_bytes(self, group: int, tokens: int) -> int:
-        """Bytes of one slot of one KV head besides key and value, in a text of `tokens` tokens."""
-        wider = 2 * self.whole_numbers if tokens > SHORT_TEXT else 0
-        return self.slot_bytes + wider + group * self.query_head_bytes
-
 
 FULL = Footprint(compresses=False, needs_budget=False, decode=False, slot_bytes=2)
 
@@ -87,19 +82,15 @@ def local_models(root: Path) -> list[str]:
     """
     if (on_offer := offered_models()) is not None:
         return list(on_offer)
-    ran = [entry.model for entry in list_runs(root)]
-    packaged = [name for name, model in PACKAGED.items() if model.file() is not None]
-    names = dict.fromkeys([*ran, EMBEDDED, *packaged, *server_models(), *_cached()])
-    return [name for name in names if model_file(name, "config.json")]
-
-
-def _cached() -> list[str]:
-    """Hub names with files in the hub's cache, sorted."""
     from huggingface_hub import constants
 
+    ran = [entry.model for entry in list_runs(root)]
+    packaged = [name for name, model in PACKAGED.items() if model.file() is not None]
     folders = Path(constants.HF_HUB_CACHE).glob(f"{PREFIX}*")
-    names = (folder.name.removeprefix(PREFIX).replace("--", "/") for folder in folders)
-    return sorted(name for name in names if HUB_NAME.fullmatch(name))
+    cached = (folder.name.removeprefix(PREFIX).replace("--", "/") for folder in folders)
+    of_hub = sorted(name for name in cached if HUB_NAME.fullmatch(name))
+    names = dict.fromkeys([*ran, EMBEDDED, *packaged, *server_models(), *of_hub])
+    return [name for name in names if model_file(name, "config.json")]
 
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab")

@@ -62,14 +62,12 @@ def _held(choice: MethodChoice) -> MethodFootprint:
 
 def _holds(choice: MethodChoice) -> Footprint:
     held = _held(choice)
-    store = resolve_store(_store(choice), Budget(choice.budget)).partition("/")[0]
-    return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
-
-
-def _store(choice: MethodChoice) -> str:
     entry = _entry(choice)
     usual = parameters.parameters(entry, str(choice.preset)) if entry else []
-    return str(choice.hyper_parameters.get(STORE, next((one.default for one in usual if one.name == STORE), "")))
+    default = next((one.default for one in usual if one.name == STORE), "")
+    asked = str(choice.hyper_parameters.get(STORE, default))
+    store = resolve_store(asked, Budget(choice.budget)).partition("/")[0]
+    return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
 
 
 def _known(choice: MethodChoice) -> MethodFootprint | str | None:

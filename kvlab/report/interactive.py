@@ -33,7 +33,13 @@ def styles(kinds: set[type[Shown]]) -> str:
 def markup(shown: Shown, theme: Theme) -> str:
     """Initial HTML of a slide, with a static picture for printing."""
     if isinstance(shown, Table):
-        return f'<div class="scroll">{table(shown)}</div>'
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
+        rows = ""
+        for row in shown.rows:
+            cells = (f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row)
+            rows += f"<tr>{''.join(cells)}</tr>"
+        more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
+        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>'
     if isinstance(shown, Passages):
         return f'<div class="scroll passages">{"".join(passage(*one) for one in shown.passages)}</div>'
     svg = picture(shown, theme).decode()
@@ -73,18 +79,6 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
     # The script expects the states as a flat, row-major list.
     plain = {name: value.ravel().tolist() if isinstance(value, np.ndarray) else value for name, value in given.items()}
     return {"view": PARTS[type(shown)]} | plain
-
-
-def table(shown: Table) -> str:
-    """A table as HTML."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
-    cells = [
-        [f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row]
-        for row in shown.rows
-    ]
-    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-    more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
 
 
 def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
