@@ -108,7 +108,7 @@ class Recorder:
             decoder.register_forward_hook(self._after_pass, with_kwargs=True).remove,
         ]
         if decoder is not self.model:
-            self._undo.append(self.model.register_forward_pre_hook(self._before_model, with_kwargs=True).remove)
+            self._undo.append(self.model.register_forward_pre_hook(lambda *_: self._finish_pass()).remove)
             self._undo.append(self.model.register_forward_hook(self._after_model).remove)
         for layer, (attention, projection) in enumerate(self.attentions):
             index = getattr(attention, "layer_idx", None)
@@ -173,9 +173,6 @@ class Recorder:
         return f"<{self.summary}>"
 
     # ---- hooks
-
-    def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._finish_pass()
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)
@@ -353,10 +350,6 @@ class LayerHistory:
         self.caught_keys.clear()
         self.handed = []
 
-    def all_tokens(self, name: str) -> Tensor:
-        """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
-        return self.buffers[name][:, :, : self.count]
-
     def end(self, notes: list[str], rotations: list[tuple[Tensor, Tensor]]) -> None:
         """Add the tokens of a pass to the history."""
         values = self._new_values()
@@ -383,9 +376,16 @@ class LayerHistory:
         both = prints * 1_000_003 + fingerprints(keys)
         verified = torch.zeros_like(prints, dtype=torch.bool)
         new = {"keys": keys, "values": values, "prints": prints, "both": both, "verified": verified}
+        needed = self.count + values.shape[2]
         for name, part in new.items():
-            self._append(name, part)
-        self.count += values.shape[2]
+            buffer = self.buffers.get(name)
+            if buffer is None or buffer.shape[2] < needed:
+                grown = part.new_zeros((*part.shape[:2], needed + max(64, needed // 4), *part.shape[3:]))
+                if buffer is not None:
+                    grown[:, :, : self.count] = buffer[:, :, : self.count]
+                self.buffers[name] = buffer = grown
+            buffer[:, :, self.count : needed] = part
+        self.count = needed
 
     def _rotated_keys(self, handed: Tensor, values: Tensor, rotations: list[tuple[Tensor, Tensor]]) -> Tensor | None:
         """Keys of the pass's tokens, made of the projection's output and the model's rotation; None where those that
@@ -409,16 +409,6 @@ class LayerHistory:
             if float((lookup(given, fingerprints(turned)) >= 0).float().mean()) > 0.1:  # others may be merged
                 return turned
         return None
-
-    def _append(self, name: str, part: Tensor) -> None:
-        buffer = self.buffers.get(name)
-        needed = self.count + part.shape[2]
-        if buffer is None or buffer.shape[2] < needed:
-            grown = part.new_zeros((*part.shape[:2], needed + max(64, needed // 4), *part.shape[3:]))
-            if buffer is not None:
-                grown[:, :, : self.count] = buffer[:, :, : self.count]
-            self.buffers[name] = buffer = grown
-        buffer[:, :, self.count : needed] = part
 
     def _new_values(self) -> Tensor | None:
         """Values of the pass's tokens from the projection, where its parts can be told apart."""
@@ -479,8 +469,9 @@ class LayerHistory:
         return {"positions": positions, "merges": table, "counts": counts}
 
     def _heads_of(self, name: str, head: int | None, heads: int) -> Tensor:
-        """A buffer in the heads of the cache: one of them, or repeated where the cache holds every query head's."""
-        rows = self.all_tokens(name)
+        """All tokens of a buffer (keys, values, `prints` of values, `both` prints, `verified`) in the heads of the
+        cache: one of them, or repeated where the cache holds every query head's."""
+        rows = self.buffers[name][:, :, : self.count]
         if head is not None:
             return rows[:, head : head + 1]
         return rows if heads == rows.shape[1] else rows.repeat_interleave(heads // rows.shape[1], dim=1)
@@ -552,7 +543,7 @@ class LayerHistory:
             places = places.clone()
             places[row[~equal], part[~equal], slot[~equal]] = UNKNOWN
             true_head = (
-                torch.full_like(part, head) if head is not None else part // (heads // self.all_tokens("keys").shape[1])
+                torch.full_like(part, head) if head is not None else part // (heads // self.buffers["keys"].shape[1])
             )
             self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
         return places
@@ -739,17 +730,11 @@ def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:
         return keys, values, False
     if not torch.is_tensor(values) or values.numel() == 0:
         return None
-    length = _filled(part, values)
+    length = int(values.shape[-2])
+    if "Static" in type(part).__name__:  # longer than what was written
+        written = (values.abs().sum(dim=(0, 1, 3)) > 0).nonzero()
+        length = int(written[-1]) + 1 if len(written) else 0
     return keys[..., :length, :], values[..., :length, :], False
-
-
-def _filled(part: Any, values: Tensor) -> int:
-    """Slots in use of a tensor that may be longer than what was written (static caches)."""
-    if "Static" not in type(part).__name__:
-        return int(values.shape[-2])
-    used = values.abs().sum(dim=(0, 1, 3)) > 0
-    places = used.nonzero()
-    return int(places[-1]) + 1 if len(places) else 0
 
 
 def allocated_bytes(cache: Any, layer: int) -> int:

@@ -18,7 +18,7 @@ from kvlab.requests.compare import RECORDINGS, CompareRequest, ImportRequest, Pr
 from kvlab.trace import open_run
 from kvlab.trace.writer import RunWriter
 from kvlab.watch.recorder import weights_checksum
-from kvlab.watch.recording import UNKNOWN, LayerSlots, Pass, Recording, Step, read_recording, steps_of_head
+from kvlab.watch.recording import UNKNOWN, Pass, Recording, Step, read_recording, steps_of_head
 
 METHOD = "recorded"
 ADDED = 8  # most tokens, such as a start token, that two ways of encoding may put before a text
@@ -163,22 +163,20 @@ def longest_sequence(recording: Recording) -> list[Pass]:
         start = sum(part.tokens for part in kept)
         places = np.arange(start, start + one.tokens) if held else np.full(one.tokens, UNKNOWN)
         place_of = np.concatenate([place_of, places.astype(np.int32)])
-        layers = {index: _moved(layer, place_of) for index, layer in one.layers.items()}
+        # Every token at its place among those that count.
+        layers = {}
+        for index, layer in one.layers.items():
+            positions = layer.positions.copy()
+            tokens_held = positions >= 0
+            positions[tokens_held] = place_of[positions[tokens_held]]
+            merges = layer.merges.copy()
+            merges[:, 3] = place_of[merges[:, 3].astype(int)]
+            layers[index] = replace(layer, positions=positions, merges=merges)
         if held:
             kept.append(replace(one, layers=layers))
         elif kept:
             kept[-1] = replace(kept[-1], layers=layers, bytes=one.bytes)
     return kept
-
-
-def _moved(layer: LayerSlots, place_of: np.ndarray) -> LayerSlots:
-    """A layer's slots with every token at its place among those that count."""
-    positions = layer.positions.copy()
-    tokens = positions >= 0
-    positions[tokens] = place_of[positions[tokens]]
-    merges = layer.merges.copy()
-    merges[:, 3] = place_of[merges[:, 3].astype(int)]
-    return replace(layer, positions=positions, merges=merges)
 
 
 def token_ids(recording: Recording, passes: list[Pass], row: int) -> tuple[list[int], int]:

@@ -57,11 +57,19 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     nearest = ["less kvlab's nearest"] if full.same_model else []
     header = ["engine", "cache", *tasks, "less its own full cache", *nearest, *speed]
     rows = [header, ["---"] * len(header)]
+    beside = {mode.name: mode.beside for mode in comparison.modes}
     for line in lines.to_dict("records"):
         cells = [line["engine"], f"`{line['method']}`", *(_words(line[task]) for task in tasks)]
         cells.append("" if line["own"] is None else _words(line["own"]))
-        less = "" if line["less"] is None else f"{_nearest(line['method'], comparison.modes)}: {_words(line['less'])}"
-        rows.append([*cells, *([less] if nearest else []), *_speed(line, times)])
+        if nearest:
+            less = line["less"]
+            cells.append("" if less is None else f"`{beside[line['method']]}`: {_words(less)}")
+        if times is not None:
+            # Ratios to the engine's own full cache, and the bytes held.
+            one, own = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
+            cells += [f"{one[key] / own[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")]
+            cells.append(format_bytes(int(one["held_bytes"])))
+        rows.append(cells)
     request = comparison.request
     both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
     scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
@@ -94,22 +102,9 @@ def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:
     return mean_over_groups(difference, pairs["task"].tolist(), kind="difference")
 
 
-def _nearest(method: str, modes: Sequence[Mode]) -> str:
-    return next(f"`{mode.beside}`" for mode in modes if mode.name == method)
-
-
 def _words(found: Interval) -> str:
     mean, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in (found.mean, found.low, found.high))  # no -0.00
     return f"{mean} ({low} to {high}), n {found.n}"
-
-
-def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:
-    """Ratios to the engine's own full cache, and the bytes held."""
-    if times is None:
-        return []
-    one, full = (_time_of(times, line["engine"], method) for method in (str(line["method"]), FULL.method))
-    ratios = [f"{one[key] / full[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")]
-    return [*ratios, format_bytes(int(one["held_bytes"]))]
 
 
 def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, float]:

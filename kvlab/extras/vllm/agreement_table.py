@@ -46,18 +46,15 @@ def ship_run(rows: Sequence[Agreement], file: Path = FILE) -> list[Agreement]:
     return everything
 
 
-def markdown(rows: Sequence[Agreement]) -> str:
-    """A table per model, and below it what breaks."""
-    models = dict.fromkeys(row.model for row in rows)
-    return "\n\n".join(_of_model(model, [row for row in rows if row.model == model]) for model in models)
-
-
 def with_agreements(text: str, rows: Sequence[Agreement]) -> str:
-    """A document's text with the tables between their marks; raises UserError without marks."""
-    return replace_between(text, BEGIN, markdown(rows))
+    """A document's text with a table per model between the marks; raises UserError without marks."""
+    models = dict.fromkeys(row.model for row in rows)
+    tables = [_of_model(model, [row for row in rows if row.model == model]) for model in models]
+    return replace_between(text, BEGIN, "\n\n".join(tables))
 
 
 def _of_model(model: str, rows: Sequence[Agreement]) -> str:
+    """A model's table; below it what vLLM does alone, and a line per reason and situation with methods that break."""
     cells = {(row.method, row.situation): row for row in rows}
     methods = dict.fromkeys(row.method for row in rows)
     situations = {row.situation for row in rows} - {NATIVE}
@@ -71,7 +68,14 @@ def _of_model(model: str, rows: Sequence[Agreement]) -> str:
         f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
         for row in native
     ]
-    return "\n".join([*lines, "", *sentences, *_broken(rows)])
+    broken: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        for part in row.note.split("; "):
+            number, colon, reason = part.partition(": ")
+            if colon and row.situation != NATIVE:
+                broken[row.situation, reason].append(f"{row.method} {number}")
+    reasons = [f"- {situation}: {reason} ({', '.join(who)})." for (situation, reason), who in sorted(broken.items())]
+    return "\n".join([*lines, "", *sentences, *reasons])
 
 
 def _cell(row: Agreement | None) -> str:
@@ -81,14 +85,3 @@ def _cell(row: Agreement | None) -> str:
         return "error"
     whole = row.slots == row.prompts == row.tokens
     return f"{row.prompts} of {row.prompts}" if whole else f"{row.slots} / {row.tokens} of {row.prompts}"
-
-
-def _broken(rows: Sequence[Agreement]) -> list[str]:
-    """A line per reason and situation, with the methods and numbers of prompts."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in rows:
-        for part in row.note.split("; "):
-            number, colon, reason = part.partition(": ")
-            if colon and row.situation != NATIVE:
-                found[row.situation, reason].append(f"{row.method} {number}")
-    return [f"- {situation}: {reason} ({', '.join(who)})." for (situation, reason), who in sorted(found.items())]

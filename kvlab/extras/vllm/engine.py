@@ -36,11 +36,6 @@ class EngineShape:
     pages: int | None = None
     cache_type: str = "auto"
 
-    @property
-    def page_count(self) -> int:
-        """Pages of the engine; it reserves one for itself."""
-        return 1 + (self.pages or 2 * self.rows * -(-self.window // PAGE))
-
 
 @dataclass(frozen=True)
 class Generated:
@@ -65,7 +60,8 @@ class Engine:
             block_size=PAGE,
             max_model_len=shape.window,
             max_num_seqs=shape.rows,
-            num_gpu_blocks_override=shape.page_count,
+            # vLLM reserves one page for itself
+            num_gpu_blocks_override=1 + (shape.pages or 2 * shape.rows * -(-shape.window // PAGE)),
             max_num_batched_tokens=shape.step_tokens or shape.rows * shape.window,
             enable_chunked_prefill=True,
             enable_prefix_caching=True,
@@ -115,28 +111,20 @@ def _request(session: Session | None, name: str) -> Request | None:
 
 
 @contextmanager
-def _hidden_module(name: str) -> Iterator[None]:
-    """Take a module out of `sys.modules` for a while.
-
-    When vLLM 0.32 starts it looks into every object of every module, and numba's `llvmlite` has one that answers to any
-    name; what kvlab's compiled kernels import would end its start with an AttributeError.
-    """
-    module = sys.modules.pop(name, None)
-    try:
-        yield
-    finally:
-        if module is not None:
-            sys.modules[name] = module
-
-
-@contextmanager
 def started_engine(folder: str, shape: EngineShape) -> Iterator[Engine]:
     """vLLM with the model of a safetensors folder; raises UserError if vLLM is missing or another version."""
     check_installed()
     os.environ.update(ENVIRONMENT)
     assert current_session() is None
-    with _hidden_module("llvmlite.binding.ffi"):
+    # When vLLM 0.32 starts it looks into every object of every module, and numba's `llvmlite` has one that answers to
+    # any name; what kvlab's compiled kernels import would end its start with an AttributeError.
+    hidden = "llvmlite.binding.ffi"
+    module = sys.modules.pop(hidden, None)
+    try:
         engine = Engine(folder, shape)
+    finally:
+        if module is not None:
+            sys.modules[hidden] = module
     try:
         yield engine
     finally:
