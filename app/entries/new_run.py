@@ -105,7 +105,8 @@ def _arrays_section() -> str:
     chosen_layers = layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
     chosen_heads = heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
     steps = every.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
-    return compare_form.record_text(chosen_layers, chosen_heads, steps)
+    fields = {"layers": chosen_layers.strip(), "heads": chosen_heads.strip(), "every": str(steps) if steps > 1 else ""}
+    return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
 def run_bar(

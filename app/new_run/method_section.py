@@ -204,7 +204,7 @@ def _box(model: str, entry: MethodEntry) -> None:
                 key=f"use-{entry.name}-{file.name}",
                 icon=":material/check:",
                 on_click=use,
-                args=(entry, measurement_job.request_name(file)),
+                args=(entry, file.asked),
             )
         try:
             options = _options(entry.name, method)

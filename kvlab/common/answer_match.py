@@ -81,9 +81,20 @@ def fold(text: str) -> Folded:
     for run in _NON_ASCII.finditer(text):
         parts.append(text[end : run.start()].lower().replace("`", "'"))
         sources.extend(range(end, run.start()))
-        for character, source in _fold_run(run[0], run.start()):
-            parts.append(character)
-            sources.append(source)
+        # Characters beyond ASCII, each with the index of its source; marks of one letter in canonical order.
+        folded: list[tuple[str, int]] = []
+        for index, character in enumerate(run[0], start=run.start()):
+            if not _IGNORED.match(character):
+                folds = unicodedata.normalize("NFKD", character.translate(_SAME)).casefold()
+                plain = unicodedata.normalize("NFKD", folds).translate(_SAME)
+                folded += [(_digit(letter), index) for letter in plain]
+        for last in range(1, len(folded)):
+            at = last
+            while at and 0 < unicodedata.combining(folded[at][0]) < unicodedata.combining(folded[at - 1][0]):
+                folded[at - 1], folded[at] = folded[at], folded[at - 1]
+                at -= 1
+        parts += [character for character, _ in folded]
+        sources.extend(source for _, source in folded)
         end = run.end()
     parts.append(text[end:].lower().replace("`", "'"))
     sources.extend(range(end, len(text)))
@@ -144,43 +155,21 @@ def _fold_numbers(text: str, by_value: bool) -> Folded:
         start, stop = numeral.span
         parts += [text[end:start], numeral.value]
         sources.extend(range(end, start))
-        sources.extend(_aligned(numeral.value, text, start, stop))
+        # Each character of the value comes from the next digit of the text that is equal to it.
+        source = start
+        for character in numeral.value:
+            source = next((at for at in range(source, stop) if _digit(text[at]) == character), source)
+            sources.append(min(source, stop - 1))
+            source += 1
         end = stop
     sources.extend(range(end, len(text)))
     folded = fold("".join([*parts, text[end:]]))
     return Folded(folded.text, [sources[place] for place in folded.sources], places)
 
 
-def _aligned(value: str, text: str, start: int, stop: int) -> list[int]:
-    """The place in `text`, from `start` to `stop`, of each character of a number's value."""
-    places = []
-    place = start
-    for character in value:
-        place = next((at for at in range(place, stop) if _digit(text[at]) == character), place)
-        places.append(min(place, stop - 1))
-        place += 1
-    return [min(one, stop - 1) for one in places]
-
-
 def starts_word(folded: Folded, index: int) -> bool:
     """Whether a match may begin at character `index` of a folded text."""
     return not folded.text[index].isspace() and not _is_inside(folded, index)
-
-
-def _fold_run(text: str, offset: int) -> list[tuple[str, int]]:
-    """Fold characters beyond ASCII, each with the index of its source; marks of one letter in canonical order."""
-    folded: list[tuple[str, int]] = []
-    for index, character in enumerate(text, start=offset):
-        if _IGNORED.match(character):
-            continue
-        plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character.translate(_SAME)).casefold())
-        folded += [(_digit(letter), index) for letter in plain.translate(_SAME)]
-    for end in range(1, len(folded)):
-        start = end
-        while start and 0 < unicodedata.combining(folded[start][0]) < unicodedata.combining(folded[start - 1][0]):
-            folded[start - 1], folded[start] = folded[start], folded[start - 1]
-            start -= 1
-    return folded
 
 
 def _digit(character: str) -> str:

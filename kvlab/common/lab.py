@@ -82,11 +82,9 @@ def lab() -> Lab | None:
     Raises UserError if the file cannot be read or is invalid.
     """
     named = os.environ.get(VARIABLE)
-    return read_lab(Path(named)) if named else None
-
-
-def read_lab(path: Path) -> Lab:
-    """The settings in this file; raises as `lab`."""
+    if not named:
+        return None
+    path = Path(named)
     try:
         status = path.stat()
     except OSError as error:

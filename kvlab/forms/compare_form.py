@@ -155,12 +155,6 @@ def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options) | fields
 
 
-def record_text(layers: str, heads: str, every: int) -> str:
-    """The form's recording fields as text that `Recording.parse` reads."""
-    fields = {"layers": layers.strip(), "heads": heads.strip(), "every": str(every) if every > 1 else ""}
-    return ",".join(f"{name}={value}" for name, value in fields.items() if value)
-
-
 def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "") -> None:
     """Check, without loading the model, that the prompt fits its context window; `named` identifies the prompt.
 

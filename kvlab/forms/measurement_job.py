@@ -1,7 +1,7 @@
 """Jobs for the queue from the measurements that exhibits of the atlas need."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,10 +36,11 @@ LEARNS: Mapping[str, Fittable] = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A file made by a fit."""
+    """A file made by a fit, and its name in a request: never its path on a server with a lab file."""
 
     name: str
     file: Path
+    asked: str
 
 
 def fitted_files(root: Path, model: str, method: Fittable) -> list[Fitted]:
@@ -53,13 +54,9 @@ def fitted_files(root: Path, model: str, method: Fittable) -> list[Fitted]:
             continue
         matches = (request.model, request.method) == (model.strip(), method)
         if matches and file.exists() and may_view(root, request_file.parent.name, "fit"):
-            files.append(Fitted(request_file.parent.name, file.absolute()))
+            name = request_file.parent.name
+            files.append(Fitted(name, file.absolute(), f"fit:{name}" if lab() is not None else str(file.absolute())))
     return sorted(files, key=lambda fit: fit.file.stat().st_mtime, reverse=True)
-
-
-def request_name(one: Fitted) -> str:
-    """The file's name in a request: never its path on a server with a lab file."""
-    return f"fit:{one.name}" if lab() is not None else str(one.file)
 
 
 def ships(model: str) -> bool:
@@ -161,17 +158,6 @@ class FillSize:
     over_depths: tuple[int, ...] = (256, 512, 768)
 
 
-def comparisons(works: Iterable[Work], size: FillSize) -> list[CompareRequest]:
-    """One comparison per text with every method of any of the comparisons."""
-    compared = [work for work in works if isinstance(work, CompareRequest)]
-    if not compared:
-        return []
-    choices = {choice.model_dump_json(): choice for work in compared for choice in work.choices}
-    fields = {"choices": tuple(choices.values()), "max_new_tokens": NEW_TOKENS, "level": "full"}
-    plain = compared[0].model_copy(update={"answer": None, "other_answers": (), "facts": (), **fields})
-    return [plain.model_copy(update={"prompt": text, "title": title}) for title, text in excerpts(size.prompts)]
-
-
 def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]:
     """All jobs for the measurements: comparisons first, then evaluations (plain methods first), then benchmarks.
 
@@ -193,4 +179,13 @@ def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]
         evaluations.append(work.model_copy(update={"name": FOLDER, "request": request}))
     # A method without options is measured under its own name first.
     evaluations.sort(key=lambda work: max(len({*one.hyper_parameters} - {"preset"}) for one in work.request.choices))
-    return [*comparisons(works, size), *evaluations, *(work for work in works if isinstance(work, BenchJob))]
+    # One comparison per text with every method of any of the comparisons.
+    compared = [work for work in works if isinstance(work, CompareRequest)]
+    comparisons = []
+    if compared:
+        choices = {choice.model_dump_json(): choice for work in compared for choice in work.choices}
+        fields = {"choices": tuple(choices.values()), "max_new_tokens": NEW_TOKENS, "level": "full"}
+        plain = compared[0].model_copy(update={"answer": None, "other_answers": (), "facts": (), **fields})
+        texts = excerpts(size.prompts)
+        comparisons = [plain.model_copy(update={"prompt": text, "title": title}) for title, text in texts]
+    return [*comparisons, *evaluations, *(work for work in works if isinstance(work, BenchJob))]

@@ -59,11 +59,6 @@ class Search:
     sort: str = "created"
     turned: bool = False
 
-    @property
-    def search_words(self) -> list[str]:
-        """The words of the text."""
-        return self.text.casefold().split()
-
 
 FILTERS = ("kinds", "states", "models", "methods", "budgets", "tags", "owners", "answers")
 
@@ -100,9 +95,10 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
     if wanted.until:
         kept &= table["created"].str[:10] <= wanted.until
     found = table[kept]
-    if wanted.search_words:
+    search_words = wanted.text.casefold().split()
+    if search_words:
         # Each word may be in any field: one in the title and another in the prompt also match.
-        hits = {word: set(in_prompt([word])) for word in wanted.search_words}
+        hits = {word: set(in_prompt([word])) for word in search_words}
         is_match = []
         for row in found.itertuples():
             fields = (row.id, row.title, row.name, row.note, row.model, row.status, *row.tags, *row.methods)

@@ -141,7 +141,33 @@ NAMED_UNITS = (SLOTS, BYTES, BYTE_SHARE)
 def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> pd.DataFrame:
     """The table, newest first; `known` are the cached results in the index, `labels_of` all labels."""
     rows = [_comparison(group, known, labels_of) for group in by_batch(comparisons)]
-    rows += [_results(root, kind, path, labels_of) for kind in FOLDERS for path in result_paths(root, kind)]
+    for kind in FOLDERS:
+        for path in result_paths(root, kind):
+            name = result_name(kind, path)
+            labels = labels_of.get((kind, name), NO_LABELS)
+            files = sorted(_parts(path)) if path.is_dir() else [path]
+            stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
+            newest = datetime.fromtimestamp(max(stamp for _, stamp in stamps) / 1e9, UTC)
+            rows.append(
+                {
+                    "kind": kind,
+                    "id": name,
+                    "members": (name,),
+                    "title": labels.name or name,
+                    "status": "complete",
+                    "created": newest.isoformat(timespec="seconds"),
+                    "tokens": None,
+                    "right": None,
+                    "judged": 0,
+                    "answer": "",
+                    "least_kl": None,
+                    "closest": "",
+                    "owner": labels.owner,
+                    "bytes": folder_bytes(path) if path.is_dir() else path.stat().st_size,
+                    **_summary(kind, stamps),
+                    **labels.model_dump(include=SHOWN_LABELS),
+                }
+            )
     table = pd.DataFrame(rows, columns=COLUMNS)
     table = table.astype({"tokens": "Int64", "runs": "Int64", "right": "Int64", "judged": "Int64", "bytes": "Int64"})
     table = table.astype({"least_kl": float, "score": float, "starred": bool, "archived": bool})
@@ -203,31 +229,6 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLa
         "score": None,
         "owner": first.owner,
         "bytes": None if None in sizes else sum(sizes),  # type: ignore[arg-type]  # none of them is None here
-        **labels.model_dump(include=SHOWN_LABELS),
-    }
-
-
-def _results(root: Path, kind: Kind, path: Path, labels_of: AllLabels) -> dict[str, object]:
-    name = result_name(kind, path)
-    labels = labels_of.get((kind, name), NO_LABELS)
-    files = sorted(_parts(path)) if path.is_dir() else [path]
-    stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
-    return {
-        "kind": kind,
-        "id": name,
-        "members": (name,),
-        "title": labels.name or name,
-        "status": "complete",
-        "created": datetime.fromtimestamp(max(stamp for _, stamp in stamps) / 1e9, UTC).isoformat(timespec="seconds"),
-        "tokens": None,
-        "right": None,
-        "judged": 0,
-        "answer": "",
-        "least_kl": None,
-        "closest": "",
-        "owner": labels.owner,
-        "bytes": folder_bytes(path) if path.is_dir() else path.stat().st_size,
-        **_summary(kind, stamps),
         **labels.model_dump(include=SHOWN_LABELS),
     }
 

@@ -176,7 +176,19 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
     held = [presence(layer, len(session.ids)) for layer in layers]
     if sum(present.numel() for present in held) > MOST_HEAD_TOKENS:
         raise UserError("The tokens of the context times all heads are too many to show: use a shorter context.")
-    answered = _watch(session, number, attention) if session.history else 0
+    answer: list[int] = []
+    if session.history:
+        # A copy of the lane, as it was before the last question, reads that and its answer under observation.
+        exchange = session.history[-1]
+        turn = session.turn - 1
+        if turn not in lane.checkpoints:
+            raise UserError("The state before the last question is no longer in memory: answer it again first.")
+        before = lane.checkpoints[turn]
+        watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
+        ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
+        answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
+        for given in (ids, *([token] for token in answer)):
+            next_logits(session.loaded, [watched], [given])
     heads = max((len(present) for present in held), default=0)
     states = np.full((len(layers), heads, len(session.ids)), NO_SLOT, np.uint8)
     received = np.zeros(states.shape, np.float32)
@@ -190,25 +202,8 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
             state = torch.where(~present & present.gather(1, owners), MERGED, state)
             mass = torch.where(state == MERGED, mass.gather(1, owners), mass)
         states[place, : len(present)] = state.cpu().numpy()
-        received[place, : len(present)] = (mass / max(answered, 1)).cpu().numpy()
+        received[place, : len(present)] = (mass / max(len(answer), 1)).cpu().numpy()
     return TokenHeads(session.turn, np.array([layer.layer_idx for layer in layers], np.int64), states, received)
-
-
-def _watch(session: LiveSession, number: int, attention: AnswerAttention) -> int:
-    """Let `attention` see how lane `number` answered the last question; returns the number of tokens read."""
-    lane = session.lanes[number]
-    exchange = session.history[-1]
-    turn = session.turn - 1
-    if turn not in lane.checkpoints:
-        raise UserError("The state before the last question is no longer in memory: answer it again first.")
-    before = lane.checkpoints[turn]
-    watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
-    ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
-    next_logits(session.loaded, [watched], [ids])
-    answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
-    for token in answer:
-        next_logits(session.loaded, [watched], [[token]])
-    return len(answer)
 
 
 MOST_SESSIONS = 4  # held at a time

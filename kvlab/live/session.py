@@ -117,7 +117,7 @@ class LiveSession:
             limited = replace(sampling, max_new_tokens=len(known)) if is_cut else sampling
             lane.begin_answer(turn)
             lanes = [full, lane] if lane.follows and not is_held else [lane]
-            ids = self._question_ids(exchange.question, turn)
+            ids = self.turns.question_ids(self.loaded, exchange.question, is_first=turn == 0)
             reference = Reference(full, known, list(exchange.logits) if is_held else [])
             yield from self.answers.write(turn, lanes, ids, limited, reference)
             exchange.answers[number] = list(lane.answer)
@@ -151,7 +151,8 @@ class LiveSession:
         lanes = [lane for lane in self.lanes if not lane.failure]
         answers = {lane: exchange.answers.get(self._number(lane), []) for lane in lanes}
         self._begin(lanes)
-        next_logits(self.loaded, lanes, [self._question_ids(exchange.question, self.turn)] * len(lanes))
+        ids = self.turns.question_ids(self.loaded, exchange.question, is_first=self.turn == 0)
+        next_logits(self.loaded, lanes, [ids] * len(lanes))
         for index in range(max(map(len, answers.values()))):
             here = {lane: answer[index] for lane, answer in answers.items() if index < len(answer)}
             reading = [lane for lane, token in here.items() if token not in self.end_ids]
@@ -169,7 +170,7 @@ class LiveSession:
         sampling = sampling or Sampling()
         if not question.strip():
             raise UserError("The question is empty: type one.")
-        ids = self._question_ids(question, self.turn)
+        ids = self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
         lanes = [lane for lane in self.lanes if not lane.failure]
         tokens = max(lane.tokens_seen for lane in lanes) + len(ids) + sampling.max_new_tokens
         self._check_window(tokens, "This question")
@@ -186,9 +187,6 @@ class LiveSession:
         every = [*reference.logits, *(row for exchange in self.history for row in exchange.logits)]
         is_held = sum(row.nbytes for row in every) <= MOST_LOGIT_BYTES
         self.history.append(events.Exchange(question, answers, tuple(reference.logits) if is_held else ()))
-
-    def _question_ids(self, question: str, turn: int) -> list[int]:
-        return self.turns.question_ids(self.loaded, question, is_first=turn == 0)
 
     def _begin(self, lanes: Sequence[Lane]) -> None:
         """Prepare lanes for a question.

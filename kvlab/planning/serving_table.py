@@ -267,11 +267,6 @@ def markdown(rows: Sequence[Servability]) -> str:
     return "\n".join(lines)
 
 
-def with_table(text: str, rows: Sequence[Servability]) -> str:
-    """A document's text with the table between its two marks; raises UserError without marks."""
-    return replace_between(text, BEGIN, markdown(rows))
-
-
 def replace_between(text: str, begin: str, content: str) -> str:
     """A document's text with `content` between the lines `begin` and END; raises UserError without them."""
     before, begun, rest = text.partition(begin)

@@ -179,7 +179,16 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     wanted = board.expected_answer(runs, labels)
     asked = None if wanted is None else board.check_answer(runs, wanted)
     table = compare.headline(runs) if asked is None else board.verdicts(runs, asked)
-    origin = _origin(runs)
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    parts = (
+        f"comparison {record.comparison_id}",
+        record.created[:16].replace("T", " "),
+        record.model.title,
+        f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens",
+        record.device,
+        versions,
+    )
+    origin = " · ".join(parts)
     full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
     written = [(label, run.record.free_text) for label, run in zip(unique_labels(runs), runs, strict=True)]
     return Report(
@@ -291,19 +300,3 @@ def _distrust(runs: Sequence[Run], check: board.AnswerCheck | None, table: pd.Da
             yield f"{label} differs from its paper, which has {changed}."
         for remark in run.record.remarks:
             yield f"{label}: {remark}"
-
-
-def _origin(runs: Sequence[Run]) -> str:
-    record = runs[0].record
-    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    tokens = f"{record.prompt_tokens:,} tokens"
-    return " · ".join(
-        (
-            f"comparison {record.comparison_id}",
-            record.created[:16].replace("T", " "),
-            record.model.title,
-            f"{ONE_PROMPT} of {tokens}",
-            record.device,
-            versions,
-        )
-    )

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from kvlab.core.errors import UserError
-from kvlab.report.interactive import data, in_script, markup, script, styles
+from kvlab.report.interactive import data, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
 from kvlab.views.base.export import decode_arrays
@@ -38,9 +38,23 @@ def deck(story: Story) -> bytes:
     shown = [content(view) for view in story.views]
     kinds = {type(one) for one in shown if isinstance(one, Shown)}
     given = [_given(one, view, at) for at, (one, view) in enumerate(zip(shown, story.views, strict=True))]
-    slides = "".join(
-        _slide(view, one, at, len(story.views)) for at, (view, one) in enumerate(zip(story.views, shown, strict=True))
-    )
+    slides = ""
+    words = html.escape
+    for at, (view, one) in enumerate(zip(story.views, shown, strict=True)):
+        slide = view.slide
+        theme = slide.theme if slide else "light"
+        inside = markup(one, theme) if isinstance(one, Shown) else f'<div class="chart" id="chart-{at}"></div>'
+        if one is None:
+            inside = f'<p class="nothing">{words(missing_picture_text(view))}</p>'
+        long = " long" if isinstance(one, (Table, Passages)) else ""  # may take more than a page on paper
+        subject = words(slide.of) if slide else ""
+        source = words(slide.source) if slide else ""
+        place = f"{at + 1} / {len(story.views)}"
+        slides += (
+            f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
+            f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
+            f'<footer><span>{subject}<span class="source">{source}</span></span><span>{place}</span></footer></section>'
+        )
     layout = (STATIC / "deck.css").read_text(encoding="utf-8")
     # Colours of both themes under the names that the dashboard's components use.
     colours = "".join(
@@ -50,13 +64,14 @@ def deck(story: Story) -> bytes:
         f"--st-primary-color: {pick(HUES['orange'], theme)}; --st-border-color: {QUIET[theme]}55; }}\n"
         for theme in THEMES
     )
+    data_text = json.dumps(given).replace("</", "<\\/")  # `</` would end the script
     parts = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(story.name)}</title>',
         f"<style>{colours}{styles(kinds)}{layout}</style>",
         f"<main>{slides}</main>",
         f"<script>{get_plotlyjs()}</script>" if any(isinstance(one, go.Figure) for one in shown) else "",
         f"<script>{script(kinds)}</script>",
-        f"<script>const given = {in_script(given)};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
+        f"<script>const given = {data_text};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
     )
     return "\n".join(parts).encode()
 
@@ -123,21 +138,3 @@ def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, An
     figure.update_layout(paper_bgcolor=SURFACES[view.slide.theme])
     config = PLOTLY_CONFIG | {"displayModeBar": False}
     return {"view": "figure", "config": config, "least": least} | json.loads(figure.to_json())
-
-
-def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> str:
-    slide = view.slide
-    words = html.escape
-    theme = slide.theme if slide else "light"
-    chart = f'<div class="chart" id="chart-{at}"></div>'
-    inside = markup(shown, theme) if isinstance(shown, Shown) else chart
-    if shown is None:
-        inside = f'<p class="nothing">{words(missing_picture_text(view))}</p>'
-    long = " long" if isinstance(shown, (Table, Passages)) else ""  # may take more than a page on paper
-    subject, source = (words(slide.of), words(slide.source)) if slide else ("", "")
-    return (
-        f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
-        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
-        f'<footer><span>{subject}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
-        "</section>"
-    )

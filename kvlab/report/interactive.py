@@ -1,7 +1,6 @@
 """HTML of views that are not charts, using the dashboard's own scripts so that talks behave like the pages."""
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,8 +84,3 @@ def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
     """A text with marked differences."""
     marked = "".join(MARKS[kind].format(html.escape(text)) for kind, text in segments)
     return f"<article><b>{html.escape(label)}</b><div class=text>{marked}</div></article>"
-
-
-def in_script(value: Any) -> str:
-    """JSON escaped for a script element (`</` would end it)."""
-    return json.dumps(value).replace("</", "<\\/")

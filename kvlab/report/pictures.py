@@ -162,7 +162,14 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
     lines = max((piece.line for piece in pieces), default=0) + 1
     height = max(top + EDGE + lines * size * LEADING + (26 if said else 0), min(room, top + 200))
     drawing = Drawing(WIDTH, round(height), SURFACES[theme])
-    drawing.write_text(EDGE, EDGE + 14, phase(history, lineage, step, codes), 16, INK[theme], bold=True)
+    tokens = int((codes != State.UNSEEN).sum())
+    phase = "the prompt was read" if step == 0 else f"after token {tokens - 1}"
+    if history.phases:
+        place = history.steps.index(step) if step in history.steps else 0
+        phase = history.phases[min(place, len(history.phases) - 1)]
+    slots = plural(int(lineage.alive(step).sum()), "slot")
+    description = f"Step {step} of {history.steps[-1]}, {phase}: {slots} for {plural(tokens, 'token')}"
+    drawing.write_text(EDGE, EDGE + 14, description, 16, INK[theme], bold=True)
     legend(drawing, classes, codes, EDGE, EDGE + 42, WIDTH - EDGE, theme)
     # Tokens by steps, with one box per run of steps in the same state, and a line at this step.
     table = mosaic(lineage, 120)
@@ -185,18 +192,6 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
     if said:
         drawing.write_text(left, height - EDGE, said, SMALL, QUIET[theme])
     return drawing.svg()
-
-
-def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> str:
-    """Description of a step."""
-    read = int((codes != State.UNSEEN).sum())
-    slots = int(lineage.alive(step).sum())
-    place = history.steps.index(step) if step in history.steps else 0
-    if history.phases:
-        phase_text = history.phases[min(place, len(history.phases) - 1)]
-    else:
-        phase_text = "the prompt was read" if step == 0 else f"after token {read - 1}"
-    return f"Step {step} of {history.steps[-1]}, {phase_text}: {plural(slots, 'slot')} for {plural(read, 'token')}"
 
 
 def fit_text(

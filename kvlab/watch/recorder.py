@@ -77,7 +77,17 @@ class Recorder:
         self.logits = logits
         self.path = path or tempfile.mkstemp(prefix="kvlab-watch-", suffix=".kvlab")[1]
         self.config = getattr(model.config, "text_config", None) or model.config
-        self.attentions = attention_modules(model)
+        # Attention modules in the order of layers, each with the name of its value (or fused) projection.
+        names = ("v_proj", "value", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj")
+        self.attentions: list[tuple[nn.Module, str]] = []
+        for module in model.modules():
+            for name in names:
+                part = getattr(module, name, None)
+                weight = getattr(part, "weight", None)
+                size = getattr(part, "out_features", 0) if weight is None else weight.numel()
+                if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and size:
+                    self.attentions.append((module, name))
+                    break
         if not self.attentions:
             raise ValueError(
                 "watch() finds no attention layer in this model: no module has a value projection (v_proj, c_attn, "
@@ -102,7 +112,15 @@ class Recorder:
         with open(self.path, "wb") as file:
             file.write(MAGIC)
         self._write("header", header(self.model, self.config, self.title, len(self.attentions)), {})
-        decoder = decoder_of(self.model, self.attentions)
+        # The module that reads tokens and holds all layers: what a pipeline calls that wants no logits.
+        decoder = self.model
+        base = getattr(self.model, "base_model", self.model)
+        for candidate in (getattr(base, "decoder", None), base):
+            if isinstance(candidate, nn.Module):
+                inside = set(candidate.modules())
+                if all(attention in inside for attention, _ in self.attentions):
+                    decoder = candidate
+                    break
         self._undo = [
             decoder.register_forward_pre_hook(self._before_pass, with_kwargs=True).remove,
             decoder.register_forward_hook(self._after_pass, with_kwargs=True).remove,
@@ -203,12 +221,16 @@ class Recorder:
             "done": False,
         }
         cache = self.cache if self.cache is not None else self._pending["cache"]
-        if slots_read(cache) == 0 and self.passes:
+        held = held_slots(cache, 0)
+        parts = [] if held is None else held[1] if isinstance(held[1], list) else [held[1]]
+        if not any(part.shape[-2] for part in parts) and self.passes:
             self.sequence += 1
             for history in self.layers.values():
                 history.forget()
         for history in self.layers.values():
-            history.begin()
+            history.caught.clear()
+            history.caught_keys.clear()
+            history.handed = []
 
     def _rotated(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Keep the positions at which this pass's tokens are rotated."""
@@ -345,11 +367,6 @@ class LayerHistory:
         self.handed: list[tuple[Tensor, Tensor]] = []
         self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
 
-    def begin(self) -> None:
-        self.caught.clear()
-        self.caught_keys.clear()
-        self.handed = []
-
     def end(self, notes: list[str], rotations: list[tuple[Tensor, Tensor]]) -> None:
         """Add the tokens of a pass to the history."""
         values = self._new_values()
@@ -429,7 +446,18 @@ class LayerHistory:
             if handed is not None and handed.shape[2] == tokens and handed.shape[1] == values.shape[1]:
                 return handed  # a norm or another step may stand between the projection and the cache
             return values
-        for part in fused_values(output, self.query_heads, self.heads, size):
+        # What may be the values in a fused projection's output, (rows, heads, tokens, size) each.
+        heads = self.heads
+        parts = []
+        if width >= heads * size:  # queries, keys, values, one after the other
+            parts.append(output[..., width - heads * size :].reshape(rows, tokens, heads, size).transpose(1, 2))
+        if width == 3 * heads * size:  # the three of a head beside each other
+            parts.append(output.reshape(rows, tokens, heads, 3 * size)[..., 2 * size :].transpose(1, 2))
+            parts.append(output.reshape(rows, tokens, heads, 3, size)[..., 2, :].transpose(1, 2))
+        group = self.query_heads // max(heads, 1)
+        if width == heads * (group + 2) * size:  # the queries of a group, then its key and value (Falcon)
+            parts.append(output.reshape(rows, tokens, heads, group + 2, size)[..., -1, :].transpose(1, 2))
+        for part in parts:
             # The right part of a fused projection is the one whose last token is the last that was handed over.
             if handed is None or handed.shape[1] != part.shape[1]:
                 continue
@@ -637,48 +665,6 @@ class LayerHistory:
 # ---- finding things
 
 
-def attention_modules(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Attention modules in the order of layers, each with the name of its value (or fused) projection."""
-    names = ("v_proj", "value", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj")
-    found = []
-    for module in model.modules():
-        for name in names:
-            part = getattr(module, name, None)
-            weight = getattr(part, "weight", None)
-            size = getattr(part, "out_features", 0) if weight is None else weight.numel()
-            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and size:
-                found.append((module, name))
-                break
-    return found
-
-
-def decoder_of(model: nn.Module, attentions: list[tuple[nn.Module, str]]) -> nn.Module:
-    """The module that reads tokens and holds all layers: what a pipeline calls that wants no logits."""
-    base = getattr(model, "base_model", model)
-    inner = getattr(base, "decoder", None)
-    for candidate in (inner, base):
-        if isinstance(candidate, nn.Module):
-            inside = set(candidate.modules())
-            if all(attention in inside for attention, _ in attentions):
-                return candidate
-    return model
-
-
-def fused_values(output: Tensor, query_heads: int, heads: int, size: int) -> list[Tensor]:
-    """What may be the values in a fused projection's output (rows, tokens, width): (rows, heads, tokens, size) each."""
-    rows, tokens, width = output.shape
-    found = []
-    if width >= heads * size:  # queries, keys, values, one after the other
-        found.append(output[..., width - heads * size :].reshape(rows, tokens, heads, size).transpose(1, 2))
-    if width == 3 * heads * size:  # the three of a head beside each other
-        found.append(output.reshape(rows, tokens, heads, 3 * size)[..., 2 * size :].transpose(1, 2))
-        found.append(output.reshape(rows, tokens, heads, 3, size)[..., 2, :].transpose(1, 2))
-    group = query_heads // max(heads, 1)
-    if width == heads * (group + 2) * size:  # the queries of a group, then its key and value (Falcon)
-        found.append(output.reshape(rows, tokens, heads, group + 2, size)[..., -1, :].transpose(1, 2))
-    return found
-
-
 def _cache_argument(fields: dict[str, Any]) -> Any:
     """The cache among arguments or outputs: `past_key_values`, and `cache` since transformers 5.24."""
     for name in ("past_key_values", "cache", "past_key_value", "layer_past"):
@@ -686,14 +672,6 @@ def _cache_argument(fields: dict[str, Any]) -> Any:
         if found is not None:
             return found
     return None
-
-
-def slots_read(cache: Any) -> int:
-    """Slots of the first layer before a pass; 0 where there is no cache yet."""
-    held = held_slots(cache, 0)
-    if held is None:
-        return 0
-    return max(part.shape[-2] for part in held[1]) if isinstance(held[1], list) else int(held[1].shape[-2])
 
 
 def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:

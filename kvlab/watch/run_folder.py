@@ -108,8 +108,7 @@ def import_recording(
         }
     )
     with RunWriter(Path(root), record) as writer:
-        scores = _full_scores(loaded, ids, prompt_tokens)
-        text = _write_tokens(writer, tokenizer, ids, prompt_tokens, scores, passes, row)
+        text = _write_tokens(writer, loaded, ids, prompt_tokens, passes, row)
         for layer in layers:
             heads = passes[-1].layers[layer].positions.shape[1]
             for head in range(min(heads, record.model.num_key_value_heads)):
@@ -284,24 +283,21 @@ def _notes(recording: Recording, passes: list[Pass], copies: int) -> tuple[str, 
     return tuple(notes)
 
 
-@torch.inference_mode()
-def _full_scores(loaded: LoadedModel, ids: list[int], prompt_tokens: int) -> torch.Tensor:
-    """Log probabilities (decoded tokens, vocabulary) of every token after the prompt, nothing dropped; float32."""
-    tokens = torch.tensor([ids[:-1]], device=loaded.device)
-    kept = len(ids) - prompt_tokens
-    return loaded.model(tokens, use_cache=False, logits_to_keep=kept).logits[0, -kept:].float().log_softmax(-1).cpu()
-
-
 def _write_tokens(
     writer: RunWriter,
-    tokenizer: Any,
+    loaded: LoadedModel,
     ids: list[int],
     prompt_tokens: int,
-    scores: torch.Tensor,
     passes: list[Pass],
     row: int,
 ) -> str:
     """Write the rows of `tokens`; returns the text after the prompt."""
+    tokenizer: Any = loaded.tokenizer
+    count = len(ids) - prompt_tokens
+    with torch.inference_mode():  # log probabilities (decoded tokens, vocabulary) after the prompt, nothing dropped
+        read_ids = torch.tensor([ids[:-1]], device=loaded.device)
+        logits = loaded.model(read_ids, use_cache=False, logits_to_keep=count).logits[0, -count:]
+        scores = logits.float().log_softmax(-1).cpu()
     special = set(tokenizer.all_special_ids)
     texts = [tokenizer.decode([token]) for token in ids]
     writer.append(
@@ -346,7 +342,6 @@ def _write_tokens(
         "special": [token in special for token in ids[decoded]],
         "logprob": logprobs,
     }
-    count = len(ids) - prompt_tokens
     logprob_full = scores.gather(1, torch.tensor(ids[decoded])[:, None])[:, 0].tolist()
     full_columns = {"logprob_full": logprob_full, "kl": kl, "top1_agree": agrees}
     writer.append("tokens", {"phase": ["forced"] * count} | rows | full_columns)

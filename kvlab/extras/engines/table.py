@@ -79,12 +79,24 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
             f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
             "and each is to be held against its own full cache."
         )
+    if times is not None:
+        # How speeds were measured, and those of the full caches that the ratios refer to.
+        judged += (
+            f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
+            f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
+        )
+        speeds = {engine: _time_of(times, engine, FULL.method) for engine in (KVLAB, OPENVINO)}
+        judged += "; ".join(
+            f"{engine}'s {own['tokens_per_second']:.1f} tokens/s, {own['first_seconds']:.1f} s to the first token, "
+            f"{format_bytes(int(own['peak_bytes']))} at most"
+            for engine, own in speeds.items()
+        )
+        judged += "."
     (length,), asked = request.lengths or (0,), len({one.index for one in answers})
     below = (
         f"{request.model}, {asked} prompts a task of {length} tokens, seed {request.seed}, question seen, "
         f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
         f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. {judged}"
-        f"{'' if times is None else _time_conditions(comparison, times)}"
     )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + below
 
@@ -110,18 +122,3 @@ def _words(found: Interval) -> str:
 def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, float]:
     (one,) = times[(times["engine"] == engine) & (times["method"] == method)].to_dict("records")
     return {str(key): value for key, value in one.items()}
-
-
-def _time_conditions(comparison: Comparison, times: pd.DataFrame) -> str:
-    """How speeds were measured, and those of the full caches that the ratios refer to."""
-    sentences = [
-        f"{engine}'s {full['tokens_per_second']:.1f} tokens/s, {full['first_seconds']:.1f} s to the first token, "
-        f"{format_bytes(int(full['peak_bytes']))} at most"
-        for engine in (KVLAB, OPENVINO)
-        for full in [_time_of(times, engine, FULL.method)]
-    ]
-    return (
-        f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
-        f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
-        f"{'; '.join(sentences)}."
-    )

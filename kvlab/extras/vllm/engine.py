@@ -94,20 +94,18 @@ class Engine:
             outputs = self.llm.generate([{"prompt_token_ids": list(ids)} for ids in prompts], settings, use_tqdm=False)
         finally:
             use_session(None)
-        return [
-            Generated(tuple(one.outputs[0].token_ids), one.num_cached_tokens or 0, _request(session, one.request_id))
-            for one in outputs
-        ]
+        known = {} if session is None else {**session.finished, **session.requests}
+        made = []
+        for one in outputs:
+            name = one.request_id  # to which vLLM may have added a suffix
+            keys = (key for key in known if key == name or key.startswith(f"{name}-"))
+            request = known.get(next(keys, name))
+            made.append(Generated(tuple(one.outputs[0].token_ids), one.num_cached_tokens or 0, request))
+        return made
 
     def forget(self) -> None:
         """Empty vLLM's prefix cache."""
         self.llm.reset_prefix_cache()
-
-
-def _request(session: Session | None, name: str) -> Request | None:
-    """The session's request of this name, to which vLLM may have added a suffix."""
-    known = {} if session is None else {**session.finished, **session.requests}
-    return next((request for key, request in known.items() if key == name or key.startswith(f"{name}-")), None)
 
 
 @contextmanager
