@@ -70,29 +70,23 @@ def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple
     if checked is None:
         replace_text(file, as_text(name, content))
         try:
-            checked = check(file, name, form)
+            loader = ("--set", f"loader={form}") if form else ()
+            done = run_command("tasks", "--check", str(file), "--json", *loader)
+            try:
+                checked = Checked.model_validate_json(done.stdout)
+            except ValidationError:
+                raise UserError(_as_uploaded(done.stderr, file, name)) from None
+            if checked.malformed:
+                raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Fix it and upload the file again.")
+            if checked.form == "ruler" and file.stem in BY_FOLDER:
+                raise UserError(
+                    f"{name} does not say which task of RULER it is: call it after the task, niah_single_1.jsonl."
+                )
         except UserError:
             file.unlink()
             raise
         replace_text(folder / CHECKED, checked.model_dump_json())
     return FileChoice(form=checked.form, path=file), checked
-
-
-def check(file: Path, name: str, form: str = "") -> Checked:
-    """Check the file's content; `name` is its owner's name for it.
-
-    Raises UserError if the format is unknown, or a line is invalid.
-    """
-    done = run_command("tasks", "--check", str(file), "--json", *(("--set", f"loader={form}") if form else ()))
-    try:
-        checked = Checked.model_validate_json(done.stdout)
-    except ValidationError:
-        raise UserError(_as_uploaded(done.stderr, file, name)) from None
-    if checked.malformed:
-        raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Fix it and upload the file again.")
-    if checked.form == "ruler" and file.stem in BY_FOLDER:
-        raise UserError(f"{name} does not say which task of RULER it is: call it after the task, niah_single_1.jsonl.")
-    return checked
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:

@@ -79,7 +79,11 @@ def pack(root: Path, kind: What, names: Sequence[str], title: str, target: Path)
     """
     root = Path(root)
     files = {str(PurePosixPath(file.relative_to(root))): file for file in _files(root, kind, names)}
-    items = {name: ArchivedFile(size=file.stat().st_size, sha256=_hash(file)) for name, file in sorted(files.items())}
+    items = {}
+    for name, file in sorted(files.items()):
+        with file.open("rb") as content:
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()
+        items[name] = ArchivedFile(size=file.stat().st_size, sha256=checksum)
     manifest = Manifest(
         format=FORMAT,
         kind=kind,
@@ -137,7 +141,7 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     if person.name:
         for kind, name in _labelled(manifest):
             labels_of.set_owner(root, name, kind, person.name)
-    for run_id in _run_ids(manifest):
+    for run_id in (unit for unit in _units(manifest) if "/" not in unit):
         record = read_record(root / run_id)
         if person.name:  # on a shared server the importing user owns it
             record = record.model_copy(update={"owner": person.name, "private": False})
@@ -214,10 +218,6 @@ def _units(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(units))
 
 
-def _run_ids(manifest: Manifest) -> list[str]:
-    return [unit for unit in _units(manifest) if "/" not in unit]
-
-
 def _extract(archive: zipfile.ZipFile, manifest: Manifest, target: Path) -> None:
     """Unpack into `target` and verify: files are as listed, unshared folders valid runs, labels of imported results."""
     for name, item in manifest.files.items():
@@ -235,11 +235,12 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, target: Path) -> None
         if left or found.hexdigest() != item.sha256:
             raise UserError(f"{name} in the archive is damaged or modified: export it again.")
     theirs = {name for _, name in _labelled(manifest)}
-    theirs |= {read_record(target / run_id).comparison_id for run_id in _run_ids(manifest)}
+    run_ids = [unit for unit in _units(manifest) if "/" not in unit]
+    theirs |= {read_record(target / run_id).comparison_id for run_id in run_ids}
     for name in manifest.files:
         if name.startswith(f"{labels_of.FOLDER}/") and PurePosixPath(name).stem not in theirs:
             raise UserError(f"{name[:60]!r} in the archive belongs to no result in it: it was not imported.")
-    for run_id in _run_ids(manifest):
+    for run_id in run_ids:
         if not (target / run_id / RECORD).is_file():
             raise UserError(f"{run_id[:60]!r} in the archive is not a run: it was not imported.")
         read_record(target / run_id)
@@ -251,8 +252,3 @@ def _labelled(manifest: Manifest) -> list[tuple[labels_of.Kind, str]]:
     parts = (PurePosixPath(unit).parts for unit in _units(manifest))
     found = ((kinds[where[0]], where[1]) for where in parts if where[0] in kinds)
     return [(kind, name if kind == "evaluation" else PurePosixPath(name).stem) for kind, name in found]
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

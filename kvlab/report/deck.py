@@ -13,8 +13,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from kvlab.browser import read_static
 from kvlab.core.errors import UserError
-from kvlab.report.interactive import data, markup, script, styles
+from kvlab.report.interactive import PARTS, STYLES, data, markup
+from kvlab.report.pictures import PICTURED
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
 from kvlab.views.base.export import decode_arrays
@@ -55,6 +57,9 @@ def deck(story: Story) -> bytes:
             f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
             f'<footer><span>{subject}<span class="source">{source}</span></span><span>{place}</span></footer></section>'
         )
+    # The components' own styles, and a script that defines `views`: by name of `PARTS` what mounts the view.
+    styles = "\n".join(read_static(*STYLES[kind]) for kind in PICTURED if kind in kinds)
+    script = read_static("talk-views.js") if kinds & PARTS.keys() else "const views = {};"
     layout = (STATIC / "deck.css").read_text(encoding="utf-8")
     # Colours of both themes under the names that the dashboard's components use.
     colours = "".join(
@@ -67,10 +72,10 @@ def deck(story: Story) -> bytes:
     data_text = json.dumps(given).replace("</", "<\\/")  # `</` would end the script
     parts = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(story.name)}</title>',
-        f"<style>{colours}{styles(kinds)}{layout}</style>",
+        f"<style>{colours}{styles}{layout}</style>",
         f"<main>{slides}</main>",
         f"<script>{get_plotlyjs()}</script>" if any(isinstance(one, go.Figure) for one in shown) else "",
-        f"<script>{script(kinds)}</script>",
+        f"<script>{script}</script>",
         f"<script>const given = {data_text};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
     )
     return "\n".join(parts).encode()

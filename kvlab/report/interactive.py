@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvlab.browser import read_static
-from kvlab.report.pictures import PICTURED, picture
+from kvlab.report.pictures import picture
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.views.base.palette import Theme, pick
 from kvlab.views.timeline import history_data, state_looks
@@ -17,16 +17,6 @@ PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
 SHORT = 12  # characters of a cell that stay on one line
 HINT = "Hover over a word to see its fate."
-
-
-def script(kinds: set[type[Shown]]) -> str:
-    """A script that defines `views`: by name of `PARTS` a function that mounts the view."""
-    return read_static("talk-views.js") if kinds & PARTS.keys() else "const views = {};"
-
-
-def styles(kinds: set[type[Shown]]) -> str:
-    """The components' own styles."""
-    return "\n".join(read_static(*STYLES[kind]) for kind in PICTURED if kind in kinds)
 
 
 def markup(shown: Shown, theme: Theme) -> str:

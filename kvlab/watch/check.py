@@ -4,6 +4,7 @@ Both read the same token ids in the same passes; nothing is encoded again. Compa
 holds after the prompt and after every later pass.
 """
 
+import itertools
 import math
 import typing
 from dataclasses import dataclass, field
@@ -221,23 +222,18 @@ def _run(
     """Tokens that kvlab's run of a method holds by layer and head, after the prompt and after each later token."""
     cache = make_cache(loaded, method, budget, observer=decisions)
     tokens = torch.tensor([ids], device=loaded.device)
-    loaded.model(tokens[:, :prompt_tokens], past_key_values=cache)
-    held = [_held(cache, decisions.copies)]
-    for step in range(1, steps):
-        at = prompt_tokens + step - 1
-        loaded.model(tokens[:, at : at + 1], past_key_values=cache)
-        held.append(_held(cache, decisions.copies))
+    held = []
+    ends = [0, *range(prompt_tokens, prompt_tokens + steps)]
+    for start, end in itertools.pairwise(ends):
+        loaded.model(tokens[:, start:end], past_key_values=cache)
+        found: dict[tuple[int, int], frozenset[int]] = {}
+        for layer in cache.compressed_layers():
+            slots = layer.slots
+            for head, (positions, valid) in enumerate(zip(slots.position[0], slots.valid[0], strict=True)):
+                kept = frozenset(positions[valid].tolist())
+                found |= {(layer.layer_idx, decisions.copies * head + copy): kept for copy in range(decisions.copies)}
+        held.append(found)
     return held
-
-
-def _held(cache: Any, copies: int) -> dict[tuple[int, int], frozenset[int]]:
-    found: dict[tuple[int, int], frozenset[int]] = {}
-    for layer in cache.compressed_layers():
-        slots = layer.slots
-        for head, (positions, valid) in enumerate(zip(slots.position[0], slots.valid[0], strict=True)):
-            tokens = frozenset(positions[valid].tolist())
-            found |= {(layer.layer_idx, copies * head + copy): tokens for copy in range(copies)}
-    return found
 
 
 def recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], frozenset[int]]:
@@ -286,15 +282,14 @@ def ties(held: frozenset[int], wanted: frozenset[int], scores: Tensor | None, he
 def _sentence(first: Departure) -> str:
     when = "after the prompt" if first.step == 0 else f"after step {first.step}"
     place = f"The first difference is {when} in layer {first.layer}, head {first.head}"
-
-    def some(tokens: list[int]) -> str:
-        shown = [
+    parts = []
+    for who, tokens in (("the recording", first.only_recorded), ("kvlab", first.only_kvlab)):
+        words = [
             f"{token} (score {first.scores[token]:.4g})" if token in first.scores else str(token) for token in tokens
         ]
-        return ", ".join(shown[:4]) + (f" and {len(tokens) - 4} more" if len(tokens) > 4 else "")
-
-    parts = [f"only the recording holds {some(first.only_recorded)}"] if first.only_recorded else []
-    parts += [f"only kvlab holds {some(first.only_kvlab)}"] if first.only_kvlab else []
+        more = f" and {len(tokens) - 4} more" if len(tokens) > 4 else ""
+        if tokens:
+            parts.append(f"only {who} holds {', '.join(words[:4])}{more}")
     tie = " Their scores are equal but for rounding: a tie." if first.is_tie else ""
     return f"{place}: {'; '.join(parts)}.{tie}"
 

@@ -33,6 +33,7 @@ import sys
 import tempfile
 import time
 import zlib
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,10 +133,12 @@ class Recorder:
             index = getattr(attention, "layer_idx", None)
             layer = layer if index is None else int(index)
             history = self.layers.setdefault(layer, LayerHistory(self.config, attention, projection))
-            self._undo.append(getattr(attention, projection).register_forward_hook(_catch(history.caught)).remove)
+            self._undo.append(
+                getattr(attention, projection).register_forward_hook(partial(_catch, history.caught)).remove
+            )
             keys = getattr(attention, "k_norm", None) or getattr(attention, "k_proj", None)
             if isinstance(keys, nn.Module):
-                self._undo.append(keys.register_forward_hook(_catch(history.caught_keys)).remove)
+                self._undo.append(keys.register_forward_hook(partial(_catch, history.caught_keys)).remove)
         for module in self.model.modules():
             if type(module).__name__.endswith("RotaryEmbedding"):
                 self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
@@ -256,13 +259,6 @@ class Recorder:
                 self._pending["cache"] = candidate
                 break
         self._pending["done"] = True
-
-    def updated(self, cache: Any, keys: Tensor, values: Tensor, layer: int) -> None:
-        """`cache.update` was called with these states, (rows, heads, tokens, head_dim)."""
-        self._updated = cache
-        if layer in self.layers and torch.is_tensor(keys) and keys.dim() == 4:
-            # A copy: the cache may store this very tensor, and a method may write to it.
-            self.layers[layer].handed.append((keys.detach().clone(), values.detach().clone()))
 
     # ---- what a pass left
 
@@ -1011,18 +1007,20 @@ def weights_checksum(model: Any) -> str:
     return hashlib.sha256((sample * 256).round().to(torch.int32).numpy().tobytes()).hexdigest()
 
 
-def _catch(outputs: list[Tensor]) -> Any:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        if torch.is_tensor(output):
-            outputs.append(output.detach().clone())  # methods write to values in place
-
-    return hook
+def _catch(outputs: list[Tensor], module: nn.Module, args: Any, output: Any) -> None:
+    """A hook that keeps the output of a module."""
+    if torch.is_tensor(output):
+        outputs.append(output.detach().clone())  # methods write to values in place
 
 
 def _wrapped(recorder: Recorder, original: Any) -> Any:
     def update(self: Any, key_states: Any, value_states: Any, layer_idx: Any = None, *args: Any, **kwargs: Any) -> Any:
         if recorder._depth == 0 and layer_idx is not None:
-            recorder.updated(self, key_states, value_states, int(layer_idx))
+            recorder._updated = self
+            history = recorder.layers.get(int(layer_idx))
+            if history is not None and torch.is_tensor(key_states) and key_states.dim() == 4:
+                # A copy: the cache may store this very tensor, and a method may write to it.
+                history.handed.append((key_states.detach().clone(), value_states.detach().clone()))
         recorder._depth += 1
         try:
             return original(self, key_states, value_states, layer_idx, *args, **kwargs)
