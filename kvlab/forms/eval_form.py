@@ -125,28 +125,24 @@ def make_job(
         raise UserError(in_one_sentence(error)) from error
 
 
-def problem_of(request: EvalRequest) -> str:
-    """Why the tasks' prompts cannot be generated, such as a length that is too short; empty if they can.
+def judge_request(request: EvalRequest, listed: TaskList) -> tuple[str, list[str]]:
+    """Why the tasks' prompts cannot be generated, such as a length that is too short, empty if they can; and one
+    sentence for each method whose own window takes up its budget at a requested length.
 
     Checked in a second process and cached per request; tasks at default lengths and difficulty are not checked. Raises
     UserError if the process gives no answer.
     """
-    if not request.lengths and not any(choice.difficulty for choice in request.tasks):
-        return ""
     probe = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
-    return _problem(probe.model_dump_json()) if probe.tasks else ""
+    is_asked = request.lengths or any(choice.difficulty for choice in request.tasks)
+    problem = _problem(probe.model_dump_json()) if is_asked and probe.tasks else ""
+    few = request.model_copy(update={"samples": 1})
+    notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
+    return problem, list(dict.fromkeys(note for some in notes for note in some))
 
 
 @lru_cache(maxsize=64)
 def _problem(request: str) -> str:
     return str(ask("tasks", "--fits", stdin=request)["problem"])
-
-
-def window_notes_of(request: EvalRequest, listed: TaskList) -> list[str]:
-    """One sentence for each method whose own window takes up its budget at a requested length."""
-    few = request.model_copy(update={"samples": 1})
-    notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
-    return list(dict.fromkeys(note for some in notes for note in some))
 
 
 def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:

@@ -202,15 +202,26 @@ def make_plan(
 
 
 def _cache(choice: MethodChoice, text: "Text", holds: FootprintOf, rows: int) -> Part:
+    """The most bytes that caches of `rows` prompts hold in the end, without recurrent states and free slots."""
     is_full = choice.method == FULL_NAME
     footprint = FULL if is_full else holds(choice)
     model = text.model
+    slots = text.slots(footprint, choice.budget)
+    tables = model.full_layers * model.key_value_heads * math.ceil(text.sizes(footprint).bytes_of(slots))
+    # Kept for the next decision besides slots: queries, and state per head.
+    queries = footprint.recalled * model.heads * model.head_dim * text.number
+    of_width = footprint.head_value_bytes + footprint.head_keys * text.number
+    per_head = footprint.head_bytes + model.head_dim * of_width
+    state = model.full_layers * (queries + model.key_value_heads * per_head)
+    # Keys and values of the sliding-window layers.
+    held = min(model.window, text.total_tokens)
+    window = model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * text.number
     why = f"{model.full_layers} layers x {model.key_value_heads} KV heads"
     if model.sliding_layers:
         why += f", and a window of {model.window:,} tokens in {model.sliding_layers} layers"
     if rows > 1:
         why += f", of {rows:,} prompts"
-    return Part("full cache" if is_full else choice.label, rows * text.cache_bytes(footprint, choice.budget), why)
+    return Part("full cache" if is_full else choice.label, rows * (tables + state + window), why)
 
 
 @dataclass(frozen=True)
@@ -226,21 +237,6 @@ class Text:
     def total_tokens(self) -> int:
         """Tokens in the end: the last new one is not fed back to the model."""
         return self.tokens + self.new_tokens - 1
-
-    def cache_bytes(self, holds: Footprint, budget: Amount) -> int:
-        """The most bytes a cache of one prompt holds in the end, without recurrent states and free slots."""
-        model = self.model
-        slots = self.slots(holds, budget)
-        tables = model.full_layers * model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
-        # Kept for the next decision besides slots: queries, and state per head.
-        queries = holds.recalled * model.heads * model.head_dim * self.number
-        of_width = holds.head_value_bytes + holds.head_keys * self.number
-        per_head = holds.head_bytes + model.head_dim * of_width
-        state = model.full_layers * (queries + model.key_value_heads * per_head)
-        # Keys and values of the sliding-window layers.
-        held = min(model.window, self.total_tokens)
-        window = model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number
-        return tables + state + window
 
     def slots(self, holds: Footprint, budget: Amount) -> int:
         """Slots per KV head in the end, mean over layers and heads."""

@@ -132,20 +132,19 @@ def native(trial: Trial, engine: Engine, name: str) -> Agreement:
     return trial.compared(name, trial.answered(engine, None))
 
 
-def check_alone(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """One request at a time."""
-    session = trial.session()
-    made = [engine.generate([prompt.ids], [prompt.tokens], session)[0] for prompt in trial.prompts]
-    return trial.compared(name, made)
-
-
-def together(trial: Trial, engine: Engine, name: str, *, twice: bool = False, **changed: Any) -> Agreement:
+def serve(
+    trial: Trial, engine: Engine, name: str, *, singly: bool = False, twice: bool = False, **changed: Any
+) -> Agreement:
     """All requests at once; the engine's shape says how many share a step, and whether prompts are split.
 
-    With `twice` every prompt comes a second time, when its pages are in the prefix cache. `changed` are settings of the
-    backend: nothing is kept besides keys and values, or a preempted request loses its slots, as it loses its pages.
+    With `singly` one comes after the other; with `twice` every prompt comes again, when its pages are in the prefix
+    cache. `changed` are settings of the backend: nothing is kept besides keys and values, or a preempted request loses
+    its slots, as it loses its pages.
     """
     session = trial.session(**changed)
+    if singly:
+        made = [engine.generate([prompt.ids], [prompt.tokens], session)[0] for prompt in trial.prompts]
+        return trial.compared(name, made)
     if twice:
         engine.forget()
         trial.answered(engine, session)
@@ -199,21 +198,18 @@ FULL = "full"
 # By the engine that they need: enough pages; short steps; few pages.
 SITUATIONS: dict[str, dict[str, Compare]] = {
     PLAIN: {
-        "alone": check_alone,
-        "batch": together,
-        "prefix cache": partial(together, twice=True),
-        "prefix cache without queries": partial(together, twice=True, keep_queries=False),
+        "alone": partial(serve, singly=True),
+        "batch": serve,
+        "prefix cache": partial(serve, twice=True),
+        "prefix cache without queries": partial(serve, twice=True, keep_queries=False),
         "next turn": next_turn,
         "kvlab prefix": handed_prefix,
     },
-    "short steps": {"chunked": together, "chunked without queries": partial(together, keep_queries=False)},
-    "few pages": {"preempted": together, "preempted without slots": partial(together, hold_preempted=False)},
+    "short steps": {"chunked": serve, "chunked without queries": partial(serve, keep_queries=False)},
+    "few pages": {"preempted": serve, "preempted without slots": partial(serve, hold_preempted=False)},
 }
-
-
-def names() -> list[str]:
-    """Situations in the order of the table."""
-    return [NATIVE, CONTROL, *(name for group in SITUATIONS.values() for name in group)]
+# In the order of the table.
+NAMES = [NATIVE, CONTROL, *(name for group in SITUATIONS.values() for name in group)]
 
 
 def shape_of_engine(kind: str, prompts: Sequence[Prompt]) -> EngineShape:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
-from kvlab.extras.vllm.agreement import NATIVE, Agreement, names
+from kvlab.extras.vllm.agreement import NAMES, NATIVE, Agreement
 from kvlab.planning.serving_table import replace_between
 
 FILE = Path(__file__).with_name("agreement.csv")
@@ -62,7 +62,7 @@ def with_agreements(text: str, rows: Sequence[Agreement]) -> str:
                 if colon and row.situation != NATIVE:
                     broken[row.situation, reason].append(f"{row.method} {number}")
         situations = {row.situation for row in measured} - {NATIVE}
-        columns = [name for name in names() if name in situations]
+        columns = [name for name in NAMES if name in situations]
         lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
         for method in dict.fromkeys(row.method for row in measured):
             lines.append(f"| {method} | " + " | ".join(cells[method, name] for name in columns) + " |")
