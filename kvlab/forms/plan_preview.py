@@ -16,7 +16,7 @@ from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.models.info.size import find_model
 from kvlab.planning.choices import MethodEntry, TaskList, task_list
-from kvlab.planning.method_footprints import footprints_of, observation_window, window_notes
+from kvlab.planning.method_footprints import footprint_of, footprints_of, window_notes
 from kvlab.planning.plan import Machine, Plan, make_plan, this_machine
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 
@@ -36,7 +36,7 @@ def run_notes(
     try:
         choices = compare_form.choices_of_form(chosen, typed, budgets)
         notes = window_notes(choices, tokens)
-        windows = {choice.method: observation_window(choice) for choice in choices}
+        windows = {choice.method: footprint_of(choice).window for choice in choices}
     except (UserError, ValidationError):
         return []
     changed = {choice.method: choice.hyper_parameters for choice in choices}

@@ -78,7 +78,26 @@ def pack(root: Path, kind: What, names: Sequence[str], title: str, target: Path)
         UserError: there is none of this name, it is still running, or the disk is full.
     """
     root = Path(root)
-    files = {str(PurePosixPath(file.relative_to(root))): file for file in _files(root, kind, names)}
+    paths: list[Path] = [] if kind == "story" else item_paths(root, kind, names)
+    for name in names if kind == "story" else ():
+        story = stories.story_path(root, name)
+        if not story.exists() or not labels_of.may_view(root, story.stem, "story"):
+            raise UserError(f"There is no story {name[:80]!r} in {root}.")
+        paths.append(story.relative_to(root))
+        # The comparisons of this folder that the story's views use.
+        owner = {run.run_id: run.comparison_id for run in catalogue.list_runs(root)}
+        views = stories.load_story(root, name).views
+        asked = [view.query.get(key, "") for view in views for key in ("comparison", "run", "a", "b")]
+        used = dict.fromkeys(owner.get(one, one) for several in asked for one in several.split("/"))
+        paths += item_paths(root, "comparison", [one for one in used if one in set(owner.values())])
+    files = {}  # by their paths in the archive, without hidden ones and links
+    for path in dict.fromkeys(paths):
+        found = [root / path] if (root / path).is_file() else sorted((root / path).rglob("*"))
+        for file in found:
+            inside = file.relative_to(root)
+            is_hidden = any(part.startswith(".") for part in inside.parts)
+            if not is_hidden and file.is_file() and not file.is_symlink():
+                files[str(PurePosixPath(inside))] = file
     items = {}
     for name, file in sorted(files.items()):
         with file.open("rb") as content:
@@ -148,28 +167,6 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
             write_record(root / run_id, record)
         catalogue.upsert(root, record)
     return manifest
-
-
-def _files(root: Path, kind: What, names: Sequence[str]) -> Iterator[Path]:
-    paths: list[Path] = []
-    if kind == "story":
-        for name in names:
-            file = stories.story_path(root, name)
-            if not file.exists() or not labels_of.may_view(root, file.stem, "story"):
-                raise UserError(f"There is no story {name[:80]!r} in {root}.")
-            paths.append(file.relative_to(root))
-            # The comparisons of this folder that the story's views use.
-            owner = {run.run_id: run.comparison_id for run in catalogue.list_runs(root)}
-            views = stories.load_story(root, name).views
-            asked = [view.query.get(key, "") for view in views for key in ("comparison", "run", "a", "b")]
-            used = dict.fromkeys(owner.get(one, one) for several in asked for one in several.split("/"))
-            paths += item_paths(root, "comparison", [one for one in used if one in set(owner.values())])
-    else:
-        paths = item_paths(root, kind, names)
-    for path in dict.fromkeys(paths):
-        found = [root / path] if (root / path).is_file() else sorted((root / path).rglob("*"))
-        shown = (file for file in found if not any(part.startswith(".") for part in file.relative_to(root).parts))
-        yield from (file for file in shown if file.is_file() and not file.is_symlink())
 
 
 @contextmanager

@@ -141,8 +141,7 @@ class Recorder:
                 self._undo.append(keys.register_forward_hook(partial(_catch, history.caught_keys)).remove)
         for module in self.model.modules():
             if type(module).__name__.endswith("RotaryEmbedding"):
-                self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
-                self._undo.append(module.register_forward_hook(self._after_rotary).remove)
+                self._undo.append(module.register_forward_hook(self._after_rotary, with_kwargs=True).remove)
         from transformers import cache_utils
 
         undo: list[Any] = []
@@ -235,15 +234,15 @@ class Recorder:
             history.caught_keys.clear()
             history.handed = []
 
-    def _rotated(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Keep the positions at which this pass's tokens are rotated."""
+    def _after_rotary(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep the positions at which this pass's tokens are rotated, and the cosines and sines, (rows, tokens, rotated
+        coordinates), with which keys are."""
+        if self._pending is None:
+            return
         places = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
-        if self._pending is not None and torch.is_tensor(places) and places.dim() == 2:
+        if torch.is_tensor(places) and places.dim() == 2:
             self._pending["places"] = places.detach().cpu()
-
-    def _after_rotary(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Keep the cosines and sines, (rows, tokens, rotated coordinates), with which this pass's keys are rotated."""
-        if self._pending is not None and isinstance(output, tuple) and len(output) == 2 and output[0].dim() == 3:
+        if isinstance(output, tuple) and len(output) == 2 and output[0].dim() == 3:
             known = self._pending["rotations"]
             if not any(one[0].shape == output[0].shape and torch.equal(one[0], output[0]) for one in known):
                 known.append(output)
