@@ -26,6 +26,7 @@ from kvlab.watch.recording import Pass, read_recording
 from kvlab.watch.run_folder import copies_of_heads, load_recorded_model, longest_sequence, steps_of, token_ids
 
 TIE = 1e-5  # scores nearer than this share of the largest are equal but for rounding
+COLUMNS = ("step", "layer", "head", "recorded_slots", "kvlab_slots", "common", "agreement", "agreement_but_for_ties")
 MOST_VARIANTS = 60
 MOST_CHANGES = 3  # settings that are changed one after the other, each as the best of its round
 # Settings that say nothing about which tokens stay after the prompt.
@@ -165,18 +166,15 @@ def check(
             tied = ties(held, wanted, decisions.scores.get(layer), head) if step == 0 else 0
             rows.append((step, layer, head, len(held), len(wanted), common, common / larger, (common + tied) / larger))
             if held != wanted and first is None:
-                first = _departure(step, layer, head, held, wanted, decisions)
-    columns = [
-        "step",
-        "layer",
-        "head",
-        "recorded_slots",
-        "kvlab_slots",
-        "common",
-        "agreement",
-        "agreement_but_for_ties",
-    ]
-    result = Check(spec, budget, pd.DataFrame(rows, columns=columns), first)
+                only_recorded = sorted(held - wanted)
+                only_kvlab = sorted(wanted - held)
+                scores: dict[int, float] = {}
+                if step == 0 and layer in decisions.scores:
+                    known = decisions.scores[layer][head]
+                    scores = {one: float(known[one]) for one in only_recorded + only_kvlab if one < len(known)}
+                is_tie = tied == len(only_recorded) == len(only_kvlab)
+                first = Departure(step, layer, head, only_recorded, only_kvlab, scores, is_tie)
+    result = Check(spec, budget, pd.DataFrame(rows, columns=COLUMNS), first)
     first_copy = {(layer, head): recorded[0][layer, head - head % copies] for layer, head in recorded[0]}
     result.query_heads = copies if first_copy != recorded[0] else 1
     if search and not result.agrees_but_for_ties:
@@ -248,21 +246,6 @@ def recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], f
                 tokens.add(int(parents[np.abs(parents[:, 5]).argmax(), 3]) - padding)
             found[layer, head] = frozenset(tokens)
     return found
-
-
-def _departure(
-    step: int, layer: int, head: int, held: frozenset[int], wanted: frozenset[int], decisions: Decisions
-) -> Departure:
-    only_recorded = sorted(held - wanted)
-    only_kvlab = sorted(wanted - held)
-    scores: dict[int, float] = {}
-    is_tie = False
-    known = decisions.scores.get(layer)
-    if known is not None and step == 0:
-        row = known[head]
-        scores = {token: float(row[token]) for token in only_recorded + only_kvlab if token < len(row)}
-        is_tie = ties(held, wanted, known, head) == len(only_recorded) == len(only_kvlab)
-    return Departure(step, layer, head, only_recorded, only_kvlab, scores, is_tie)
 
 
 def ties(held: frozenset[int], wanted: frozenset[int], scores: Tensor | None, head: int) -> int:
