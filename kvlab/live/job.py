@@ -187,8 +187,8 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
         watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
         ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
         answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
-        for given in (ids, *([token] for token in answer)):
-            next_logits(session.loaded, [watched], [given])
+        for tokens in (ids, *([token] for token in answer)):
+            next_logits(session.loaded, [watched], [tokens])
     heads = max((len(present) for present in held), default=0)
     states = np.full((len(layers), heads, len(session.ids)), NO_SLOT, np.uint8)
     received = np.zeros(states.shape, np.float32)

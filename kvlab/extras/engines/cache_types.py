@@ -74,15 +74,15 @@ def main(python: str) -> None:
             with torch.inference_mode():
                 cache = make_cache(loaded, make_method(name, **values), 1.0)
                 options: dict[str, Any] = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
-                given = ids
-                while "," in spec and len(given) > PIECE:
-                    loaded.model(torch.tensor([given[:PIECE]]), **options)
-                    given = given[PIECE:]
+                unread = ids
+                while "," in spec and len(unread) > PIECE:
+                    loaded.model(torch.tensor([unread[:PIECE]]), **options)
+                    unread = unread[PIECE:]
                 written = list[int]()
                 for _ in range(TOKENS):
-                    logits = loaded.model(torch.tensor([given]), **options).logits
-                    given = [int(logits[0, -1].argmax())]
-                    written += given
+                    logits = loaded.model(torch.tensor([unread]), **options).logits
+                    unread = [int(logits[0, -1].argmax())]
+                    written += unread
             ours[spec].append(written)
     _print("kvlab", ours)
 

@@ -29,16 +29,16 @@ def main(job: dict[str, Any]) -> None:
         ids = []
         seconds = []
         processor = []
-        given = prompt["ids"]
+        unread = prompt["ids"]
         with torch.inference_mode():
-            cache.expect(len(given))
+            cache.expect(len(unread))
             begun = time.perf_counter()
             processor_begun = time.process_time()
             for _ in range(prompt["new_tokens"]):
-                read = torch.tensor([given])
+                read = torch.tensor([unread])
                 logits = loaded.model(read, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-                given = [int(logits[0, -1].argmax())]
-                ids += given
+                unread = [int(logits[0, -1].argmax())]
+                ids += unread
                 seconds.append(time.perf_counter() - begun)
                 processor.append(time.process_time() - processor_begun)
             held = cache.memory()

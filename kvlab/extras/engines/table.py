@@ -66,8 +66,10 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
             cells.append("" if less is None else f"`{beside[line['method']]}`: {_words(less)}")
         if times is not None:
             # Ratios to the engine's own full cache, and the bytes held.
-            one, own = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
-            cells += [f"{one[key] / own[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")]
+            one, full_cache = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
+            cells += [
+                f"{one[key] / full_cache[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")
+            ]
             cells.append(format_bytes(int(one["held_bytes"])))
         rows.append(cells)
     request = comparison.request
@@ -87,9 +89,9 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
         )
         speeds = {engine: _time_of(times, engine, FULL.method) for engine in (KVLAB, OPENVINO)}
         judged += "; ".join(
-            f"{engine}'s {own['tokens_per_second']:.1f} tokens/s, {own['first_seconds']:.1f} s to the first token, "
-            f"{format_bytes(int(own['peak_bytes']))} at most"
-            for engine, own in speeds.items()
+            f"{engine}'s {one['tokens_per_second']:.1f} tokens/s, {one['first_seconds']:.1f} s to the first token, "
+            f"{format_bytes(int(one['peak_bytes']))} at most"
+            for engine, one in speeds.items()
         )
         judged += "."
     (length,), asked = request.lengths or (0,), len({one.index for one in answers})
