@@ -181,7 +181,7 @@ def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]
     evaluations.sort(key=lambda work: max(len({*one.hyper_parameters} - {"preset"}) for one in work.request.choices))
     # One comparison per text with every method of any of the comparisons.
     compared = [work for work in works if isinstance(work, CompareRequest)]
-    comparisons = []
+    comparisons: list[CompareRequest] = []
     if compared:
         choices = {choice.model_dump_json(): choice for work in compared for choice in work.choices}
         fields = {"choices": tuple(choices.values()), "max_new_tokens": NEW_TOKENS, "level": "full"}
