@@ -68,7 +68,7 @@ def page(report: Report, theme: Theme = "light") -> bytes:
         "<h2>Different settings</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
         "<h2>Figures</h2>",
         *(
-            f"<section>{figure_html(one.figure, theme, WIDE, first=not place)}<p>{words(one.caption)}</p></section>"
+            f"<section>{figure_html(one.figure, theme, WIDE, not place)}<p>{words(one.caption)}</p></section>"
             for place, one in enumerate(report.figures)
         ),
         "<h2>Generated texts</h2><p><small>Marked: only in this run's text. Struck out: only in the full cache's "

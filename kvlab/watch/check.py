@@ -227,6 +227,7 @@ def _run(
         found: dict[tuple[int, int], frozenset[int]] = {}
         for layer in cache.compressed_layers():
             slots = layer.slots
+            assert slots is not None
             for head, (positions, valid) in enumerate(zip(slots.position[0], slots.valid[0], strict=True)):
                 kept = frozenset(positions[valid].tolist())
                 found |= {(layer.layer_idx, decisions.copies * head + copy): kept for copy in range(decisions.copies)}

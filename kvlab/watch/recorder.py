@@ -105,6 +105,7 @@ class Recorder:
         self._frames: list[bytes] = []
         self._written = time.monotonic()
         self._pending: dict[str, Any] | None = None
+        self._updated: Any = None  # the cache whose `update` was called last
         self._logits: Tensor | None = None
 
     # ---- context
@@ -253,7 +254,7 @@ class Recorder:
         returned = _cache_argument(vars(output) if hasattr(output, "__dict__") else {}) or _cache_argument(
             dict(output) if isinstance(output, dict) else {}
         )
-        for candidate in (self.cache, self._pending["cache"], returned, getattr(self, "_updated", None)):
+        for candidate in (self.cache, self._pending["cache"], returned, self._updated):
             if candidate is not None and (hasattr(candidate, "update") or isinstance(candidate, (tuple, list))):
                 self._pending["cache"] = candidate
                 break
