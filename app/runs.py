@@ -33,6 +33,7 @@ from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.planning.choices import local_models, model_field_help
 from kvlab.report.views import Table, table_of
 from kvlab.requests.compare import RECORDINGS, ImportRequest
+from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.user_labels import change_labels, change_tags
 from kvlab.views.base.words import byte_size
 
@@ -419,7 +420,7 @@ def _compare(chosen: pd.DataFrame) -> None:
         help_text = "Show these comparisons of the same prompt and model as one, on every page."
         if st.button("Side by side", type="primary", icon=":material/compare:", key="runs-join", help=help_text):
             try:
-                items.check_joinable(runs_root(), comparisons)
+                items.join_comparisons(runs_root(), items.joint_id(comparisons), list_comparisons(runs_root()))
             except UserError as error:
                 st.error(plain(str(error)))
                 return

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -520,9 +520,9 @@ def _run(
 ) -> Comparison:
     from kvlab.engine.compare import compare as run_request
 
-    with _progress_bar() as report:
+    with _Bar() as bar:
         try:
-            run_request(request, folder, comparison_id=name, progress=report, loaded=loaded, resume=resume)
+            run_request(request, folder, comparison_id=name, progress=bar.report, loaded=loaded, resume=resume)
         except KeyboardInterrupt:
             if not list_runs(folder, comparison_id=name):  # before any run was begun
                 raise
@@ -578,9 +578,9 @@ def evaluate(
     loaded = None if isinstance(model, str) else model
     folder = Path(out)
     notes: list[str] = []
-    with _progress_bar() as report:
+    with _Bar() as bar:
         try:
-            measured = run_evaluation(request, folder, loaded, on_progress=report)
+            measured = run_evaluation(request, folder, loaded, on_progress=bar.report)
         except KeyboardInterrupt:
             measured = run_evaluation(request, folder, loaded, cancelled=lambda: True)
             notes.append("Stopped: the same call goes on.")
@@ -621,20 +621,13 @@ class _Bar(tqdm):
         self._output.update({"text/plain": str(self) if msg is None else msg}, raw=True)
         return True
 
+    def report(self, progress: Any) -> None:
+        """Take a report of progress (`stage`, `done`, `total`)."""
+        self.total = progress.total
+        self.set_description_str(str(getattr(progress, "stage", "")), refresh=False)
+        self.update(progress.done - self.n)
+
 
 def _is_in_kernel() -> bool:
     """Whether a notebook shows what is displayed; IPython in a terminal has no kernel."""
     return "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel")
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[Any], None]]:
-    """A bar, and what takes reports of progress (`stage`, `done`, `total`) for it."""
-    with _Bar() as bar:
-
-        def report(progress: Any) -> None:
-            bar.total = progress.total
-            bar.set_description_str(str(getattr(progress, "stage", "")), refresh=False)
-            bar.update(progress.done - bar.n)
-
-        yield report

@@ -196,23 +196,17 @@ def test_scores_have_n_and_an_interval_and_a_stop_keeps_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked: dict[str, Any] = {"methods": ["snapkv"], "budgets": [0.5], "lengths": [128], "out": tmp_path / "eval"}
-    bar = notebook._progress_bar
+    bar = notebook._Bar
 
-    class Stops:
-        def __enter__(self) -> Any:
-            def report(progress: Any) -> None:
-                if progress.done >= 2:
-                    raise KeyboardInterrupt
+    class Stops(notebook._Bar):
+        def report(self, progress: Any) -> None:
+            if progress.done >= 2:
+                raise KeyboardInterrupt
 
-            return report
-
-        def __exit__(self, *raised: object) -> None:
-            pass
-
-    monkeypatch.setattr(notebook, "_progress_bar", Stops)
+    monkeypatch.setattr(notebook, "_Bar", Stops)
     stopped = kvlab.evaluate(["needle"], samples=4, **asked)
     assert 0 < len(stopped.rows) < 8 and "the same call goes on" in stopped.about
-    monkeypatch.setattr(notebook, "_progress_bar", bar)
+    monkeypatch.setattr(notebook, "_Bar", bar)
     scores = kvlab.evaluate(["needle"], samples=4, **asked)
     assert len(scores.rows) == 8 and set(stopped.rows["key"]) <= set(scores.rows["key"])
     line = scores.frame.set_index("method").loc["snapkv"]
@@ -224,22 +218,16 @@ def test_scores_have_n_and_an_interval_and_a_stop_keeps_what_is_measured(
 def test_a_stopped_comparison_says_so_and_goes_on_from_its_folder(
     result: notebook.Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    class Stops:
-        def __enter__(self) -> Any:
-            def report(progress: Any) -> None:
-                if progress.stage.startswith("decoding"):
-                    raise KeyboardInterrupt
+    class Stops(notebook._Bar):
+        def report(self, progress: Any) -> None:
+            if progress.stage.startswith("decoding"):
+                raise KeyboardInterrupt
 
-            return report
-
-        def __exit__(self, *raised: object) -> None:
-            pass
-
-    bar = notebook._progress_bar
-    monkeypatch.setattr(notebook, "_progress_bar", Stops)
+    bar = notebook._Bar
+    monkeypatch.setattr(notebook, "_Bar", Stops)
     asked: dict[str, Any] = {"methods": ["snapkv", "keepkv:rule=votes"], "budgets": [0.2, 64], "answer": "48213"}
     stopped = kvlab.compare(ASKED, new_tokens=3, out=tmp_path, **asked)
-    monkeypatch.setattr(notebook, "_progress_bar", bar)
+    monkeypatch.setattr(notebook, "_Bar", bar)
     assert not stopped.runs and set(stopped.frame["status"]) == {"cancelled"}
     assert "result.resume() goes on" in repr(stopped) and "cancelled" in stopped._repr_html_()
     opened = kvlab.open_folder(tmp_path)[stopped.comparison_id]

@@ -64,17 +64,25 @@ def recording_section(default_title: str, level: str) -> dict[str, Any]:
         )
         record = ""
         if level == "full":
-            # The layers, KV heads and steps whose arrays are recorded, in the format of `--record`.
             st.caption(
                 "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always "
                 "complete."
             )
             layers, heads, rows = st.columns(3)
-            record = compare_form.record_text(
-                layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8"),
-                heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2"),
-                rows.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every")),
+            chosen_layers = layers.text_input(
+                "Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8"
             )
+            chosen_heads = heads.text_input(
+                "KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2"
+            )
+            steps = rows.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
+            # In the format of `--record`.
+            limits = {
+                "layers": chosen_layers.strip(),
+                "heads": chosen_heads.strip(),
+                "every": str(steps) if steps > 1 else "",
+            }
+            record = ",".join(f"{name}={value}" for name, value in limits.items() if value)
     return {
         "private": private_switch(),
         "title": title or default_title,

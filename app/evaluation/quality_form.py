@@ -280,8 +280,7 @@ def is_possible(job: EvalJob, listed: TaskList) -> bool:
     """Whether all tasks can be generated at the requested lengths; shows the error, and notes of the methods."""
     try:
         with st.spinner("Generating the first prompts"):
-            problem = eval_form.problem_of(job.request)
-            notes = eval_form.window_notes_of(job.request, listed)
+            problem, notes = eval_form.judge_request(job.request, listed)
     except UserError as error:  # the worker reports it
         st.caption(plain(str(error)))
         return True

@@ -186,7 +186,7 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
                     key=f"use-{entry.name}-{file.name}",
                     icon=":material/check:",
                     on_click=use,
-                    args=(entry, measurement_job.request_name(file)),
+                    args=(entry, file.asked),
                 )
             try:
                 # The amount of text, and device and weights from the rest of the form.

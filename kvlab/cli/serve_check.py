@@ -13,7 +13,7 @@ from kvlab.common.terminal import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
-from kvlab.planning.serving_table import FURTHER, PAGES, Servability, with_table, write_csv
+from kvlab.planning.serving_table import BEGIN, FURTHER, PAGES, Servability, markdown, replace_between, write_csv
 
 
 def serve_check(
@@ -80,7 +80,7 @@ def write_table(rows: list[Servability], file: Path) -> None:
     """Put the table into a document, and into the file that ships with kvlab."""
     try:
         text = file.read_text(encoding="utf-8")
-        file.write_text(with_table(text, rows), encoding="utf-8")
+        file.write_text(replace_between(text, BEGIN, markdown(rows)), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{file} cannot be read and written ({error.strerror or error}): name a Markdown file."

@@ -56,35 +56,18 @@ class Folded:
     sources: Sequence[int]
     numbers: Sequence[Span] = ()  # places, in that text, that no match may cut
 
-    def splits_number(self, index: int) -> bool:
-        """Whether a cut before character `index` goes through a number of the source."""
-        if not self.numbers or not 0 < index < len(self.text):
-            return False
-        first, last = sorted(self.sources[index - 1 : index + 1])
-        start, stop = self._number(first)
-        return start <= first and last < stop
-
-    def is_number(self, start: int, stop: int) -> bool:
-        """Whether the characters `start` to `stop` are those of one number of the source."""
-        number = self._number(self.sources[start])
-        return number[0] < number[1] and number == self._number(self.sources[stop - 1])
-
     def place(self, start: int, stop: int) -> Span:
         """The characters `start` to `stop` as a place of the source, with all of a number at either end."""
         covered = self.sources[start:stop]
         first = min(covered)
         last = max(covered)
-        return min(first, self._number(first)[0]), max(last + 1, self._number(last)[1])
+        return min(first, self.number_at(first)[0]), max(last + 1, self.number_at(last)[1])
 
-    def _number(self, source: int) -> Span:
+    def number_at(self, source: int) -> Span:
         """The number that holds a character of the source; an empty place without one."""
         found = bisect_right(self.numbers, source, key=lambda span: span[0]) - 1
         number = self.numbers[found] if found >= 0 else (source, source)
         return number if source < number[1] else (source, source)
-
-    def splits_source(self, index: int) -> bool:
-        """Whether a cut before character `index` goes through one character of the source, such as ½ = 1⁄2."""
-        return 0 < index < len(self.text) and self.sources[index - 1] == self.sources[index]
 
 
 @lru_cache(maxsize=32)
@@ -98,9 +81,20 @@ def fold(text: str) -> Folded:
     for run in _NON_ASCII.finditer(text):
         parts.append(text[end : run.start()].lower().replace("`", "'"))
         sources.extend(range(end, run.start()))
-        for character, source in _fold_run(run[0], run.start()):
-            parts.append(character)
-            sources.append(source)
+        # Characters beyond ASCII, each with the index of its source; marks of one letter in canonical order.
+        folded: list[tuple[str, int]] = []
+        for index, character in enumerate(run[0], start=run.start()):
+            if not _IGNORED.match(character):
+                folds = unicodedata.normalize("NFKD", character.translate(_SAME)).casefold()
+                plain = unicodedata.normalize("NFKD", folds).translate(_SAME)
+                folded += [(_digit(letter), index) for letter in plain]
+        for last in range(1, len(folded)):
+            at = last
+            while at and 0 < unicodedata.combining(folded[at][0]) < unicodedata.combining(folded[at - 1][0]):
+                folded[at - 1], folded[at] = folded[at], folded[at - 1]
+                at -= 1
+        parts += [character for character, _ in folded]
+        sources.extend(source for _, source in folded)
         end = run.end()
     parts.append(text[end:].lower().replace("`", "'"))
     sources.extend(range(end, len(text)))
@@ -123,8 +117,13 @@ def find_answer(text: str, answer: str) -> tuple[int, int] | None:
     folded = fold_for(text, answer)
     begun = 0
     while (match := re.compile(pattern).search(folded.text, begun)) is not None:
-        stands_alone = not any(_is_inside(folded, index) for index in match.span())
-        if stands_alone and (number is None or folded.is_number(*match.span("value"))):
+        fits = not any(_is_inside(folded, index) for index in match.span())
+        if fits and number is not None:
+            # The value has to be one whole number of the source.
+            first, stop = match.span("value")
+            span = folded.number_at(folded.sources[first])
+            fits = span[0] < span[1] and span == folded.number_at(folded.sources[stop - 1])
+        if fits:
             return folded.place(*match.span())
         begun = match.start() + 1
     return None
@@ -156,43 +155,21 @@ def _fold_numbers(text: str, by_value: bool) -> Folded:
         start, stop = numeral.span
         parts += [text[end:start], numeral.value]
         sources.extend(range(end, start))
-        sources.extend(_aligned(numeral.value, text, start, stop))
+        # Each character of the value comes from the next digit of the text that is equal to it.
+        source = start
+        for character in numeral.value:
+            source = next((at for at in range(source, stop) if _digit(text[at]) == character), source)
+            sources.append(min(source, stop - 1))
+            source += 1
         end = stop
     sources.extend(range(end, len(text)))
     folded = fold("".join([*parts, text[end:]]))
     return Folded(folded.text, [sources[place] for place in folded.sources], places)
 
 
-def _aligned(value: str, text: str, start: int, stop: int) -> list[int]:
-    """The place in `text`, from `start` to `stop`, of each character of a number's value."""
-    places = []
-    place = start
-    for character in value:
-        place = next((at for at in range(place, stop) if _digit(text[at]) == character), place)
-        places.append(min(place, stop - 1))
-        place += 1
-    return [min(one, stop - 1) for one in places]
-
-
 def starts_word(folded: Folded, index: int) -> bool:
     """Whether a match may begin at character `index` of a folded text."""
     return not folded.text[index].isspace() and not _is_inside(folded, index)
-
-
-def _fold_run(text: str, offset: int) -> list[tuple[str, int]]:
-    """Fold characters beyond ASCII, each with the index of its source; marks of one letter in canonical order."""
-    folded: list[tuple[str, int]] = []
-    for index, character in enumerate(text, start=offset):
-        if _IGNORED.match(character):
-            continue
-        plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character.translate(_SAME)).casefold())
-        folded += [(_digit(letter), index) for letter in plain.translate(_SAME)]
-    for end in range(1, len(folded)):
-        start = end
-        while start and 0 < unicodedata.combining(folded[start][0]) < unicodedata.combining(folded[start - 1][0]):
-            folded[start - 1], folded[start] = folded[start], folded[start - 1]
-            start -= 1
-    return folded
 
 
 def _digit(character: str) -> str:
@@ -205,18 +182,17 @@ def _is_inside(folded: Folded, index: int) -> bool:
     text = folded.text
     if not 0 < index < len(text):
         return False
-    if folded.splits_source(index) or folded.splits_number(index) or _continues_letter(text[index]):
+    first, last = sorted(folded.sources[index - 1 : index + 1])
+    is_one_character = first == last  # such as ½ = 1⁄2
+    begin, end = folded.number_at(first)
+    if is_one_character or (begin <= first and last < end) or _continues_letter(text[index]):
         return True
-    before = _base(text, index - 1)
+    base = index - 1  # of the letter before, whose marks stand behind it
+    while base and _continues_letter(text[base]):
+        base -= 1
+    before = text[base]
     after = text[index]
     return (before.isdecimal() and after.isdecimal()) or (_is_spaced_letter(before) and _is_spaced_letter(after))
-
-
-def _base(text: str, index: int) -> str:
-    """The letter that the character at `index` is a mark of, or that character."""
-    while index and _continues_letter(text[index]):
-        index -= 1
-    return text[index]
 
 
 def _continues_letter(character: str) -> bool:

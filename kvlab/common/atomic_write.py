@@ -82,16 +82,12 @@ def full_disk_sentence(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_disk_full(error):
+        # Arrow and safetensors report the system's error by its text only.
+        texts = ("No space left on device", "os error 28")
+        is_numbered = isinstance(error, OSError) and error.errno in NO_SPACE
+        if not is_numbered and not any(text in str(error) for text in texts):
             raise
         raise UserError(
             f"The disk that holds {folder} is full: what was saved before stays readable; "
             "free some space (or pass another --runs folder) and run again."
         ) from error
-
-
-def _is_disk_full(error: Exception) -> bool:
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return True
-    # Arrow and safetensors report the system's error by its text only.
-    return "No space left on device" in str(error) or "os error 28" in str(error)

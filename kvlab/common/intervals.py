@@ -99,9 +99,14 @@ def mean_intervals(
     for columns in (np.flatnonzero(whole), *np.flatnonzero(~whole)[:, None]):
         rows = known[:, columns].all(axis=1)
         if rows.any() and len(columns):
-            intervals = _intervals(data[rows][:, columns], labels[rows], seed, resamples, level)
-            for column, interval in zip(columns, intervals, strict=True):
-                result[column] = interval
+            present = data[rows][:, columns]
+            parts = [present[labels[rows] == label] for label in np.unique(labels[rows])]
+            centre = np.mean([part.mean(axis=0) for part in parts], axis=0)
+            random = np.random.default_rng(seed)
+            drawn = [groups * _drawn_means(part, random, resamples) for part, groups in _strata(parts)]
+            bounds = np.quantile(np.sum(drawn, axis=0) / len(parts), [(1 - level) / 2, (1 + level) / 2], axis=0)
+            for column, mean, low, high in zip(columns, centre, *bounds, strict=True):
+                result[column] = Interval(float(mean), float(low), float(high), len(present))
     for column, kind in enumerate(kinds or ()):
         values = data[known[:, column], column]
         if len(values) and np.isin(values, WHOLE[kind]).all():
@@ -129,8 +134,11 @@ def _of_counts(values: np.ndarray, labels: np.ndarray, kind: Kind, level: float)
     """The mean over the groups of 0/1 scores or of their differences; groups of one sample are pooled."""
     groups = [values[labels == label] for label in np.unique(labels)]
     strata = _strata(groups)
-    parts = [((_difference if kind == "difference" else _share)(group, level), times) for group, times in strata]
-    weighted = [(bounds, times / len(groups)) for bounds, times in parts]
+    parts = [
+        _difference(part, level) if kind == "difference" else wilson(float(part.sum()), len(part), level)
+        for part, _ in strata
+    ]
+    weighted = [(bounds, times / len(groups)) for bounds, (_, times) in zip(parts, strata, strict=True)]
     mean = sum(weight * centre for (centre, *_), weight in weighted)
     below = sum((weight * (centre - low)) ** 2 for (centre, low, _), weight in weighted) ** 0.5
     above = sum((weight * (high - centre)) ** 2 for (centre, _, high), weight in weighted) ** 0.5
@@ -142,10 +150,6 @@ def _strata(groups: Sequence[np.ndarray]) -> list[tuple[np.ndarray, int]]:
     single = [group for group in groups if len(group) == 1]
     pooled = [(np.concatenate(single), len(single))] if single else []
     return [*((group, 1) for group in groups if len(group) > 1), *pooled]
-
-
-def _share(values: np.ndarray, level: float) -> Bounds:
-    return wilson(float(values.sum()), len(values), level)
 
 
 def _difference(values: np.ndarray, level: float) -> Bounds:
@@ -163,28 +167,17 @@ def _side(first: float, second: float, together: float) -> float:
     return (first**2 + second**2 - 2 * together * first * second) ** 0.5
 
 
-def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, level: float) -> list[Interval]:
-    random = np.random.default_rng(seed)
-    parts = [data[labels == label] for label in np.unique(labels)]
-    centre = np.mean([part.mean(axis=0) for part in parts], axis=0)
-    strata = _strata(parts)
-    drawn = np.sum([groups * _drawn_means(part, random, resamples) for part, groups in strata], axis=0) / len(parts)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return [Interval(float(m), float(a), float(b), len(data)) for m, a, b in zip(centre, low, high, strict=True)]
-
-
 def _drawn_means(data: np.ndarray, random: np.random.Generator, resamples: int) -> np.ndarray:
     """Means (resamples, columns) of as many samples as there are, drawn with replacement."""
     count = len(data)
     at_once = max(1, MOST_PICKS // count)
-    parts = (min(at_once, resamples - begun) for begun in range(0, resamples, at_once))
-    return np.concatenate([_times(count, rows, random) @ data for rows in parts]) / count
-
-
-def _times(count: int, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """How often each of `count` samples was drawn, (resamples, count)."""
-    picks = random.integers(count, size=(resamples, count)) + count * np.arange(resamples)[:, None]
-    return np.bincount(picks.ravel(), minlength=resamples * count).reshape(resamples, count)
+    means = []
+    for begun in range(0, resamples, at_once):
+        rows = min(at_once, resamples - begun)
+        picks = random.integers(count, size=(rows, count)) + count * np.arange(rows)[:, None]
+        times = np.bincount(picks.ravel(), minlength=rows * count).reshape(rows, count)  # how often each was drawn
+        means.append(times @ data)
+    return np.concatenate(means) / count
 
 
 def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:

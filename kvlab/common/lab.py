@@ -82,11 +82,9 @@ def lab() -> Lab | None:
     Raises UserError if the file cannot be read or is invalid.
     """
     named = os.environ.get(VARIABLE)
-    return read_lab(Path(named)) if named else None
-
-
-def read_lab(path: Path) -> Lab:
-    """The settings in this file; raises as `lab`."""
+    if not named:
+        return None
+    path = Path(named)
     try:
         status = path.stat()
     except OSError as error:
@@ -107,18 +105,18 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
                 f"In the lab file {path}, {', '.join(found)}: no longer read, because everybody who signs in may look "
                 "and run without quotas. Remove this, and let the proxy or the identity provider decide who signs in."
             )
-        return _whole(Lab.model_validate(values), path.absolute().parent)
+        settings = Lab.model_validate(values)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
-
-
-def _whole(settings: Lab, parent: Path) -> Lab:
-    """The same with absolute paths: paths in the file are relative to it."""
+    # Paths in the file are relative to it.
+    parent = path.absolute().parent
     secrets = None if settings.people.secrets is None else parent / settings.people.secrets
     people = settings.people.model_copy(update={"secrets": secrets})
-    models = settings.models.model_copy(update={"folders": tuple(parent / path for path in settings.models.folders)})
+    models = settings.models.model_copy(
+        update={"folders": tuple(parent / folder for folder in settings.models.folders)}
+    )
     return settings.model_copy(update={"people": people, "models": models})
 
 

@@ -6,7 +6,7 @@ own form: times, dates, versions, phone numbers and codes with leading zeros. Th
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -30,7 +30,7 @@ _SAME = str.maketrans(
         "＿": "_",
     }
 )
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_DIGITS_BEYOND_ASCII = re.compile(r"(?![0-9])\d")
 CURRENCIES = "$€£¥₹₽₩₺₫₴₦₱฿¢"
 _SINGLE = [chr(code) for code in range(0xB2, 0x3400) if unicodedata.category(chr(code)) == "No"]
 _VULGAR = "".join(one for one in _SINGLE if re.fullmatch("[0-9]+\u2044[0-9]+", unicodedata.normalize("NFKD", one)))
@@ -79,7 +79,8 @@ class Numeral:
 @lru_cache(maxsize=32)
 def numerals(text: str) -> Sequence[Numeral]:
     """The numbers of a text, in order."""
-    plain = _BEYOND_ASCII.sub(_plain_character, text)
+    # A decimal digit of any script as 0 to 9, a sign or separator as its common form.
+    plain = _DIGITS_BEYOND_ASCII.sub(lambda digit: str(unicodedata.decimal(digit[0])), text.translate(_SAME))
     return tuple(Numeral(match.span(), _value(match)) for match in _NUMERAL.finditer(plain))
 
 
@@ -97,72 +98,42 @@ def quantity(text: str) -> tuple[str, Numeral, str] | None:
     return before, found[0], after
 
 
-def _plain_character(match: re.Match[str]) -> str:
-    """A decimal digit of any script as 0 to 9, a sign or separator as its common form."""
-    character = match[0].translate(_SAME)
-    return str(unicodedata.decimal(character)) if character.isdecimal() else character
-
-
 def _value(match: re.Match[str]) -> str:
     """The value of a matched number, in one spelling."""
     if match["parts"] is not None:
         return re.sub(r"\d+", lambda part: part[0].lstrip("0") or "0", match["parts"])
-    # The value of a matched number without its sign.
-    value = next(read(match) for kind, read in _VALUES.items() if match[kind] is not None)
+    if match["power"] is not None:
+        exponent = unicodedata.normalize("NFKC", match["power"].removeprefix("10").lstrip("^*")).replace("\u2212", "-")
+        value = _decimal("1", int(exponent))
+    elif match["mixed"] is not None:
+        top, bottom = map(int, unicodedata.normalize("NFKD", match["vulgar"]).split("\u2044"))
+        value = _fraction(int(match["units"] or 0) * bottom + top, bottom) if bottom else match[0]
+    elif match["raised"] is not None:
+        # Digits with superscripts or subscripts are no quantity; alone, such a sign is its number.
+        digits = match["raised"].rstrip(_RAISED)
+        signs = "".join(f"{unicodedata.numeric(sign):g}" for sign in match["raised"][len(digits) :])
+        value = f"{digits}^{signs}" if digits else signs
+    elif match["fraction"] is not None:
+        top = int(match["top"])
+        bottom = int(match["bottom"])
+        # Behind a whole number a fraction below 1 belongs to it; any other stays as it is written.
+        is_read = match["whole"] is None or top < bottom
+        value = _fraction(int(match["whole"] or 0) * bottom + top, bottom) if is_read else match["fraction"]
+    elif match["grouped"] is not None:
+        # Thousands separators; a last separator that differs from them begins decimals.
+        separators = re.findall(r"\D", match["grouped"])
+        groups = re.split(r"\D", match["grouped"])
+        decimals = groups[-1] if separators[-1] != separators[0] else ""
+        value = _decimal("".join(groups), -len(decimals))
+    elif match["version"] is not None:
+        value = match["version"]
+    else:
+        # Digits with a decimal point or comma and a power of ten; a code with leading zeros stays as it is.
+        mantissa, _, exponent = match["plain"].lower().partition("e")
+        whole, _, decimals = mantissa.replace(",", ".").partition(".")
+        is_code = len(whole) > 1 and whole.startswith("0")
+        value = match["plain"] if is_code else _decimal(whole + decimals, int(exponent or 0) - len(decimals))
     return f"{match['currency'] or ''}{'-' if match['sign'] == '-' and value != '0' else ''}{value}"
-
-
-def _power(match: re.Match[str]) -> str:
-    exponent = unicodedata.normalize("NFKC", match["power"].removeprefix("10").lstrip("^*")).replace("\u2212", "-")
-    return _decimal("1", int(exponent))
-
-
-def _mixed(match: re.Match[str]) -> str:
-    top, bottom = map(int, unicodedata.normalize("NFKD", match["vulgar"]).split("\u2044"))
-    return _fraction(int(match["units"] or 0) * bottom + top, bottom) if bottom else match[0]
-
-
-def _raised(match: re.Match[str]) -> str:
-    """Digits with superscripts or subscripts are no quantity; alone, such a sign is its number."""
-    digits = match["raised"].rstrip(_RAISED)
-    signs = [f"{unicodedata.numeric(sign):g}" for sign in match["raised"][len(digits) :]]
-    return f"{digits}^{''.join(signs)}" if digits else "".join(signs)
-
-
-def _slashed(match: re.Match[str]) -> str:
-    top = int(match["top"])
-    bottom = int(match["bottom"])
-    if match["whole"] is None:
-        return _fraction(top, bottom)
-    return _fraction(int(match["whole"]) * bottom + top, bottom) if top < bottom else match["fraction"]
-
-
-def _grouped(match: re.Match[str]) -> str:
-    """The value of a number with thousands separators; a last separator that differs from them begins decimals."""
-    separators = re.findall(r"\D", match["grouped"])
-    groups = re.split(r"\D", match["grouped"])
-    decimals = groups[-1] if separators[-1] != separators[0] else ""
-    return _decimal("".join(groups), -len(decimals))
-
-
-def _plain(match: re.Match[str]) -> str:
-    """The value of digits with a decimal point or comma and a power of ten; a code with leading zeros as it is."""
-    mantissa, _, exponent = match["plain"].lower().partition("e")
-    whole, _, decimals = mantissa.replace(",", ".").partition(".")
-    if len(whole) > 1 and whole.startswith("0"):
-        return match["plain"]
-    return _decimal(whole + decimals, int(exponent or 0) - len(decimals))
-
-
-_VALUES: dict[str, Callable[[re.Match[str]], str]] = {
-    "power": _power,
-    "mixed": _mixed,
-    "raised": _raised,
-    "fraction": _slashed,
-    "grouped": _grouped,
-    "version": lambda match: match["version"],
-    "plain": _plain,
-}
 
 
 def _fraction(top: int, bottom: int) -> str:

@@ -23,7 +23,7 @@ from kvlab.planning.parameters import PRESET
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording
 from kvlab.tasks.haystack import WORDINGS
-from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
+from kvlab.tasks.shipped_samples import shipped_samples
 
 # The form's choices and their labels; `make_request` accepts the keys.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
@@ -82,7 +82,13 @@ def choices(
     if not entries:
         raise UserError("Choose at least one method.")
     changed = {entry.name: dict((hyper_parameters or {}).get(entry.name, {})) for entry in entries}
-    without = [entry for entry in entries if not _takes_budget(entry, changed[entry.name])]
+    without = []
+    for entry in entries:
+        # A preset says whether it needs a budget; with other changed settings the method does.
+        preset = entry.presets.get(str(changed[entry.name].get(PRESET, "")))
+        needs_budget = entry.needs_budget if preset is None or len(changed[entry.name]) > 1 else preset.needs_budget
+        if not needs_budget:
+            without.append(entry)
     return (
         *(MethodChoice(method=entry.name, budget=1.0, hyper_parameters=changed[entry.name]) for entry in without),
         *(
@@ -100,12 +106,6 @@ def choices_of_form(
     """The choices of the form: methods with their changed settings, at every typed budget."""
     changed = {entry.name: parameters.changed_values(entry, typed.get(entry.name, {})) for entry in chosen}
     return choices(chosen, parse_budgets(budgets), changed)
-
-
-def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
-    """Whether the method needs a budget under its preset; other changed settings do not count."""
-    preset = entry.presets.get(str(changed.get(PRESET, "")))
-    return entry.needs_budget if preset is None or len(changed) > 1 else preset.needs_budget
 
 
 def build(
@@ -130,23 +130,20 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
     try:
         fields = request_fields(options)
         request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **fields)
-        for comparison in _prompts(request):
+        # Checked are the only prompt, the longest of several, or repeats with different wordings.
+        comparisons = [request]
+        if request.is_batch and request.prompts:
+            longest = max(range(len(request.prompts)), key=lambda place: len(request.prompts[place].prompt))
+            comparisons = [repeat_request(request, "-", longest + 1)]
+        elif request.is_batch:
+            wordings = min(len(request.repeats), WORDINGS)
+            comparisons = [repeat_request(request, "-", number) for number in range(1, 1 + wordings)]
+        for comparison in comparisons:
             named = comparison.repeat.description if comparison.repeat else ""
             check_fits(comparison.prompt, ChatFormat.from_request(comparison), request.max_new_tokens, named)
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
-
-
-def _prompts(request: CompareRequest) -> list[CompareRequest]:
-    """The prompts to validate: the only one, the longest of several, or repeats with different wordings."""
-    if not request.is_batch:
-        return [request]
-    if request.prompts:
-        numbers = [max(range(1, 1 + len(request.prompts)), key=lambda number: len(request.prompts[number - 1].prompt))]
-    else:
-        numbers = list(range(1, 1 + min(len(request.repeats), WORDINGS)))
-    return [repeat_request(request, "-", number) for number in numbers]
 
 
 def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,12 +153,6 @@ def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(options.get("record"), str):
         fields["record"] = Recording.parse(options["record"])
     return dict(options) | fields
-
-
-def record_text(layers: str, heads: str, every: int) -> str:
-    """The form's recording fields as text that `Recording.parse` reads."""
-    fields = {"layers": layers.strip(), "heads": heads.strip(), "every": str(every) if every > 1 else ""}
-    return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
 def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "") -> None:
@@ -192,7 +183,12 @@ def sample_request() -> CompareRequest:
 
     Raises UserError if the samples or the list of methods cannot be read.
     """
-    sample = next((sample for sample in shipped_samples() if _fits(sample)), shipped_samples()[0])
+    sample = shipped_samples()[0]
+    for one in shipped_samples():
+        with contextlib.suppress(UserError):
+            check_fits(one.text, ChatFormat(EMBEDDED), one.max_new_tokens)
+            sample = one
+            break
     registered = {entry.name: entry for entry in methods()}
     entries = [registered[name] for name in SAMPLE_METHODS if name in registered]
     chosen = choices(entries, [sample.suggested_budget])
@@ -205,14 +201,6 @@ def sample_request() -> CompareRequest:
         answer=sample.answer,
         facts=sample.facts,
     )
-
-
-def _fits(sample: ShippedSample) -> bool:
-    try:
-        check_fits(sample.text, ChatFormat(EMBEDDED), sample.max_new_tokens)
-    except UserError:
-        return False
-    return True
 
 
 def store_last_form(root: Path, model: str, options: Mapping[str, object]) -> None:

@@ -125,28 +125,24 @@ def make_job(
         raise UserError(in_one_sentence(error)) from error
 
 
-def problem_of(request: EvalRequest) -> str:
-    """Why the tasks' prompts cannot be generated, such as a length that is too short; empty if they can.
+def judge_request(request: EvalRequest, listed: TaskList) -> tuple[str, list[str]]:
+    """Why the tasks' prompts cannot be generated, such as a length that is too short, empty if they can; and one
+    sentence for each method whose own window takes up its budget at a requested length.
 
     Checked in a second process and cached per request; tasks at default lengths and difficulty are not checked. Raises
     UserError if the process gives no answer.
     """
-    if not request.lengths and not any(choice.difficulty for choice in request.tasks):
-        return ""
     probe = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
-    return _problem(probe.model_dump_json()) if probe.tasks else ""
+    is_asked = request.lengths or any(choice.difficulty for choice in request.tasks)
+    problem = _problem(probe.model_dump_json()) if is_asked and probe.tasks else ""
+    few = request.model_copy(update={"samples": 1})
+    notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
+    return problem, list(dict.fromkeys(note for some in notes for note in some))
 
 
 @lru_cache(maxsize=64)
 def _problem(request: str) -> str:
     return str(ask("tasks", "--fits", stdin=request)["problem"])
-
-
-def window_notes_of(request: EvalRequest, listed: TaskList) -> list[str]:
-    """One sentence for each method whose own window takes up its budget at a requested length."""
-    few = request.model_copy(update={"samples": 1})
-    notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
-    return list(dict.fromkeys(note for some in notes for note in some))
 
 
 def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:
@@ -165,22 +161,21 @@ def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:
 
 def read_files(text: str) -> list[FileChoice]:
     """Files given one per line as `format=path`; raises UserError for an invalid line."""
-    return [_file(line.strip()) for line in text.splitlines() if line.strip()]
-
-
-def _file(line: str) -> FileChoice:
-    try:
-        form, path, options = split_file(line)
-    except ValueError:
-        raise UserError(
-            f"{line[:80]!r} names no file: write format=path, such as ruler=/data/niah/validation.jsonl."
-        ) from None
-    if lab() is not None:
-        raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
-    file = Path(path).expanduser()
-    if not file.is_file() and not (form == "prompts" and file.is_dir()):
-        raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
-    return FileChoice(form=form, path=file.absolute(), options=options)
+    files = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        try:
+            form, path, options = split_file(line)
+        except ValueError:
+            raise UserError(
+                f"{line[:80]!r} names no file: write format=path, such as ruler=/data/niah/validation.jsonl."
+            ) from None
+        if lab() is not None:
+            raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
+        file = Path(path).expanduser()
+        if not file.is_file() and not (form == "prompts" and file.is_dir()):
+            raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
+        files.append(FileChoice(form=form, path=file.absolute(), options=options))
+    return files
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
@@ -218,39 +213,31 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
         **spoken,
     }
     title = f"{row['task']} {int(row['index']) + 1}: {choice.label}"
+    depths = None if pd.isna(row["depth"]) else (round(float(row["depth"]), 6),)  # rows store single precision
     if row["content"]:
         name = str(difficulty.get("file", ""))
         if name not in files:
             raise UserError(f"The file {name!r} of this prompt is not known here: name it again in a new evaluation.")
         cut = {key: difficulty[key] for key in ("max_prompt", "cut") if key in difficulty}
-        file = _as_evaluated(files[name], difficulty)
-        placed = {} if pd.isna(row["depth"]) else {"lengths": (int(row["length"]),), "depths": (_depth(row["depth"]),)}
+        # The file with the row's options; a second file that one names is looked for in the same folder.
+        file = files[name]
+        options = {key: difficulty[key] for key in difficulty if key not in ("file", "max_prompt", "cut", "forced")}
+        for key in options:
+            if key.endswith("_from"):
+                options[key] = file.options.get(key, str(file.path.with_name(str(options[key]))))
+        file = file.model_copy(update={"options": options})
+        placed = {} if depths is None else {"lengths": (int(row["length"]),), "depths": depths}
         evaluation = EvalRequest(files=(file,), samples=100_000, seed=int(row["seed"]), **cut, **placed, **common)
         return SampleJob(request=evaluation, content=row["content"], title=title, private=private)
-    depth = row["depth"]
     style = difficulty.pop("style", "continuation")  # the latter is not written
     difficulty.pop("forced", None)
     evaluation = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
         style=style,
         lengths=(int(row["length"]),),
-        depths=None if pd.isna(depth) else (_depth(depth),),
+        depths=depths,
         samples=int(row["index"]) + 1,
         seed=int(row["seed"]),
         **common,
     )
     return SampleJob(request=evaluation, title=title, private=private)
-
-
-def _depth(depth: Any) -> float:
-    return round(float(depth), 6)  # rows store single precision
-
-
-def _as_evaluated(file: FileChoice, difficulty: Mapping[str, Any]) -> FileChoice:
-    """The file with a row's options; a second file that an option names is looked for in the same folder."""
-    options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut", "forced")}
-    paths = {
-        name: file.options.get(name, str(file.path.with_name(str(value)))) if name.endswith("_from") else value
-        for name, value in options.items()
-    }
-    return file.model_copy(update={"options": paths})

@@ -1,7 +1,7 @@
 """Jobs for the queue from the measurements that exhibits of the atlas need."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,10 +36,11 @@ LEARNS: Mapping[str, Fittable] = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A file made by a fit."""
+    """A file made by a fit, and its name in a request: never its path on a server with a lab file."""
 
     name: str
     file: Path
+    asked: str
 
 
 def fitted_files(root: Path, model: str, method: Fittable) -> list[Fitted]:
@@ -53,13 +54,9 @@ def fitted_files(root: Path, model: str, method: Fittable) -> list[Fitted]:
             continue
         matches = (request.model, request.method) == (model.strip(), method)
         if matches and file.exists() and may_view(root, request_file.parent.name, "fit"):
-            files.append(Fitted(request_file.parent.name, file.absolute()))
+            name = request_file.parent.name
+            files.append(Fitted(name, file.absolute(), f"fit:{name}" if lab() is not None else str(file.absolute())))
     return sorted(files, key=lambda fit: fit.file.stat().st_mtime, reverse=True)
-
-
-def request_name(one: Fitted) -> str:
-    """The file's name in a request: never its path on a server with a lab file."""
-    return f"fit:{one.name}" if lab() is not None else str(one.file)
 
 
 def ships(model: str) -> bool:
@@ -95,7 +92,20 @@ def job_of(measurement: Measurement) -> Work:
     """The job that does what the measurement's command does. Raises UserError if the measurement needs a terminal."""
     match measurement:
         case RecordedComparison():
-            return _compare(measurement)
+            sample = shipped_sample(measurement.sample)
+            comparison = compare_form.make_request(
+                sample.text,
+                check_model(measurement.model),
+                _choices(measurement),
+                max_new_tokens=sample.max_new_tokens,
+                title=sample.title,
+                answer=sample.answer,
+                facts=sample.facts,
+                level=measurement.level,
+            )
+            how = ChatFormat.from_request(comparison)
+            compare_form.check_fits(comparison.prompt, how, comparison.max_new_tokens)
+            return comparison
         case Evaluation():
             if measurement.data:
                 raise UserError("This needs files of your own: run the command in a terminal.")
@@ -117,22 +127,6 @@ def job_of(measurement: Measurement) -> Work:
             return BenchJob(name=preset, preset=preset, changes=changes, title=f"Benchmark {preset}")
         case ExhibitFill():
             raise UserError(f"Run this in a terminal: {command_line(measurement)}")
-
-
-def _compare(measurement: RecordedComparison) -> CompareRequest:
-    sample = shipped_sample(measurement.sample)
-    request = compare_form.make_request(
-        sample.text,
-        check_model(measurement.model),
-        _choices(measurement),
-        max_new_tokens=sample.max_new_tokens,
-        title=sample.title,
-        answer=sample.answer,
-        facts=sample.facts,
-        level=measurement.level,
-    )
-    compare_form.check_fits(request.prompt, ChatFormat.from_request(request), request.max_new_tokens)
-    return request
 
 
 def _choices(measurement: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
@@ -164,42 +158,34 @@ class FillSize:
     over_depths: tuple[int, ...] = (256, 512, 768)
 
 
-def small_evaluation(work: EvalJob, size: FillSize) -> EvalJob:
-    """The evaluation with few prompts and short lengths, as many lengths and depths as it had.
-
-    One that asks for a multiple of the usual number of prompts gets the same multiple.
-    """
-    request = work.request
-    lengths = size.over_depths if request.depths else size.over_lengths if request.lengths else size.lengths
-    depths = request.depths[:: max(1, len(request.depths) // 2)] if request.depths else None
-    times = max(1, request.samples // USUAL)
-    samples = min(3, size.samples) if request.depths else times * size.samples
-    request = request.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
-    return work.model_copy(update={"name": FOLDER, "request": request})
-
-
-def comparisons(works: Iterable[Work], size: FillSize) -> list[CompareRequest]:
-    """One comparison per text with every method of any of the comparisons."""
-    compared = [work for work in works if isinstance(work, CompareRequest)]
-    if not compared:
-        return []
-    choices = {choice.model_dump_json(): choice for work in compared for choice in work.choices}
-    fields = {"choices": tuple(choices.values()), "max_new_tokens": NEW_TOKENS, "level": "full"}
-    plain = compared[0].model_copy(update={"answer": None, "other_answers": (), "facts": (), **fields})
-    return [plain.model_copy(update={"prompt": text, "title": title}) for title, text in excerpts(size.prompts)]
-
-
 def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]:
     """All jobs for the measurements: comparisons first, then evaluations (plain methods first), then benchmarks.
+
+    Evaluations get few prompts and short lengths, as many lengths and depths as they had; one that asks for a multiple
+    of the usual number of prompts gets the same multiple.
 
     Raises UserError if a measurement needs a terminal.
     """
     works = [job_of(measurement) for measurement in dict.fromkeys(measurements)]
-    evaluations = [small_evaluation(work, size) for work in works if isinstance(work, EvalJob)]
-    benches = [work for work in works if isinstance(work, BenchJob)]
-    return [*comparisons(works, size), *sorted(evaluations, key=_option_count), *benches]
-
-
-def _option_count(work: EvalJob) -> int:
-    """The most options a method of it has: a method without options is measured under its own name first."""
-    return max(len(set(choice.hyper_parameters) - {"preset"}) for choice in work.request.choices)
+    evaluations: list[EvalJob] = []
+    for work in works:
+        if not isinstance(work, EvalJob):
+            continue
+        request = work.request
+        lengths = size.over_depths if request.depths else size.over_lengths if request.lengths else size.lengths
+        depths = request.depths[:: max(1, len(request.depths) // 2)] if request.depths else None
+        samples = min(3, size.samples) if request.depths else max(1, request.samples // USUAL) * size.samples
+        request = request.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
+        evaluations.append(work.model_copy(update={"name": FOLDER, "request": request}))
+    # A method without options is measured under its own name first.
+    evaluations.sort(key=lambda work: max(len({*one.hyper_parameters} - {"preset"}) for one in work.request.choices))
+    # One comparison per text with every method of any of the comparisons.
+    compared = [work for work in works if isinstance(work, CompareRequest)]
+    comparisons: list[CompareRequest] = []
+    if compared:
+        choices = {choice.model_dump_json(): choice for work in compared for choice in work.choices}
+        fields = {"choices": tuple(choices.values()), "max_new_tokens": NEW_TOKENS, "level": "full"}
+        plain = compared[0].model_copy(update={"answer": None, "other_answers": (), "facts": (), **fields})
+        texts = excerpts(size.prompts)
+        comparisons = [plain.model_copy(update={"prompt": text, "title": title}) for title, text in texts]
+    return [*comparisons, *evaluations, *(work for work in works if isinstance(work, BenchJob))]

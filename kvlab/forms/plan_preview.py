@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.forms import compare_form, measurement_job
@@ -17,7 +16,7 @@ from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.models.info.size import find_model
 from kvlab.planning.choices import MethodEntry, TaskList, task_list
-from kvlab.planning.method_footprints import footprints_of, observation_window, window_notes
+from kvlab.planning.method_footprints import footprint_of, footprints_of, window_notes
 from kvlab.planning.plan import Machine, Plan, make_plan, this_machine
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 
@@ -37,7 +36,7 @@ def run_notes(
     try:
         choices = compare_form.choices_of_form(chosen, typed, budgets)
         notes = window_notes(choices, tokens)
-        windows = {choice.method: observation_window(choice) for choice in choices}
+        windows = {choice.method: footprint_of(choice).window for choice in choices}
     except (UserError, ValidationError):
         return []
     changed = {choice.method: choice.hyper_parameters for choice in choices}
@@ -60,7 +59,17 @@ def run_notes(
 def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:
     """`5 methods at 20 % beside the full cache, fits`; without a plan nothing is said of the fit."""
     compressed = [choice for choice in request.runs if choice.method != "full"]
-    parts = [_methods(compressed) if compressed else "the full cache alone"]
+    # `5 methods at 20 %`; methods that take no budget are named on their own.
+    unbudgeted = list(dict.fromkeys(one.method for one in compressed if Budget(one.budget).keeps_all))
+    budgeted = [choice for choice in compressed if choice.method not in unbudgeted]
+    budgets = dict.fromkeys(Budget(choice.budget).description for choice in budgeted)
+    names = {choice.method for choice in budgeted}
+    groups = []
+    if names:
+        groups.append(f"{len(names)} method{'' if len(names) == 1 else 's'} at {join_words(list(budgets))}")
+    if unbudgeted:
+        groups.append(f"{join_words(unbudgeted)} at {'its' if len(unbudgeted) == 1 else 'their'} own budget")
+    parts = [" and ".join(groups) or "the full cache alone"]
     if compressed and len(request.runs) > 1:
         parts[0] += " beside the full cache"
     if request.comparisons > 1:
@@ -68,24 +77,6 @@ def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:
     if plan is not None:
         parts.append("fits" if plan.fits else "does not fit")
     return ", ".join(parts)
-
-
-def _methods(choices: Sequence[MethodChoice]) -> str:
-    """`5 methods at 20 %`; methods that take no budget are named on their own."""
-    unbudgeted = [choice.method for choice in choices if Budget(choice.budget).keeps_all]
-    budgeted = [choice for choice in choices if choice.method not in unbudgeted]
-    words = list(dict.fromkeys(Budget(choice.budget).description for choice in budgeted))
-    names = list(dict.fromkeys(choice.method for choice in budgeted))
-    parts = [f"{_count(len(names))} at {join_words(words)}"] if names else []
-    if unbudgeted:
-        parts.append(
-            f"{join_words(list(dict.fromkeys(unbudgeted)))} at {'its' if len(unbudgeted) == 1 else 'their'} own budget"
-        )
-    return " and ".join(parts)
-
-
-def _count(number: int) -> str:
-    return f"{number} method{'' if number == 1 else 's'}"
 
 
 MACHINE_SECONDS = 10  # after which free memory is measured again

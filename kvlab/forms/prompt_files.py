@@ -70,29 +70,23 @@ def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple
     if checked is None:
         replace_text(file, as_text(name, content))
         try:
-            checked = check(file, name, form)
+            loader = ("--set", f"loader={form}") if form else ()
+            done = run_command("tasks", "--check", str(file), "--json", *loader)
+            try:
+                checked = Checked.model_validate_json(done.stdout)
+            except ValidationError:
+                raise UserError(_as_uploaded(done.stderr, file, name)) from None
+            if checked.malformed:
+                raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Fix it and upload the file again.")
+            if checked.form == "ruler" and file.stem in BY_FOLDER:
+                raise UserError(
+                    f"{name} does not say which task of RULER it is: call it after the task, niah_single_1.jsonl."
+                )
         except UserError:
             file.unlink()
             raise
         replace_text(folder / CHECKED, checked.model_dump_json())
     return FileChoice(form=checked.form, path=file), checked
-
-
-def check(file: Path, name: str, form: str = "") -> Checked:
-    """Check the file's content; `name` is its owner's name for it.
-
-    Raises UserError if the format is unknown, or a line is invalid.
-    """
-    done = run_command("tasks", "--check", str(file), "--json", *(("--set", f"loader={form}") if form else ()))
-    try:
-        checked = Checked.model_validate_json(done.stdout)
-    except ValidationError:
-        raise UserError(_as_uploaded(done.stderr, file, name)) from None
-    if checked.malformed:
-        raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Fix it and upload the file again.")
-    if checked.form == "ruler" and file.stem in BY_FOLDER:
-        raise UserError(f"{name} does not say which task of RULER it is: call it after the task, niah_single_1.jsonl.")
-    return checked
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
@@ -107,20 +101,21 @@ def known_files(root: Path) -> dict[str, FileChoice]:
 
 def as_text(name: str, content: bytes) -> str:
     """The file as the loaders read it. Raises UserError if it is damaged, not text, or too large unpacked."""
+    found: Iterable[Row]
     if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
-        return _lines(name, read_rows(name, content, LARGEST_TEXT))
-    text = decode_text(content, f"The file {name}")
-    return _lines(name, rows_of_text(name, text)) if is_csv(name) else text
-
-
-def _lines(name: str, rows: Iterable[Row]) -> str:
-    text = io.StringIO()
+        found = read_rows(name, content, LARGEST_TEXT)
+    else:
+        text = decode_text(content, f"The file {name}")
+        if not is_csv(name):
+            return text
+        found = rows_of_text(name, text)
+    lines = io.StringIO()
     size = 0
-    for row in rows:
-        size += text.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
+    for row in found:
+        size += lines.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
         if size > LARGEST_TEXT:
             raise UserError(_too_large(name, size, LARGEST_TEXT))
-    return text.getvalue()
+    return lines.getvalue()
 
 
 def _checked(folder: Path) -> Checked | None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -104,6 +105,7 @@ def truncate_prompts(
 
 TEXTS = ("txt", "md", *DOCUMENTS)
 TYPES = (*TEXTS, *files_of_rows.TYPES)
+UNITS = {".jsonl": "Line", ".ndjson": "Line", ".json": "Entry"}  # in which a file's rows are counted
 
 
 @dataclass(frozen=True)
@@ -205,17 +207,8 @@ def read_upload(name: str, content: bytes) -> Upload:
             text=token_count.check_prompt(check_text(document.text, f"The file {name}")),
             left_out=document.left_out,
         )
-    if files_of_rows.is_table(name):
-        return Upload(name, rows=_rows(name, content))
-    return Upload(name, text=token_count.decode_upload(name, content))
-
-
-def check_upload(name: str, size: int) -> None:
-    """Raises UserError if a file is too large, before its content is taken."""
-    (check_size if is_document(name) else token_count.check_upload_size)(name, size)
-
-
-def _rows(name: str, content: bytes) -> list[PromptRow]:
+    if not files_of_rows.is_table(name):
+        return Upload(name, text=token_count.decode_upload(name, content))
     if content.startswith(files_of_rows.PARQUET) or name.lower().endswith(".parquet"):
         token_count.check_upload_size(name, len(content))
         raw_rows = files_of_rows.read_rows(name, content, LARGEST_PROMPTS_BYTES)
@@ -223,15 +216,13 @@ def _rows(name: str, content: bytes) -> list[PromptRow]:
         raw_rows = files_of_rows.rows_of_text(name, token_count.decode_upload(name, content))
     rows = []
     for row in raw_rows:
-        what = f"{_unit(name)} {row.number} of {name}"
+        what = f"{UNITS.get(Path(name).suffix.lower(), 'Row')} {row.number} of {name}"
         if row.problem:
             raise UserError(f"{what} is not JSON ({row.problem}): give one object per line.")
         rows.append(as_row(row.value, what))
-    return rows
+    return Upload(name, rows=rows)
 
 
-def _unit(name: str) -> str:
-    """The unit a file's rows are counted in."""
-    if name.lower().endswith((".jsonl", ".ndjson")):
-        return "Line"
-    return "Entry" if name.lower().endswith(".json") else "Row"
+def check_upload(name: str, size: int) -> None:
+    """Raises UserError if a file is too large, before its content is taken."""
+    (check_size if is_document(name) else token_count.check_upload_size)(name, size)

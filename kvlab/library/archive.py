@@ -78,8 +78,31 @@ def pack(root: Path, kind: What, names: Sequence[str], title: str, target: Path)
         UserError: there is none of this name, it is still running, or the disk is full.
     """
     root = Path(root)
-    files = {str(PurePosixPath(file.relative_to(root))): file for file in _files(root, kind, names)}
-    items = {name: ArchivedFile(size=file.stat().st_size, sha256=_hash(file)) for name, file in sorted(files.items())}
+    paths: list[Path] = [] if kind == "story" else item_paths(root, kind, names)
+    for name in names if kind == "story" else ():
+        story = stories.story_path(root, name)
+        if not story.exists() or not labels_of.may_view(root, story.stem, "story"):
+            raise UserError(f"There is no story {name[:80]!r} in {root}.")
+        paths.append(story.relative_to(root))
+        # The comparisons of this folder that the story's views use.
+        owner = {run.run_id: run.comparison_id for run in catalogue.list_runs(root)}
+        views = stories.load_story(root, name).views
+        asked = [view.query.get(key, "") for view in views for key in ("comparison", "run", "a", "b")]
+        used = dict.fromkeys(owner.get(one, one) for several in asked for one in several.split("/"))
+        paths += item_paths(root, "comparison", [one for one in used if one in set(owner.values())])
+    files = {}  # by their paths in the archive, without hidden ones and links
+    for path in dict.fromkeys(paths):
+        found = [root / path] if (root / path).is_file() else sorted((root / path).rglob("*"))
+        for file in found:
+            inside = file.relative_to(root)
+            is_hidden = any(part.startswith(".") for part in inside.parts)
+            if not is_hidden and file.is_file() and not file.is_symlink():
+                files[str(PurePosixPath(inside))] = file
+    items = {}
+    for name, file in sorted(files.items()):
+        with file.open("rb") as content:
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()
+        items[name] = ArchivedFile(size=file.stat().st_size, sha256=checksum)
     manifest = Manifest(
         format=FORMAT,
         kind=kind,
@@ -109,8 +132,7 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     """
     root = Path(root)
     person = acting()
-    with _opened(archive_file) as archive:
-        manifest = _manifest(archive)
+    with _opened(archive_file) as (archive, manifest):
         there = root
         while not there.exists():
             there = there.parent
@@ -128,7 +150,6 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
         try:
             with full_disk_sentence(root):
                 _extract(archive, manifest, unpacked)
-            _check_records(unpacked, manifest)
             for top in _units(manifest):
                 (root / top).parent.mkdir(parents=True, exist_ok=True)
                 os.rename(unpacked / top, root / top)
@@ -139,7 +160,7 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     if person.name:
         for kind, name in _labelled(manifest):
             labels_of.set_owner(root, name, kind, person.name)
-    for run_id in _run_ids(manifest):
+    for run_id in (unit for unit in _units(manifest) if "/" not in unit):
         record = read_record(root / run_id)
         if person.name:  # on a shared server the importing user owns it
             record = record.model_copy(update={"owner": person.name, "private": False})
@@ -148,63 +169,39 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     return manifest
 
 
-def shown_in(root: Path, story: stories.Story) -> list[str]:
-    """Unique comparisons of this folder used by a story's views."""
-    owner = {run.run_id: run.comparison_id for run in catalogue.list_runs(root)}
-    asked = [view.query.get(key, "") for view in story.views for key in ("comparison", "run", "a", "b")]
-    found = [owner.get(name, name) for names in asked for name in names.split("/")]
-    return [name for name in dict.fromkeys(found) if name in set(owner.values())]
-
-
-def _files(root: Path, kind: What, names: Sequence[str]) -> Iterator[Path]:
-    paths: list[Path] = []
-    if kind == "story":
-        for name in names:
-            file = stories.story_path(root, name)
-            if not file.exists() or not labels_of.may_view(root, file.stem, "story"):
-                raise UserError(f"There is no story {name[:80]!r} in {root}.")
-            paths.append(file.relative_to(root))
-            paths += item_paths(root, "comparison", shown_in(root, stories.load_story(root, name)))
-    else:
-        paths = item_paths(root, kind, names)
-    for path in dict.fromkeys(paths):
-        found = [root / path] if (root / path).is_file() else sorted((root / path).rglob("*"))
-        shown = (file for file in found if not any(part.startswith(".") for part in file.relative_to(root).parts))
-        yield from (file for file in shown if file.is_file() and not file.is_symlink())
-
-
 @contextmanager
-def _opened(archive_file: Path | IO[bytes]) -> Iterator[zipfile.ZipFile]:
+def _opened(archive_file: Path | IO[bytes]) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
+    """An archive with its manifest, whose paths are safe and which lists every file.
+
+    Raises UserError if it is no such archive.
+    """
     try:
         if isinstance(archive_file, Path) and archive_file.exists() and not archive_file.is_file():
             raise UserError(f"{archive_file} is not a file: give one created by `kvlab runs export`.")
         with zipfile.ZipFile(archive_file) as archive:
-            yield archive
+            try:
+                entry = archive.getinfo(MANIFEST)
+                if entry.file_size > LARGEST_MANIFEST:
+                    raise KeyError(MANIFEST)
+                manifest = Manifest.model_validate_json(archive.read(entry))
+            except (KeyError, ValidationError) as error:
+                raise UserError("This is not a kvlab archive: give a file created by `kvlab runs export`.") from error
+            if manifest.format > FORMAT:
+                raise UserError(f"This file was made by a newer kvlab ({manifest.kvlab[:20]}): update this one.")
+            if set(archive.namelist()) - {MANIFEST} != set(manifest.files):
+                raise UserError("The archive does not match its list of files: export it again.")
+            for name in manifest.files:
+                parts = PurePosixPath(name).parts
+                is_plain = not set(name) & set("\\:") and not any(ord(char) < 32 for char in name)
+                is_hidden = any(part.startswith(".") for part in parts)
+                if len(parts) < 2 or not is_plain or is_hidden or name.startswith("/"):
+                    raise UserError(f"The archive has the invalid path {name[:60]!r} and was not imported.")
+            yield archive, manifest
     except FileNotFoundError as error:
         raise UserError(f"There is no file {archive_file}: give one created by `kvlab runs export`.") from error
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         why = "This is not a kvlab archive, or it is damaged: copy the file created by `kvlab runs export` again."
         raise UserError(why) from error
-
-
-def _manifest(archive: zipfile.ZipFile) -> Manifest:
-    try:
-        entry = archive.getinfo(MANIFEST)
-        if entry.file_size > LARGEST_MANIFEST:
-            raise KeyError(MANIFEST)
-        manifest = Manifest.model_validate_json(archive.read(entry))
-    except (KeyError, ValidationError) as error:
-        raise UserError("This is not a kvlab archive: give a file created by `kvlab runs export`.") from error
-    if manifest.format > FORMAT:
-        raise UserError(f"This file was made by a newer kvlab ({manifest.kvlab[:20]}): update this one.")
-    if set(archive.namelist()) - {MANIFEST} != set(manifest.files):
-        raise UserError("The archive does not match its list of files: export it again.")
-    for name in manifest.files:
-        parts = PurePosixPath(name).parts
-        safe = len(parts) > 1 and "\\" not in name and ":" not in name and not any(ord(char) < 32 for char in name)
-        if not safe or name.startswith("/") or any(part.startswith(".") for part in parts):
-            raise UserError(f"The archive has the invalid path {name[:60]!r} and was not imported.")
-    return manifest
 
 
 def _units(manifest: Manifest) -> list[str]:
@@ -218,11 +215,8 @@ def _units(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(units))
 
 
-def _run_ids(manifest: Manifest) -> list[str]:
-    return [unit for unit in _units(manifest) if "/" not in unit]
-
-
 def _extract(archive: zipfile.ZipFile, manifest: Manifest, target: Path) -> None:
+    """Unpack into `target` and verify: files are as listed, unshared folders valid runs, labels of imported results."""
     for name, item in manifest.files.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,6 +231,16 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, target: Path) -> None
                 copy.write(block)
         if left or found.hexdigest() != item.sha256:
             raise UserError(f"{name} in the archive is damaged or modified: export it again.")
+    theirs = {name for _, name in _labelled(manifest)}
+    run_ids = [unit for unit in _units(manifest) if "/" not in unit]
+    theirs |= {read_record(target / run_id).comparison_id for run_id in run_ids}
+    for name in manifest.files:
+        if name.startswith(f"{labels_of.FOLDER}/") and PurePosixPath(name).stem not in theirs:
+            raise UserError(f"{name[:60]!r} in the archive belongs to no result in it: it was not imported.")
+    for run_id in run_ids:
+        if not (target / run_id / RECORD).is_file():
+            raise UserError(f"{run_id[:60]!r} in the archive is not a run: it was not imported.")
+        read_record(target / run_id)
 
 
 def _labelled(manifest: Manifest) -> list[tuple[labels_of.Kind, str]]:
@@ -245,21 +249,3 @@ def _labelled(manifest: Manifest) -> list[tuple[labels_of.Kind, str]]:
     parts = (PurePosixPath(unit).parts for unit in _units(manifest))
     found = ((kinds[where[0]], where[1]) for where in parts if where[0] in kinds)
     return [(kind, name if kind == "evaluation" else PurePosixPath(name).stem) for kind, name in found]
-
-
-def _check_records(folder: Path, manifest: Manifest) -> None:
-    """Every unshared folder must be a valid run, and labels must belong to imported results."""
-    theirs = {name for _, name in _labelled(manifest)}
-    theirs |= {read_record(folder / run_id).comparison_id for run_id in _run_ids(manifest)}
-    for name in manifest.files:
-        if name.startswith(f"{labels_of.FOLDER}/") and PurePosixPath(name).stem not in theirs:
-            raise UserError(f"{name[:60]!r} in the archive belongs to no result in it: it was not imported.")
-    for run_id in _run_ids(manifest):
-        if not (folder / run_id / RECORD).is_file():
-            raise UserError(f"{run_id[:60]!r} in the archive is not a run: it was not imported.")
-        read_record(folder / run_id)
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -59,11 +59,6 @@ class Search:
     sort: str = "created"
     turned: bool = False
 
-    @property
-    def search_words(self) -> list[str]:
-        """The words of the text."""
-        return self.text.casefold().split()
-
 
 FILTERS = ("kinds", "states", "models", "methods", "budgets", "tags", "owners", "answers")
 
@@ -100,8 +95,16 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
     if wanted.until:
         kept &= table["created"].str[:10] <= wanted.until
     found = table[kept]
-    if wanted.search_words:
-        found = found[_holds(found, wanted.search_words, in_prompt)]
+    search_words = wanted.text.casefold().split()
+    if search_words:
+        # Each word may be in any field: one in the title and another in the prompt also match.
+        hits = {word: set(in_prompt([word])) for word in search_words}
+        is_match = []
+        for row in found.itertuples():
+            fields = (row.id, row.title, row.name, row.note, row.model, row.status, *row.tags, *row.methods)
+            said = " ".join(fields).casefold()
+            is_match.append(all(word in said or not hits[word].isdisjoint(row.members) for word in hits))
+        found = found[pd.Series(is_match, found.index, dtype=bool)]
     # The rows sorted, missing values last, ties newest first.
     if wanted.sort not in SORTS:
         raise UserError(f"Runs cannot be sorted by {wanted.sort[:40]!r}: choose one of {', '.join(SORTS)}.")
@@ -150,19 +153,6 @@ def is_day(text: str) -> bool:
         return pd.Timestamp(text).strftime("%Y-%m-%d") == text
     except (ValueError, OverflowError, TypeError):
         return False
-
-
-def _holds(
-    table: pd.DataFrame, search_words: Sequence[str], in_prompt: Callable[[Sequence[str]], Collection[str]]
-) -> list[bool]:
-    """Each word may be in any field: one in the title and another in the prompt also match."""
-    hits = {word: set(in_prompt([word])) for word in search_words}
-    columns = [table[name] for name in ("id", "title", "name", "note", "model", "status", "tags", "methods", "members")]
-    kept = []
-    for identity, title, name, note, model, status, tags, methods, members in zip(*columns, strict=True):
-        said = " ".join((identity, title, name, note, model, status, *tags, *methods)).casefold()
-        kept.append(all(word in said or not hits[word].isdisjoint(members) for word in search_words))
-    return kept
 
 
 VIEWS_FOLDER = "views"

@@ -19,6 +19,7 @@ Columns, one row per item:
     tags, starred, note, archived   user labels (`kvlab.trace.user_labels`)
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -27,13 +28,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.core.budget import Budget
+from kvlab.core.budget import BYTE_SHARE, BYTES, SLOTS, Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.trace import catalogue, restore_results
@@ -55,7 +55,13 @@ def without_results(
     comparisons: Sequence[ComparisonEntry], known: Mapping[str, Mapping[str, object]], labels_of: AllLabels
 ) -> list[ComparisonEntry]:
     """Finished comparisons whose results are not cached, or were judged by another answer."""
-    return [entry for entry in comparisons if entry.status != "running" and _is_unread(entry, known, labels_of)]
+    unread = []
+    for entry in comparisons:
+        answer = labels_of.get(("comparison", entry.comparison_id), NONE).answer
+        are_known = all(known.get(run.run_id, {}).get("basis") == _basis(run, answer) for run in entry.runs)
+        if entry.status != "running" and not are_known:
+            unread.append(entry)
+    return unread
 
 
 def cache_results(
@@ -67,8 +73,41 @@ def cache_results(
         if time.monotonic() > until:
             return len(comparisons) - place
         labels = labels_of.get(("comparison", entry.comparison_id), NONE)
-        catalogue.keep_results(root, list(_outcomes(root, entry, labels)))
+        table = _measured(root, entry, labels)
+        found = []
+        for run in entry.runs:
+            row = table.loc[run.run_id] if run.run_id in table.index else pd.Series(dtype=object)
+            values = {name: row.get(name) for name in MEASURES}
+            found.append(
+                {
+                    "run_id": run.run_id,
+                    "basis": _basis(run, labels.answer),
+                    "verdict": row.get("verdict"),
+                    "bytes": folder_bytes(root / run.run_id),
+                    **{name: None if pd.isna(value) else float(value) for name, value in values.items()},
+                }
+            )
+        catalogue.keep_results(root, found)
     return 0
+
+
+def _measured(root: Path, entry: ComparisonEntry, labels: Labels) -> pd.DataFrame:
+    """`headline` by run id, with verdicts if there is an answer; empty if the runs cannot be compared."""
+    runs: list[Run] = []
+    for run in entry.runs:
+        try:
+            runs.append(open_run(root / run.run_id))
+        except UserError as error:
+            log.warning("run %s cannot be read: %s", run.run_id, error)
+    if not runs:
+        return pd.DataFrame()
+    try:
+        wanted = board.expected_answer(runs, labels)
+        table = compare.headline(runs) if wanted is None else board.verdicts(runs, board.check_answer(runs, wanted))
+    except (UserError, ValueError, KeyError) as error:
+        log.warning("comparison %s cannot be read: %s", runs[0].record.comparison_id, error)
+        return pd.DataFrame()
+    return table.set_index("run_id")
 
 
 def folder_bytes(folder: Path) -> int:
@@ -81,53 +120,9 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _is_unread(entry: ComparisonEntry, known: Mapping[str, Mapping[str, object]], labels_of: AllLabels) -> bool:
-    answer = labels_of.get(("comparison", entry.comparison_id), NONE).answer
-    return any(known.get(run.run_id, {}).get("basis") != _basis(run, answer) for run in entry.runs)
-
-
 def _basis(run: RunEntry, answer: str | None) -> str:
     """Key of a cached result: it changes with the run's status and the labelled answer."""
     return f"{run.status} {answer or ''}"
-
-
-def _outcomes(root: Path, entry: ComparisonEntry, labels: Labels) -> Iterator[dict[str, object]]:
-    opened = {run.run_id: found for run in entry.runs if (found := _open(root, run.run_id)) is not None}
-    table = _measured(list(opened.values()), labels)
-    for run in entry.runs:
-        row = table.loc[run.run_id] if run.run_id in table.index else pd.Series(dtype=object)
-        yield {
-            "run_id": run.run_id,
-            "basis": _basis(run, labels.answer),
-            "verdict": row.get("verdict"),
-            "bytes": folder_bytes(root / run.run_id),
-            **{name: _number(row.get(name)) for name in MEASURES},
-        }
-
-
-def _measured(runs: Sequence[Run], labels: Labels) -> pd.DataFrame:
-    """`headline` by run id, with verdicts if there is an answer; empty if the runs cannot be compared."""
-    if not runs:
-        return pd.DataFrame()
-    try:
-        wanted = board.expected_answer(runs, labels)
-        table = compare.headline(runs) if wanted is None else board.verdicts(runs, board.check_answer(runs, wanted))
-    except (UserError, ValueError, KeyError) as error:
-        log.warning("comparison %s cannot be read: %s", runs[0].record.comparison_id, error)
-        return pd.DataFrame()
-    return table.set_index("run_id")
-
-
-def _open(root: Path, run_id: str) -> Run | None:
-    try:
-        return open_run(root / run_id)
-    except UserError as error:
-        log.warning("run %s cannot be read: %s", run_id, error)
-        return None
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None or pd.isna(value) else float(value)
 
 
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
@@ -139,12 +134,40 @@ COLUMNS = (
 Known = Mapping[str, Mapping[str, object]]
 NOTHING: Mapping[str, object] = {}
 NO_LABELS = Labels()
+SHOWN_LABELS = {"name", "tags", "starred", "note", "archived"}
+NAMED_UNITS = (SLOTS, BYTES, BYTE_SHARE)
 
 
 def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> pd.DataFrame:
     """The table, newest first; `known` are the cached results in the index, `labels_of` all labels."""
     rows = [_comparison(group, known, labels_of) for group in by_batch(comparisons)]
-    rows += [_results(root, kind, path, labels_of) for kind in FOLDERS for path in result_paths(root, kind)]
+    for kind in FOLDERS:
+        for path in result_paths(root, kind):
+            name = result_name(kind, path)
+            labels = labels_of.get((kind, name), NO_LABELS)
+            files = sorted(_parts(path)) if path.is_dir() else [path]
+            stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
+            newest = datetime.fromtimestamp(max(stamp for _, stamp in stamps) / 1e9, UTC)
+            rows.append(
+                {
+                    "kind": kind,
+                    "id": name,
+                    "members": (name,),
+                    "title": labels.name or name,
+                    "status": "complete",
+                    "created": newest.isoformat(timespec="seconds"),
+                    "tokens": None,
+                    "right": None,
+                    "judged": 0,
+                    "answer": "",
+                    "least_kl": None,
+                    "closest": "",
+                    "owner": labels.owner,
+                    "bytes": folder_bytes(path) if path.is_dir() else path.stat().st_size,
+                    **_summary(kind, stamps),
+                    **labels.model_dump(include=SHOWN_LABELS),
+                }
+            )
     table = pd.DataFrame(rows, columns=COLUMNS)
     table = table.astype({"tokens": "Int64", "runs": "Int64", "right": "Int64", "judged": "Int64", "bytes": "Int64"})
     table = table.astype({"least_kl": float, "score": float, "starred": bool, "archived": bool})
@@ -206,32 +229,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLa
         "score": None,
         "owner": first.owner,
         "bytes": None if None in sizes else sum(sizes),  # type: ignore[arg-type]  # none of them is None here
-        **_said(labels),
-    }
-
-
-def _results(root: Path, kind: Kind, path: Path, labels_of: AllLabels) -> dict[str, object]:
-    name = result_name(kind, path)
-    labels = labels_of.get((kind, name), NO_LABELS)
-    files = sorted(_parts(path)) if path.is_dir() else [path]
-    stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
-    return {
-        "kind": kind,
-        "id": name,
-        "members": (name,),
-        "title": labels.name or name,
-        "status": "complete",
-        "created": datetime.fromtimestamp(max(stamp for _, stamp in stamps) / 1e9, UTC).isoformat(timespec="seconds"),
-        "tokens": None,
-        "right": None,
-        "judged": 0,
-        "answer": "",
-        "least_kl": None,
-        "closest": "",
-        "owner": labels.owner,
-        "bytes": folder_bytes(path) if path.is_dir() else path.stat().st_size,
-        **_summary(kind, stamps),
-        **_said(labels),
+        **labels.model_dump(include=SHOWN_LABELS),
     }
 
 
@@ -239,11 +237,17 @@ def _results(root: Path, kind: Kind, path: Path, labels_of: AllLabels) -> dict[s
 def _summary(kind: Kind, stamps: tuple[tuple[str, int], ...]) -> Mapping[str, object]:
     """Summary of result rows; the stamps make it recomputed when a file changes."""
     names = ["method", "model", "budget", "budget_unit", *(["score"] if kind == "evaluation" else [])]
-    tables = [table for file, _ in stamps if (table := _read(file, names)) is not None]
+    tables = []
+    for file, _ in stamps:
+        with contextlib.suppress(pa.ArrowException, OSError):
+            tables.append(pq.read_table(file, columns=names).to_pandas())
     rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=names)
     compressed = rows[rows["method"] != FULL.method]
     asked = compressed[["budget", "budget_unit"]].dropna().drop_duplicates()
-    budgets = [_budget_words(float(amount), str(unit)) for amount, unit in asked.itertuples(index=False)]
+    budgets = [
+        Budget.from_number(amount, unit).description if unit in NAMED_UNITS else f"{100 * amount:g} %"
+        for amount, unit in asked.itertuples(index=False)
+    ]
     return {
         "model": ", ".join(rows["model"].dropna().unique()),
         "methods": tuple(filter(None, compressed["method"].dropna().unique())),
@@ -253,30 +257,8 @@ def _summary(kind: Kind, stamps: tuple[tuple[str, int], ...]) -> Mapping[str, ob
     }
 
 
-def _read(file: str, names: Sequence[str]) -> pd.DataFrame | None:
-    try:
-        return pq.read_table(file, columns=list(names)).to_pandas()
-    except (pa.ArrowException, OSError):
-        return None
-
-
-def _budget_words(amount: float, unit: str) -> str:
-    match unit:
-        case "slots":
-            return Budget(round(amount)).description
-        case "bytes":
-            return Budget(f"{round(amount)}B").description
-        case "share of bytes":
-            return f"{100 * amount:g} % of the bytes"
-    return f"{100 * amount:g} %"
-
-
 def _parts(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*.parquet") if not path.name.startswith("."))
-
-
-def _said(labels: Labels) -> dict[str, object]:
-    return {name: getattr(labels, name) for name in ("name", "tags", "starred", "note", "archived")}
 
 
 def item_paths(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:
@@ -285,22 +267,23 @@ def item_paths(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:
     Raises:
         UserError: there is no such item, or one of the comparisons is still running.
     """
-    return [path for name in names for path in _of_one(Path(root), kind, name)]
-
-
-def _of_one(root: Path, kind: Kind, name: str) -> list[Path]:
-    if kind == "comparison":
-        found = find_comparison(root, name)
-        if found.status == "running":
-            raise UserError(f"{found.title[:60]} is still running: wait until it ends, or cancel it first.")
-        name = found.comparison_id
-        made = [Path(run.run_id) for run in found.runs] + [Path(restore_results.FOLDER) / name]
-    else:
-        made = [path.relative_to(root) for path in result_paths(root, kind) if path == result_path(root, kind, name)]
-        if not made:
-            raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` lists all.")
-    labels = label_path(root, name, kind).relative_to(root)
-    return [path for path in (*made, labels) if (root / path).exists()]
+    root = Path(root)
+    paths: list[Path] = []
+    for name in names:
+        if kind == "comparison":
+            found = find_comparison(root, name)
+            if found.status == "running":
+                raise UserError(f"{found.title[:60]} is still running: wait until it ends, or cancel it first.")
+            name = found.comparison_id
+            made = [Path(run.run_id) for run in found.runs] + [Path(restore_results.FOLDER) / name]
+        else:
+            asked = result_path(root, kind, name)
+            made = [path.relative_to(root) for path in result_paths(root, kind) if path == asked]
+            if not made:
+                raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` lists all.")
+        labels = label_path(root, name, kind).relative_to(root)
+        paths += [path for path in (*made, labels) if (root / path).exists()]
+    return paths
 
 
 def find_comparison(root: Path, name: str) -> ComparisonEntry:
@@ -326,11 +309,6 @@ def split_joint_id(text: str) -> list[str]:
     return ids if SEPARATOR in text else []
 
 
-def check_joinable(root: Path, ids: Sequence[str]) -> None:
-    """Raise UserError with the difference if these comparisons cannot be joined."""
-    join_comparisons(root, joint_id(ids), list_comparisons(root))
-
-
 def join_comparisons(root: Path, asked: str, comparisons: Sequence[ComparisonEntry]) -> ComparisonEntry:
     """Join the comparisons in `joint_id`: the first's full cache, then all compressed runs, oldest first.
 
@@ -347,17 +325,14 @@ def join_comparisons(root: Path, asked: str, comparisons: Sequence[ComparisonEnt
     if len(ids) > MOST:
         raise UserError(f"At most {MOST} comparisons can be viewed together, not {len(ids)}.")
     entries = [by_id[one] for one in ids]
-    _check_alike(root, entries)
-    first, *others = entries
-    further = [run for entry in others for run in entry.runs if run.method != "full"]
-    return ComparisonEntry.from_runs(joint_id(ids), (*first.runs, *further))
-
-
-def _check_alike(root: Path, entries: Sequence[ComparisonEntry]) -> None:
-    first, *others = map(_reference, entries)
-    known = read_record(root / first.run_id)
-    for run in others:
-        record = read_record(root / run.run_id)
+    # The full caches, else the first runs, say what the comparisons are over; complete ones are preferred.
+    records = []
+    for entry in entries:
+        complete = [run for run in entry.runs if run.status == "complete"] or list(entry.runs)
+        reference = next((run for run in complete if run.method == FULL.method), complete[0])
+        records.append(read_record(root / reference.run_id))
+    known = records[0]
+    for record in records[1:]:
         other = f"{record.title or record.comparison_id}"[:60]
         if record.prompt != known.prompt:
             raise UserError(
@@ -371,8 +346,6 @@ def _check_alike(root: Path, entries: Sequence[ComparisonEntry]) -> None:
                 f"{other!r} was compared along another continuation (its length or seed differs): run them again with "
                 "the same number of new tokens."
             )
-
-
-def _reference(entry: ComparisonEntry) -> RunEntry:
-    complete = [run for run in entry.runs if run.status == "complete"] or list(entry.runs)
-    return next((run for run in complete if run.method == "full"), complete[0])
+    first, *others = entries
+    further = [run for entry in others for run in entry.runs if run.method != FULL.method]
+    return ComparisonEntry.from_runs(joint_id(ids), (*first.runs, *further))

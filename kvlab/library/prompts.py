@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.common.lab import acting, require_owner
@@ -28,37 +28,6 @@ MOST_PROMPTS = 1000
 LARGEST_FILE = 4 * LARGEST_PROMPT_BYTES  # JSON escapes some characters as six
 
 
-class SavedPrompt(BaseModel):
-    """A named prompt; with turns it is a conversation, and its text follows from them."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    name: str
-    prompt: Text = Field(max_length=LARGEST_PROMPT_BYTES)
-    turns: tuple[Turn, ...] = ()
-    answer: str | None = None
-    other_answers: tuple[str, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    notes: tuple[str, ...] = ()
-    saved: str = Field("", description="when, ISO 8601")
-    owner: str = Field("", description="the only user who sees it on a shared server; empty: everyone")
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_one_line(cls, name: str) -> str:
-        return check_name(name)
-
-    @property
-    def asked(self) -> OnePrompt:
-        """As used in a request."""
-        return OnePrompt(**self.model_dump(exclude={"saved", "owner"}))
-
-    @property
-    def kind(self) -> str:
-        """`a conversation of 3 turns`, or `4,210 characters`."""
-        return f"a conversation of {len(self.turns)} turns" if self.turns else f"{len(self.prompt):,} characters"
-
-
 def check_name(name: str) -> str:
     """The name, stripped.
 
@@ -72,6 +41,32 @@ def check_name(name: str) -> str:
             "without slashes."
         )
     return words
+
+
+class SavedPrompt(BaseModel):
+    """A named prompt; with turns it is a conversation, and its text follows from them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: Annotated[str, AfterValidator(check_name)]
+    prompt: Text = Field(max_length=LARGEST_PROMPT_BYTES)
+    turns: tuple[Turn, ...] = ()
+    answer: str | None = None
+    other_answers: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+    saved: str = Field("", description="when, ISO 8601")
+    owner: str = Field("", description="the only user who sees it on a shared server; empty: everyone")
+
+    @property
+    def asked(self) -> OnePrompt:
+        """As used in a request."""
+        return OnePrompt(**self.model_dump(exclude={"saved", "owner"}))
+
+    @property
+    def kind(self) -> str:
+        """`a conversation of 3 turns`, or `4,210 characters`."""
+        return f"a conversation of {len(self.turns)} turns" if self.turns else f"{len(self.prompt):,} characters"
 
 
 def saved_prompts(root: Path, search: str = "") -> list[SavedPrompt]:
@@ -221,13 +216,15 @@ def store_draft(root: Path, content: JsonValue) -> str:
     """
     text = json.dumps(content, ensure_ascii=False)
     draft = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    file = _draft_file(root, draft)
+    file = Path(root) / DRAFTS / f"{draft}.json"
     if not file.exists():
         try:
             replace_text(file, text)
         except OSError as error:
             raise UserError(f"{file.parent} cannot be written ({error.strerror}): make it writable.") from error
-        _remove_oldest(file.parent)
+        drafts = sorted(file.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in drafts[MOST_DRAFTS:]:
+            old.unlink(missing_ok=True)
     return draft
 
 
@@ -235,20 +232,10 @@ def read_draft(root: Path, draft: str) -> JsonValue:
     """What was typed. Raises UserError if there is no such draft."""
     try:
         if ID.fullmatch(draft):
-            found: JsonValue = read_json(_draft_file(root, draft).read_text(encoding="utf-8"))
+            found: JsonValue = read_json((Path(root) / DRAFTS / f"{draft}.json").read_text(encoding="utf-8"))
             return found
     except (OSError, ValueError):
         pass  # removed or damaged
     raise UserError(
         f"The text of this link is not in this folder of runs, which keeps the newest {MOST_DRAFTS}: paste it again."
     )
-
-
-def _draft_file(root: Path, draft: str) -> Path:
-    return Path(root) / DRAFTS / f"{draft}.json"
-
-
-def _remove_oldest(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[MOST_DRAFTS:]:
-        file.unlink(missing_ok=True)

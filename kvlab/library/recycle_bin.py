@@ -88,18 +88,17 @@ def restore_deleted(root: Path, key: str) -> Deleted:
     Raises:
         UserError: it is not in the bin, or one of its paths exists again.
     """
-    # The item with this key.
-    found = next((one for one in list_bin(root) if one.key == key), None)
-    if found is None:
+    deleted = next((one for one in list_bin(root) if one.key == key), None)
+    if deleted is None:
         raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` lists all.")
-    root, deleted = Path(root), found
-    there = [path for path in deleted.paths if _lies_in_bin(root, key, path) and (root / path).exists()]
+    root = Path(root)
+    moved = [path for path in deleted.paths if (root / FOLDER / key / path).exists()]
+    there = [path for path in moved if (root / path).exists()]
     if there:
         raise UserError(f"{there[0]} was created again since {deleted.title[:60]} was deleted: move it away first.")
     try:
-        for path in deleted.paths:
-            if _lies_in_bin(root, key, path):
-                _move(root / FOLDER / key / path, root / path)
+        for path in moved:
+            _move(root / FOLDER / key / path, root / path)
         shutil.rmtree(root / FOLDER / key)
     except OSError as error:
         raise UserError(f"{root} cannot be changed ({error.strerror or error}): is it read-only?") from error
@@ -112,10 +111,6 @@ def empty_bin(root: Path, keys: Sequence[str] | None = None) -> int:
     for one in chosen:
         shutil.rmtree(Path(root) / FOLDER / one.key, ignore_errors=True)
     return sum(one.bytes for one in chosen)
-
-
-def _lies_in_bin(root: Path, key: str, path: str) -> bool:
-    return (root / FOLDER / key / path).exists()
 
 
 def _move(source: Path, target: Path) -> None:

@@ -71,7 +71,9 @@ class Answers:
                 tokens[reference.lane] = reference.known[index]
             yield from self._written(turn, index, active, rows, tokens, reference)
             is_last = index == sampling.max_new_tokens - 1
-            over = {lane: reason for lane in active if (reason := self._end_of(tokens[lane], is_last))}
+            reason = "length" if is_last else "stopped" if self.stopped.is_set() else ""
+            ends = {lane: "end" if tokens[lane] in self.end_ids else reason for lane in active}
+            over = {lane: end for lane, end in ends.items() if end}
             # The model's own end token is part of the text before the next question; any other token is read now.
             reading = [lane for lane in active if over.get(lane) != "end"]
             rows = next_logits(self.loaded, reading, [[tokens[lane]] for lane in reading])
@@ -85,12 +87,6 @@ class Answers:
             active = [lane for lane in active if is_compared or not reference.is_silent(lane)]
             if all(reference.is_silent(lane) for lane in active):
                 return
-
-    def _end_of(self, token: int, is_last: bool) -> str:
-        """Why an answer ends with this token; "" if it goes on."""
-        if token in self.end_ids:
-            return "end"
-        return "length" if is_last else "stopped" if self.stopped.is_set() else ""
 
     def _written(
         self,

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class SessionReporter:
                 self.tell({"kind": "context_texts", "texts": texts})
             if isinstance(event, LaneSettled):
                 self._held.pop(event.lane, None)
-                self._tell_lane(event.lane)
+                self.tell_held([event.lane])
             if isinstance(event, TokenWritten):
                 writing.add(event.lane)
                 if pace.is_due():
@@ -81,25 +81,22 @@ class SessionReporter:
     def tell_held(self, lanes: Iterable[int]) -> None:
         """Report what heads hold of each token of the context, in these lanes; after the first time only changes."""
         for number in sorted(lanes):
-            self._tell_lane(number)
-
-    def _tell_lane(self, number: int) -> None:
-        lane = self.session.lanes[number]
-        if lane.failure:
-            return
-        shares = lane.context_shares()
-        now = (1000 * np.stack([shares.own_slots, shares.merged])).round().astype(int)
-        before = self._held.get(number)
-        self._held[number] = now
-        own_slots, merged = now
-        if before is None:
-            self.tell({"kind": "held", "lane": number, "per_mille": own_slots.tolist()})
-            if merged.any():
-                owners = lane.merges.most_common_owners().tolist()
-                self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
-        elif (changed := np.flatnonzero((now != before).any(0))).size:
-            changes = {"per_mille": own_slots[changed].tolist(), "merged": merged[changed].tolist()}
-            self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
+            lane = self.session.lanes[number]
+            if lane.failure:
+                continue
+            shares = lane.context_shares()
+            now = (1000 * np.stack([shares.own_slots, shares.merged])).round().astype(int)
+            before = self._held.get(number)
+            self._held[number] = now
+            own_slots, merged = now
+            if before is None:
+                self.tell({"kind": "held", "lane": number, "per_mille": own_slots.tolist()})
+                if merged.any():
+                    owners = lane.merges.most_common_owners().tolist()
+                    self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
+            elif (changed := np.flatnonzero((now != before).any(0))).size:
+                changes = {"per_mille": own_slots[changed].tolist(), "merged": merged[changed].tolist()}
+                self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
 
 
 def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Path, name: str, owner: str = "") -> Path:
@@ -179,7 +176,19 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
     held = [presence(layer, len(session.ids)) for layer in layers]
     if sum(present.numel() for present in held) > MOST_HEAD_TOKENS:
         raise UserError("The tokens of the context times all heads are too many to show: use a shorter context.")
-    answered = _watch(session, number, attention) if session.history else 0
+    answer: list[int] = []
+    if session.history:
+        # A copy of the lane, as it was before the last question, reads that and its answer under observation.
+        exchange = session.history[-1]
+        turn = session.turn - 1
+        if turn not in lane.checkpoints:
+            raise UserError("The state before the last question is no longer in memory: answer it again first.")
+        before = lane.checkpoints[turn]
+        watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
+        ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
+        answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
+        for tokens in (ids, *([token] for token in answer)):
+            next_logits(session.loaded, [watched], [tokens])
     heads = max((len(present) for present in held), default=0)
     states = np.full((len(layers), heads, len(session.ids)), NO_SLOT, np.uint8)
     received = np.zeros(states.shape, np.float32)
@@ -193,25 +202,8 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
             state = torch.where(~present & present.gather(1, owners), MERGED, state)
             mass = torch.where(state == MERGED, mass.gather(1, owners), mass)
         states[place, : len(present)] = state.cpu().numpy()
-        received[place, : len(present)] = (mass / max(answered, 1)).cpu().numpy()
+        received[place, : len(present)] = (mass / max(len(answer), 1)).cpu().numpy()
     return TokenHeads(session.turn, np.array([layer.layer_idx for layer in layers], np.int64), states, received)
-
-
-def _watch(session: LiveSession, number: int, attention: AnswerAttention) -> int:
-    """Let `attention` see how lane `number` answered the last question; returns the number of tokens read."""
-    lane = session.lanes[number]
-    exchange = session.history[-1]
-    turn = session.turn - 1
-    if turn not in lane.checkpoints:
-        raise UserError("The state before the last question is no longer in memory: answer it again first.")
-    before = lane.checkpoints[turn]
-    watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
-    ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
-    next_logits(session.loaded, [watched], [ids])
-    answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
-    for token in answer:
-        next_logits(session.loaded, [watched], [[token]])
-    return len(answer)
 
 
 MOST_SESSIONS = 4  # held at a time
@@ -249,7 +241,7 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         held = _start(job, root, loaded, progress)
     held.used = time.monotonic()
     _held.move_to_end((root, job.session))
-    for _ in held.reporter.follow(_events(job, held.reporter, cancelled)):
+    for _ in held.reporter.follow(_events(job, held.reporter)):
         if cancelled():
             held.session.stop()
     if job.action == "heads" and job.lane is not None:
@@ -261,8 +253,8 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         size = path.stat().st_size
         held.reporter.tell({"kind": "kept", "lane": job.lane, "name": job.name, "bytes": size})
     # Let glibc return freed memory to the system.
-    if sys.platform == "linux" and hasattr(_c_library(), "malloc_trim"):
-        _c_library().malloc_trim(0)
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
     progress(Progress(stage="done", done=1, total=1))
 
 
@@ -308,19 +300,14 @@ def _start(job: LiveJob, root: Path, loaded: LoadedModel, progress: Callable[[Pr
     return held
 
 
-def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], bool]) -> Iterator[Event]:
+def _events(job: LiveJob, reporter: SessionReporter) -> Iterator[Event]:
     session = reporter.session
     sampling = Sampling(job.temperature, job.seed, job.max_new_tokens)
-
-    def ask(question: str) -> Iterator[Event]:
-        reporter.question(question)
-        yield from session.ask(question, sampling)
-
-    if job.action == "ask":
-        yield from ask(job.question)
-    elif job.action == "again":
+    if job.action == "again":
         session.go_back(session.turn - 1 if job.turn is None else job.turn)
-        yield from ask(job.question)
+    if job.action in ("ask", "again"):
+        reporter.question(job.question)
+        yield from session.ask(job.question, sampling)
     elif job.action == "lane":
         assert job.lane and job.choice is not None  # checked by the request
         yield from session.change_lane(job.lane, job.choice)
@@ -329,8 +316,3 @@ def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], boo
     elif job.action == "restart":
         session.go_back(0)
         reporter.tell({"kind": "went_back", "turn": 0})
-
-
-@cache
-def _c_library() -> ctypes.CDLL:
-    return ctypes.CDLL(None)

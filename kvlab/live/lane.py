@@ -77,25 +77,6 @@ class ContextShares:
     merged: np.ndarray
 
 
-def context_shares(layers: list[CompressedLayer], tokens: int, merges: ContextMerges) -> ContextShares:
-    """Shares of layers and heads that hold each of the first `tokens` tokens.
-
-    A token that was merged when the context was compressed counts as long as the slot it was merged into is there;
-    merges of later steps are not followed.
-    """
-    own_slots = np.zeros(tokens)
-    merged = np.zeros(tokens)
-    heads = 0
-    for layer in layers:
-        present = presence(layer, tokens)
-        heads += present.shape[0]
-        own_slots += present.sum(0).cpu().numpy()
-        owners = merges.owners.get(layer.layer_idx)
-        if owners is not None:
-            merged += (~present & present.gather(1, owners)).sum(0).cpu().numpy()
-    return ContextShares(own_slots / max(heads, 1), merged / max(heads, 1))
-
-
 def presence(layer: CompressedLayer, tokens: int) -> Tensor:
     """(H, tokens) bool: which of the first `tokens` tokens have a slot of their own in each head."""
     slots = [table.visible() for table in layer.tables]
@@ -201,8 +182,22 @@ class Lane:
         return added
 
     def context_shares(self) -> ContextShares:
-        """Shares of layers and heads that hold each token of the context."""
-        return context_shares(self.cache.compressed_layers(), self.merges.tokens, self.merges)
+        """Shares of layers and heads that hold each token of the context.
+
+        A token that was merged when the context was compressed counts as long as the slot it was merged into is there;
+        merges of later steps are not followed.
+        """
+        own_slots = np.zeros(self.merges.tokens)
+        merged = np.zeros(self.merges.tokens)
+        heads = 0
+        for layer in self.cache.compressed_layers():
+            present = presence(layer, self.merges.tokens)
+            heads += present.shape[0]
+            own_slots += present.sum(0).cpu().numpy()
+            owners = self.merges.owners.get(layer.layer_idx)
+            if owners is not None:
+                merged += (~present & present.gather(1, owners)).sum(0).cpu().numpy()
+        return ContextShares(own_slots / max(heads, 1), merged / max(heads, 1))
 
     @property
     def live_bytes(self) -> int:

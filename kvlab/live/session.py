@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.prompt_pass import PromptPass
@@ -119,7 +117,7 @@ class LiveSession:
             limited = replace(sampling, max_new_tokens=len(known)) if is_cut else sampling
             lane.begin_answer(turn)
             lanes = [full, lane] if lane.follows and not is_held else [lane]
-            ids = self._question_ids(exchange.question, turn)
+            ids = self.turns.question_ids(self.loaded, exchange.question, is_first=turn == 0)
             reference = Reference(full, known, list(exchange.logits) if is_held else [])
             yield from self.answers.write(turn, lanes, ids, limited, reference)
             exchange.answers[number] = list(lane.answer)
@@ -153,7 +151,8 @@ class LiveSession:
         lanes = [lane for lane in self.lanes if not lane.failure]
         answers = {lane: exchange.answers.get(self._number(lane), []) for lane in lanes}
         self._begin(lanes)
-        next_logits(self.loaded, lanes, [self._question_ids(exchange.question, self.turn)] * len(lanes))
+        ids = self.turns.question_ids(self.loaded, exchange.question, is_first=self.turn == 0)
+        next_logits(self.loaded, lanes, [ids] * len(lanes))
         for index in range(max(map(len, answers.values()))):
             here = {lane: answer[index] for lane, answer in answers.items() if index < len(answer)}
             reading = [lane for lane, token in here.items() if token not in self.end_ids]
@@ -171,7 +170,7 @@ class LiveSession:
         sampling = sampling or Sampling()
         if not question.strip():
             raise UserError("The question is empty: type one.")
-        ids = self._question_ids(question, self.turn)
+        ids = self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
         lanes = [lane for lane in self.lanes if not lane.failure]
         tokens = max(lane.tokens_seen for lane in lanes) + len(ids) + sampling.max_new_tokens
         self._check_window(tokens, "This question")
@@ -184,27 +183,18 @@ class LiveSession:
             self.go_back(self.turn)
             raise
         answers = {self._number(lane): list(lane.answer) for lane in lanes}
-        self.history.append(events.Exchange(question, answers, self._held(reference.logits)))
-
-    def _held(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The logits, if they fit beside those of earlier questions."""
-        every = [*logits, *(row for exchange in self.history for row in exchange.logits)]
-        return tuple(logits) if sum(row.nbytes for row in every) <= MOST_LOGIT_BYTES else ()
-
-    def _question_ids(self, question: str, turn: int) -> list[int]:
-        return self.turns.question_ids(self.loaded, question, is_first=turn == 0)
+        # The logits are held if they fit beside those of earlier questions.
+        every = [*reference.logits, *(row for exchange in self.history for row in exchange.logits)]
+        is_held = sum(row.nbytes for row in every) <= MOST_LOGIT_BYTES
+        self.history.append(events.Exchange(question, answers, tuple(reference.logits) if is_held else ()))
 
     def _begin(self, lanes: Sequence[Lane]) -> None:
-        """Prepare lanes for a question."""
+        """Prepare lanes for a question.
+
+        The oldest checkpoints, but for the context's and the newest, are dropped until they take little enough memory.
+        """
         for lane in lanes:
             lane.begin_answer(self.turn)
-        self._drop_old_checkpoints()
-
-    def _has_checkpoint(self, turn: int) -> bool:
-        return all(turn in lane.checkpoints for lane in self.lanes if not lane.failure)
-
-    def _drop_old_checkpoints(self) -> None:
-        """Drop the oldest checkpoints, but for the context's and the newest, until they take little enough memory."""
         sizes = {
             turn: sum(lane.checkpoints[turn].cache.memory().live_bytes for lane in self.lanes if not lane.failure)
             for turn in range(1, self.turn + 1)
@@ -216,6 +206,9 @@ class LiveSession:
             del sizes[turn]
             for lane in self.lanes:
                 lane.checkpoints.pop(turn, None)
+
+    def _has_checkpoint(self, turn: int) -> bool:
+        return all(turn in lane.checkpoints for lane in self.lanes if not lane.failure)
 
     def _settled(self, number: int) -> events.Event:
         lane = self.lanes[number]
@@ -265,7 +258,12 @@ class PrefixSession(LiveSession):
                 "This prefix was extended so that its tokens are not those of its texts in one piece: ask it with "
                 "`kvlab prefix ask`."
             )
-        self.prefixes, self.lanes = prefixes, [self._lane(prefix) for prefix in prefixes]
+        self.prefixes = prefixes
+        self.lanes = []
+        for prefix in prefixes:
+            lane = Lane(prefix.header.choice, copy_cache(prefix.cache), ContextMerges(len(self.ids)))
+            lane.settle()
+            self.lanes.append(lane)
 
     @classmethod
     def of_request(cls, request: LiveRequest, root: Path, loaded: LoadedModel) -> "PrefixSession":
@@ -277,11 +275,6 @@ class PrefixSession(LiveSession):
         if (session.context, tuple(lane.choice for lane in session.lanes)) != (request.context, request.lanes):
             raise UserError(REPLACED)
         return session
-
-    def _lane(self, prefix: Prefix) -> Lane:
-        lane = Lane(prefix.header.choice, copy_cache(prefix.cache), ContextMerges(len(self.ids)))
-        lane.settle()
-        return lane
 
     def read_context(self) -> Iterator[events.Event]:
         """Verify the slots, instead of reading anything. Raises UserError if they are damaged."""

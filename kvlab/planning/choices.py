@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import _lru_cache_wrapper, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from kvlab.core.budget import Sizes
 from kvlab.core.errors import UserError
@@ -62,11 +61,6 @@ class Footprint(Frozen):
     head_keys: int = 0  # and this many keys
     packed: PackedSlots | None = None  # slots in a store; None: native
 
-    def metadata_bytes(self, group: int, tokens: int) -> int:
-        """Bytes of one slot of one KV head besides key and value, in a text of `tokens` tokens."""
-        wider = 2 * self.whole_numbers if tokens > SHORT_TEXT else 0
-        return self.slot_bytes + wider + group * self.query_head_bytes
-
 
 FULL = Footprint(compresses=False, needs_budget=False, decode=False, slot_bytes=2)
 
@@ -87,24 +81,19 @@ def local_models(root: Path) -> list[str]:
     """
     if (on_offer := offered_models()) is not None:
         return list(on_offer)
-    ran = [entry.model for entry in list_runs(root)]
-    packaged = [name for name, model in PACKAGED.items() if model.file() is not None]
-    names = dict.fromkeys([*ran, EMBEDDED, *packaged, *server_models(), *_cached()])
-    return [name for name in names if model_file(name, "config.json")]
-
-
-def _cached() -> list[str]:
-    """Hub names with files in the hub's cache, sorted."""
     from huggingface_hub import constants
 
+    ran = [entry.model for entry in list_runs(root)]
+    packaged = [name for name, model in PACKAGED.items() if model.file() is not None]
     folders = Path(constants.HF_HUB_CACHE).glob(f"{PREFIX}*")
-    names = (folder.name.removeprefix(PREFIX).replace("--", "/") for folder in folders)
-    return sorted(name for name in names if HUB_NAME.fullmatch(name))
+    cached = (folder.name.removeprefix(PREFIX).replace("--", "/") for folder in folders)
+    of_hub = sorted(name for name in cached if HUB_NAME.fullmatch(name))
+    names = dict.fromkeys([*ran, EMBEDDED, *packaged, *server_models(), *of_hub])
+    return [name for name in names if model_file(name, "config.json")]
 
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab")
 SECONDS_ALLOWED = 120
-T = TypeVar("T")
 
 
 class PresetValue(BaseModel):
@@ -160,7 +149,7 @@ class MethodEntry(MethodFootprint):
 
 def prefetch() -> None:
     """Start reading the registry in the background, so that the first form need not wait for it."""
-    _reading()
+    _reading("methods")
 
 
 def methods() -> list[MethodEntry]:
@@ -168,37 +157,34 @@ def methods() -> list[MethodEntry]:
 
     Raises UserError if the command that lists the methods failed.
     """
-    return result_of(_reading)
+    found: list[MethodEntry] = _listed("methods")
+    return found
 
 
-@lru_cache(maxsize=1)
-def _reading() -> Future[list[MethodEntry]]:
-    return in_background(_read)
+def _listed(what: Literal["methods", "tasks"]) -> Any:
+    """The result of a cached background read; after a failure the next call reads again."""
+    try:
+        return _reading(what).result(timeout=SECONDS_ALLOWED + 5)
+    except (UserError, TimeoutError):
+        _reading.cache_clear()
+        raise
 
 
-def in_background(read: Callable[[], T]) -> Future[T]:
-    """Start a call in a thread of its own."""
+@lru_cache(maxsize=2)
+def _reading(what: Literal["methods", "tasks"]) -> Future[Any]:
+    """Start `_read` in a thread of its own."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
-    future = executor.submit(read)
+    future = executor.submit(_read, what)
     executor.shutdown(wait=False)
     return future
 
 
-def result_of(reading: _lru_cache_wrapper[Future[T]]) -> T:
-    """The result of a cached background read; after a failure the next call reads again."""
+def _read(what: Literal["methods", "tasks"]) -> Any:
+    listed = ask(what)
     try:
-        return reading().result(timeout=SECONDS_ALLOWED + 5)
-    except (UserError, TimeoutError):
-        reading.cache_clear()
-        raise
-
-
-def _read() -> list[MethodEntry]:
-    listed = ask("methods")
-    try:
-        return [MethodEntry.model_validate(entry) for entry in listed]
-    except (ValidationError, TypeError) as error:
-        raise not_a_list("methods") from error
+        return TypeAdapter(list[MethodEntry] if what == "methods" else TaskList).validate_python(listed)
+    except ValidationError as error:
+        raise not_a_list(what) from error
 
 
 def ask(what: str, *more: str, stdin: str | None = None) -> Any:
@@ -261,16 +247,5 @@ def task_list() -> TaskList:
 
     Raises UserError if the command that lists them failed.
     """
-    return result_of(_tasks_being_read)
-
-
-@lru_cache(maxsize=1)
-def _tasks_being_read() -> Future[TaskList]:
-    return in_background(_read_tasks)
-
-
-def _read_tasks() -> TaskList:
-    try:
-        return TaskList.model_validate(ask("tasks"))
-    except ValidationError as error:
-        raise not_a_list("tasks") from error
+    found: TaskList = _listed("tasks")
+    return found

@@ -42,16 +42,12 @@ def window_notes(choices: Iterable[MethodChoice], tokens: int) -> list[str]:
     for choice in choices:
         if not isinstance(choice.budget, str) and (entry := _entry(choice)) is not None:
             slots = Budget(choice.budget).slots(tokens)
-            notes.append(window_note(entry.title, _held(choice).window, slots, tokens))
+            notes.append(window_note(entry.title, footprint_of(choice).window, slots, tokens))
     return list(dict.fromkeys(filter(None, notes)))
 
 
-def observation_window(choice: MethodChoice) -> int:
-    """The newest prompt tokens that the configured method always keeps; raises UserError as `footprints_of`."""
-    return _held(choice).window
-
-
-def _held(choice: MethodChoice) -> MethodFootprint:
+def footprint_of(choice: MethodChoice) -> MethodFootprint:
+    """The footprint of the configured method, in any store; raises UserError as `footprints_of`."""
     held = _known(choice)
     if held is None:
         held = _ask({_key(choice): choice})[_key(choice)]
@@ -61,15 +57,13 @@ def _held(choice: MethodChoice) -> MethodFootprint:
 
 
 def _holds(choice: MethodChoice) -> Footprint:
-    held = _held(choice)
-    store = resolve_store(_store(choice), Budget(choice.budget)).partition("/")[0]
-    return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
-
-
-def _store(choice: MethodChoice) -> str:
+    held = footprint_of(choice)
     entry = _entry(choice)
     usual = parameters.parameters(entry, str(choice.preset)) if entry else []
-    return str(choice.hyper_parameters.get(STORE, next((one.default for one in usual if one.name == STORE), "")))
+    default = next((one.default for one in usual if one.name == STORE), "")
+    asked = str(choice.hyper_parameters.get(STORE, default))
+    store = resolve_store(asked, Budget(choice.budget)).partition("/")[0]
+    return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
 
 
 def _known(choice: MethodChoice) -> MethodFootprint | str | None:

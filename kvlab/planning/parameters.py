@@ -44,7 +44,25 @@ class Parameter:
 def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
     """A method's hyper-parameters, the variant first, with the preset's defaults."""
     definitions = entry.parameters.get("$defs", {})
-    fields = [_parameter(name, schema, definitions) for name, schema in entry.hyper_parameters.items()]
+    fields = []
+    for name, schema in entry.hyper_parameters.items():
+        body, optional = _resolve(schema, definitions)
+        options = tuple(body.get("enum", ())) or ((body["const"],) if "const" in body else ())
+        kind: Kind = "choice" if options else KINDS.get(body.get("type", ""), "json")
+        fields.append(
+            Parameter(
+                name=name,
+                kind=kind,
+                default=schema.get("default"),
+                description=str(schema.get("description") or body.get("description", "")),
+                options=options,
+                minimum=body.get("minimum", body.get("exclusiveMinimum")),
+                maximum=body.get("maximum", body.get("exclusiveMaximum")),
+                open_minimum="exclusiveMinimum" in body,
+                open_maximum="exclusiveMaximum" in body,
+                optional=optional,
+            )
+        )
     if preset in entry.presets:
         published = entry.presets[preset].values
         fields = [
@@ -69,49 +87,25 @@ def changed_values(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, A
     for parameter in parameters(entry, preset):
         if parameter.name not in values:
             continue
-        value = _read(entry, parameter, values[parameter.name])
+        value = values[parameter.name]
+        if parameter.kind == "json" and isinstance(value, str):
+            try:
+                value = read_json(value)
+            except ValueError as error:
+                example = json.dumps(parameter.default)
+                raise UserError(
+                    f"{entry.name}: {parameter.name} is not valid JSON: write it like {example}."
+                ) from error
+        if parameter.kind in ("integer", "number") and value is not None:
+            low = parameter.minimum
+            high = parameter.maximum
+            is_above = low is None or value > low or (value == low and not parameter.open_minimum)
+            is_below = high is None or value < high or (value == high and not parameter.open_maximum)
+            if not (is_above and is_below):
+                raise UserError(f"{entry.name}: {parameter.name} is {value:g}, and must be {parameter.limits}.")
         if value != parameter.default:
             different[parameter.name] = value
     return different
-
-
-def _read(entry: MethodEntry, parameter: Parameter, value: Any) -> Any:
-    if parameter.kind == "json" and isinstance(value, str):
-        try:
-            return read_json(value)
-        except ValueError as error:
-            raise UserError(
-                f"{entry.name}: {parameter.name} is not valid JSON: write it like {json.dumps(parameter.default)}."
-            ) from error
-    if parameter.kind in ("integer", "number") and value is not None and not _in_range(parameter, value):
-        raise UserError(f"{entry.name}: {parameter.name} is {value:g}, and must be {parameter.limits}.")
-    return value
-
-
-def _in_range(parameter: Parameter, value: float) -> bool:
-    low = parameter.minimum
-    high = parameter.maximum
-    above = low is None or value > low or (value == low and not parameter.open_minimum)
-    below = high is None or value < high or (value == high and not parameter.open_maximum)
-    return above and below
-
-
-def _parameter(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Parameter:
-    body, optional = _resolve(schema, definitions)
-    options = tuple(body.get("enum", ())) or ((body["const"],) if "const" in body else ())
-    kind: Kind = "choice" if options else KINDS.get(body.get("type", ""), "json")
-    return Parameter(
-        name=name,
-        kind=kind,
-        default=schema.get("default"),
-        description=str(schema.get("description") or body.get("description", "")),
-        options=options,
-        minimum=body.get("minimum", body.get("exclusiveMinimum")),
-        maximum=body.get("maximum", body.get("exclusiveMaximum")),
-        open_minimum="exclusiveMinimum" in body,
-        open_maximum="exclusiveMaximum" in body,
-        optional=optional,
-    )
 
 
 def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:

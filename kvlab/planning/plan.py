@@ -18,7 +18,7 @@ from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.models.info.size import Model
-from kvlab.planning.choices import FULL, Footprint
+from kvlab.planning.choices import FULL, SHORT_TEXT, Footprint
 from kvlab.requests.compare import CompareRequest
 
 WORKER = "kvlab.jobs.worker"  # a worker frees its memory before it loads another model
@@ -49,33 +49,22 @@ def this_machine(device: str = "auto", memory: int | None = None, devices: int |
     kind = device.partition(":")[0]
     gpus = cards() if kind in ("auto", "cuda") else []
     kind = ("cuda" if gpus else "cpu") if kind == "auto" else kind
-    host = int(SHARE * _host_bytes())
+    # Free memory of the host or container, including what idle kvlab workers hold.
+    workers = [process for process in psutil.process_iter(["cmdline"]) if WORKER in (process.info["cmdline"] or [])]
+    unused = psutil.virtual_memory().available
+    try:
+        most = (CGROUP / "memory.max").read_text().strip()
+        if most.isdigit():
+            unused = min(unused, int(most) - int((CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    host = int(SHARE * (unused + sum(worker.memory_info().rss for worker in workers)))
     if kind != "cuda":
         return Machine(kind, kind, memory or host, memory or host)
     number = int(device.partition(":")[2] or 0)
     name, total, free = gpus[number] if number < len(gpus) else ("a GPU that is not here", 0, 0)
-    room = total if _workers() else free
+    room = total if workers else free
     return Machine("cuda", name, memory or int(SHARE * room), host, devices or max(1, len(gpus)))
-
-
-def _host_bytes() -> int:
-    """Free memory of the host or container, including what idle kvlab workers hold."""
-    free = psutil.virtual_memory().available
-    try:
-        most = (CGROUP / "memory.max").read_text().strip()
-        if most.isdigit():
-            free = min(free, int(most) - int((CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass
-    return free + sum(worker.memory_info().rss for worker in _workers())
-
-
-def _workers() -> list[psutil.Process]:
-    workers = []
-    for process in psutil.process_iter(["cmdline"]):
-        if WORKER in (process.info["cmdline"] or []):
-            workers.append(process)
-    return workers
 
 
 def cards() -> list[tuple[str, int, int]]:
@@ -213,15 +202,26 @@ def make_plan(
 
 
 def _cache(choice: MethodChoice, text: "Text", holds: FootprintOf, rows: int) -> Part:
+    """The most bytes that caches of `rows` prompts hold in the end, without recurrent states and free slots."""
     is_full = choice.method == FULL_NAME
     footprint = FULL if is_full else holds(choice)
     model = text.model
+    slots = text.slots(footprint, choice.budget)
+    tables = model.full_layers * model.key_value_heads * math.ceil(text.sizes(footprint).bytes_of(slots))
+    # Kept for the next decision besides slots: queries, and state per head.
+    queries = footprint.recalled * model.heads * model.head_dim * text.number
+    of_width = footprint.head_value_bytes + footprint.head_keys * text.number
+    per_head = footprint.head_bytes + model.head_dim * of_width
+    state = model.full_layers * (queries + model.key_value_heads * per_head)
+    # Keys and values of the sliding-window layers.
+    held = min(model.window, text.total_tokens)
+    window = model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * text.number
     why = f"{model.full_layers} layers x {model.key_value_heads} KV heads"
     if model.sliding_layers:
         why += f", and a window of {model.window:,} tokens in {model.sliding_layers} layers"
     if rows > 1:
         why += f", of {rows:,} prompts"
-    return Part("full cache" if is_full else choice.label, rows * text.cache_bytes(footprint, choice.budget), why)
+    return Part("full cache" if is_full else choice.label, rows * (tables + state + window), why)
 
 
 @dataclass(frozen=True)
@@ -237,13 +237,6 @@ class Text:
     def total_tokens(self) -> int:
         """Tokens in the end: the last new one is not fed back to the model."""
         return self.tokens + self.new_tokens - 1
-
-    def cache_bytes(self, holds: Footprint, budget: Amount) -> int:
-        """The most bytes a cache of one prompt holds in the end, without recurrent states and free slots."""
-        model = self.model
-        slots = self.slots(holds, budget)
-        tables = model.full_layers * model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
-        return tables + self.state_bytes(holds) + self.window_bytes()
 
     def slots(self, holds: Footprint, budget: Amount) -> int:
         """Slots per KV head in the end, mean over layers and heads."""
@@ -262,21 +255,8 @@ class Text:
         token = 2 * model.head_dim * self.number
         heads = model.full_layers * model.key_value_heads
         length = FLOAT if holds.seeks and token >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
-        slot = token + length + holds.metadata_bytes(model.group, self.total_tokens)
+        wider = 2 * holds.whole_numbers if self.total_tokens > SHORT_TEXT else 0
+        slot = token + length + holds.slot_bytes + wider + model.group * holds.query_head_bytes
         if holds.packed is None:
             return Sizes(token, slot, slot, heads=heads)
         return holds.packed.sizes(token, slot, model.head_dim, heads)
-
-    def state_bytes(self, holds: Footprint) -> int:
-        """Bytes kept for the next decision besides slots: queries, and state per head."""
-        model = self.model
-        queries = holds.recalled * model.heads * model.head_dim * self.number
-        of_width = holds.head_value_bytes + holds.head_keys * self.number
-        per_head = holds.head_bytes + model.head_dim * of_width
-        return model.full_layers * (queries + model.key_value_heads * per_head)
-
-    def window_bytes(self) -> int:
-        """Keys and values of the sliding-window layers."""
-        model = self.model
-        held = min(model.window, self.total_tokens)
-        return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number

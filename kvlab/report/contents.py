@@ -86,14 +86,10 @@ def place_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[
     if not runs:
         return ""
     place = [f"{name} {address[name]}" for name in ("layer", "head") if address.get(name) and name not in without]
-    return " · ".join(filter(None, (prompt_excerpt(runs[0]), ", ".join(place), _words(runs[0], address))))
-
-
-def prompt_excerpt(run: Run) -> str:
-    """A prompt's title, else its end, where questions usually are."""
-    if run.record.title:
-        return f"“{_cut(run.record.title)}”"
-    return f"“{last_words(run.record.prompt[-4 * MOST_CHARACTERS :], MOST_CHARACTERS)}”"
+    record = runs[0].record
+    # The prompt's title, else its end, where questions usually are.
+    excerpt = _cut(record.title) if record.title else last_words(record.prompt[-4 * MOST_CHARACTERS :], MOST_CHARACTERS)
+    return " · ".join(filter(None, (f"“{excerpt}”", ", ".join(place), _words(runs[0], address))))
 
 
 def last_words(text: str, most: int) -> str:
@@ -183,7 +179,18 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     wanted = board.expected_answer(runs, labels)
     asked = None if wanted is None else board.check_answer(runs, wanted)
     table = compare.headline(runs) if asked is None else board.verdicts(runs, asked)
-    origin = _origin(runs)
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    parts = (
+        f"comparison {record.comparison_id}",
+        record.created[:16].replace("T", " "),
+        record.model.title,
+        f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens",
+        record.device,
+        versions,
+    )
+    origin = " · ".join(parts)
+    full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
+    written = [(label, run.record.free_text) for label, run in zip(unique_labels(runs), runs, strict=True)]
     return Report(
         title=labels.name or record.title or f"Comparison {record.comparison_id}",
         name=record.comparison_id,
@@ -194,7 +201,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         # Method and budget are in every run's name.
         settings=differing_settings([run.record for run in runs]).drop(index=["method", "budget"], errors="ignore"),
         figures=tuple(_figures(runs, asked, table, origin, theme)),
-        texts=tuple(_texts(runs)),
+        texts=tuple((label, tuple(diff(text, full))) for label, text in written if text),
         distrust=tuple(_distrust(runs, asked, table)),
         origin=origin,
         subject=subject_of(runs, {}),
@@ -234,23 +241,17 @@ def _figures(
     if len(memory):
         drawn = figures.memory_over_steps(memory, theme)
         yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
-    worst = _furthest(runs, table)
-    lost = pd.DataFrame()
-    if worst is not None and len(worst.steps):
-        lost = regret.regret_over_steps_frame(worst.steps, worst.tokens)
-    if worst is not None and len(lost) and lost["mean"].notna().any():  # level light records no regret
+    known = table[(table["method"] != FULL.method) & table["mean_kl"].notna()]
+    if known.empty:
+        return
+    name = known.loc[known["mean_kl"].astype(float).idxmax(), "run_id"]
+    worst = next(run for run in runs if run.record.run_id == name)
+    lost = regret.regret_over_steps_frame(worst.steps, worst.tokens) if len(worst.steps) else pd.DataFrame()
+    if len(lost) and lost["mean"].notna().any():  # level light records no regret
         sentence = f"{worst.record.label}, the run furthest from the full cache."
         yield Section(
             regret.regret_over_steps(lost, theme), f"{sentence} {regret.caption_regret_over_steps(lost)}", origin
         )
-
-
-def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
-    known = table[(table["method"] != FULL.method) & table["mean_kl"].notna()]
-    if known.empty:
-        return None
-    name = known.loc[known["mean_kl"].astype(float).idxmax(), "run_id"]
-    return next(run for run in runs if run.record.run_id == name)
 
 
 def text_table(table: pd.DataFrame) -> pd.DataFrame:
@@ -271,13 +272,6 @@ def text_table(table: pd.DataFrame) -> pd.DataFrame:
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: list(values) for name, values in columns.items() if values is not None})
-
-
-def _texts(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[Segment, ...]]]:
-    full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
-    for run, label in zip(runs, compare.unique_labels(runs), strict=True):
-        if run.record.free_text:
-            yield label, tuple(diff(run.record.free_text, full))
 
 
 def _distrust(runs: Sequence[Run], check: board.AnswerCheck | None, table: pd.DataFrame) -> Iterator[str]:
@@ -306,19 +300,3 @@ def _distrust(runs: Sequence[Run], check: board.AnswerCheck | None, table: pd.Da
             yield f"{label} differs from its paper, which has {changed}."
         for remark in run.record.remarks:
             yield f"{label}: {remark}"
-
-
-def _origin(runs: Sequence[Run]) -> str:
-    record = runs[0].record
-    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    tokens = f"{record.prompt_tokens:,} tokens"
-    return " · ".join(
-        (
-            f"comparison {record.comparison_id}",
-            record.created[:16].replace("T", " "),
-            record.model.title,
-            f"{ONE_PROMPT} of {tokens}",
-            record.device,
-            versions,
-        )
-    )

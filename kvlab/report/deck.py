@@ -13,8 +13,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from kvlab.browser import read_static
 from kvlab.core.errors import UserError
-from kvlab.report.interactive import data, in_script, markup, script, styles
+from kvlab.report.interactive import PARTS, STYLES, data, markup
+from kvlab.report.pictures import PICTURED
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
 from kvlab.views.base.export import decode_arrays
@@ -38,17 +40,43 @@ def deck(story: Story) -> bytes:
     shown = [content(view) for view in story.views]
     kinds = {type(one) for one in shown if isinstance(one, Shown)}
     given = [_given(one, view, at) for at, (one, view) in enumerate(zip(shown, story.views, strict=True))]
-    slides = "".join(
-        _slide(view, one, at, len(story.views)) for at, (view, one) in enumerate(zip(story.views, shown, strict=True))
-    )
+    slides = ""
+    words = html.escape
+    for at, (view, one) in enumerate(zip(story.views, shown, strict=True)):
+        slide = view.slide
+        theme = slide.theme if slide else "light"
+        inside = markup(one, theme) if isinstance(one, Shown) else f'<div class="chart" id="chart-{at}"></div>'
+        if one is None:
+            inside = f'<p class="nothing">{words(missing_picture_text(view))}</p>'
+        long = " long" if isinstance(one, (Table, Passages)) else ""  # may take more than a page on paper
+        subject = words(slide.of) if slide else ""
+        source = words(slide.source) if slide else ""
+        place = f"{at + 1} / {len(story.views)}"
+        slides += (
+            f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
+            f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
+            f'<footer><span>{subject}<span class="source">{source}</span></span><span>{place}</span></footer></section>'
+        )
+    # The components' own styles, and a script that defines `views`: by name of `PARTS` what mounts the view.
+    styles = "\n".join(read_static(*STYLES[kind]) for kind in PICTURED if kind in kinds)
+    script = read_static("talk-views.js") if kinds & PARTS.keys() else "const views = {};"
     layout = (STATIC / "deck.css").read_text(encoding="utf-8")
+    # Colours of both themes under the names that the dashboard's components use.
+    colours = "".join(
+        f".{theme} {{ --ground: {SURFACES[theme]}; --ink: {INK[theme]}; --st-text-color: {INK[theme]}; "
+        f"--st-font: {FONT}; --st-background-color: {SURFACES[theme]}; "
+        f"--st-secondary-background-color: {GRID[theme]}66; "
+        f"--st-primary-color: {pick(HUES['orange'], theme)}; --st-border-color: {QUIET[theme]}55; }}\n"
+        for theme in THEMES
+    )
+    data_text = json.dumps(given).replace("</", "<\\/")  # `</` would end the script
     parts = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(story.name)}</title>',
-        f"<style>{_colours()}{styles(kinds)}{layout}</style>",
+        f"<style>{colours}{styles}{layout}</style>",
         f"<main>{slides}</main>",
         f"<script>{get_plotlyjs()}</script>" if any(isinstance(one, go.Figure) for one in shown) else "",
-        f"<script>{script(kinds)}</script>",
-        f"<script>const given = {in_script(given)};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
+        f"<script>{script}</script>",
+        f"<script>const given = {data_text};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
     )
     return "\n".join(parts).encode()
 
@@ -72,12 +100,8 @@ def content(view: View) -> go.Figure | Shown | None:
     """Content of a slide; None for a view of a page. Raises UserError if it cannot be read."""
     if view.slide is None:
         return None
-    return figure_of(view) if view.slide.kind == "figure" else parse_shown(view)
-
-
-def figure_of(view: View) -> go.Figure:
-    """The chart of a slide; raises UserError if it cannot be read."""
-    assert view.slide is not None
+    if view.slide.kind != "figure":
+        return parse_shown(view)
     try:
         return go.Figure(**json.loads(view.slide.figure))
     except (ValueError, TypeError, KeyError) as error:
@@ -105,47 +129,17 @@ def missing_picture_text(view: View) -> str:
 
 
 def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, Any] | None:
-    if isinstance(shown, go.Figure):
-        return {"view": "figure", "config": PLOTLY_CONFIG | {"displayModeBar": False}} | _figure(shown, view)
-    return None if shown is None or view.slide is None else data(shown, view.slide.theme, str(at))
-
-
-def _figure(figure: go.Figure, view: View) -> dict[str, Any]:
-    assert view.slide is not None
-    remove_title(figure)
+    """What the script of a slide reads as JSON; None if it has no script."""
+    if shown is None or view.slide is None:
+        return None
+    if isinstance(shown, Shown):
+        return data(shown, view.slide.theme, str(at))
+    figure = remove_title(shown)
     least = figure.layout.height if (figure.layout.meta or {}).get(KEEPS_HEIGHT) else None
     figure.update_layout(height=None, width=None, autosize=True)
     figure.update_layout(font_size=FONT_SIZE, legend_font_size=FONT_SIZE)
     figure.update_xaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_yaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_layout(paper_bgcolor=SURFACES[view.slide.theme])
-    return {"least": least} | json.loads(figure.to_json())
-
-
-def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> str:
-    slide = view.slide
-    words = html.escape
-    theme = slide.theme if slide else "light"
-    chart = f'<div class="chart" id="chart-{at}"></div>'
-    inside = markup(shown, theme) if isinstance(shown, Shown) else chart
-    if shown is None:
-        inside = f'<p class="nothing">{words(missing_picture_text(view))}</p>'
-    long = " long" if isinstance(shown, (Table, Passages)) else ""  # may take more than a page on paper
-    subject, source = (words(slide.of), words(slide.source)) if slide else ("", "")
-    return (
-        f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
-        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
-        f'<footer><span>{subject}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
-        "</section>"
-    )
-
-
-def _colours() -> str:
-    """Colours of both themes under the names that the dashboard's components use."""
-    return "".join(
-        f".{theme} {{ --ground: {SURFACES[theme]}; --ink: {INK[theme]}; --st-text-color: {INK[theme]}; "
-        f"--st-font: {FONT}; --st-background-color: {SURFACES[theme]}; "
-        f"--st-secondary-background-color: {GRID[theme]}66; "
-        f"--st-primary-color: {pick(HUES['orange'], theme)}; --st-border-color: {QUIET[theme]}55; }}\n"
-        for theme in THEMES
-    )
+    config = PLOTLY_CONFIG | {"displayModeBar": False}
+    return {"view": "figure", "config": config, "least": least} | json.loads(figure.to_json())

@@ -2,8 +2,8 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def render_report(contents: Report, kind: str, writer: ImageWriter | None = None
         return page(contents)
     if kind == "pdf":
         return print_pdf(page(contents))
-    with _writer(writer) as renderer:
+    with closing(ImageWriter()) if writer is None else nullcontext(writer) as renderer:
         return slides(contents, partial(_picture, renderer))
 
 
@@ -78,7 +78,7 @@ def export_talk(story: Story, kind: str, writer: ImageWriter | None = None) -> b
         return made
     if kind == "pdf":
         return print_pdf(made)
-    with _writer(writer) as renderer:
+    with closing(ImageWriter()) if writer is None else nullcontext(writer) as renderer:
         return story_slides(story, partial(_picture, renderer))
 
 
@@ -104,19 +104,8 @@ def export_gif(root: Path, name: str, layer: int | None, head: int | None, say: 
     lineage = fold(run.select("events", layer, head), steps)
     history = history_of(lineage, token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1]))
     say(f"{run.record.label}, layer {layer}, head {head}: {estimate_gif(len(history.steps))}")
-    with _writer(None) as renderer:
+    with closing(ImageWriter()) as renderer:
         return animation(history, renderer)
-
-
-@contextmanager
-def _writer(writer: ImageWriter | None) -> Iterator[ImageWriter]:
-    """The given writer, or a temporary one."""
-    renderer = writer or ImageWriter()
-    try:
-        yield renderer
-    finally:
-        if writer is None:
-            renderer.close()
 
 
 def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Picture:

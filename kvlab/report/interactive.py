@@ -1,14 +1,13 @@
 """HTML of views that are not charts, using the dashboard's own scripts so that talks behave like the pages."""
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kvlab.browser import read_static
-from kvlab.report.pictures import PICTURED, picture
+from kvlab.report.pictures import picture
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.views.base.palette import Theme, pick
 from kvlab.views.timeline import history_data, state_looks
@@ -20,20 +19,16 @@ SHORT = 12  # characters of a cell that stay on one line
 HINT = "Hover over a word to see its fate."
 
 
-def script(kinds: set[type[Shown]]) -> str:
-    """A script that defines `views`: by name of `PARTS` a function that mounts the view."""
-    return read_static("talk-views.js") if kinds & PARTS.keys() else "const views = {};"
-
-
-def styles(kinds: set[type[Shown]]) -> str:
-    """The components' own styles."""
-    return "\n".join(read_static(*STYLES[kind]) for kind in PICTURED if kind in kinds)
-
-
 def markup(shown: Shown, theme: Theme) -> str:
     """Initial HTML of a slide, with a static picture for printing."""
     if isinstance(shown, Table):
-        return f'<div class="scroll">{table(shown)}</div>'
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
+        rows = ""
+        for row in shown.rows:
+            cells = (f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row)
+            rows += f"<tr>{''.join(cells)}</tr>"
+        more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
+        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>'
     if isinstance(shown, Passages):
         return f'<div class="scroll passages">{"".join(passage(*one) for one in shown.passages)}</div>'
     svg = picture(shown, theme).decode()
@@ -75,24 +70,7 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
     return {"view": PARTS[type(shown)]} | plain
 
 
-def table(shown: Table) -> str:
-    """A table as HTML."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
-    cells = [
-        [f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row]
-        for row in shown.rows
-    ]
-    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-    more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
-
-
 def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
     """A text with marked differences."""
     marked = "".join(MARKS[kind].format(html.escape(text)) for kind, text in segments)
     return f"<article><b>{html.escape(label)}</b><div class=text>{marked}</div></article>"
-
-
-def in_script(value: Any) -> str:
-    """JSON escaped for a script element (`</` would end it)."""
-    return json.dumps(value).replace("</", "<\\/")

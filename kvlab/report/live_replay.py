@@ -95,7 +95,7 @@ def live_gif(
         path = Path(folder) / "replay.html"
         path.write_text(page, encoding="utf-8")
         try:  # a thread of its own: the caller may have a running event loop
-            frames = worker.submit(asyncio.run, _limited(path.as_uri(), on_frame)).result()
+            frames = worker.submit(asyncio.run, _pictures(path.as_uri(), on_frame)).result()
         except (TimeoutError, BrowserFailedError) as error:
             raise UserError("Chromium did not draw the replay in time: export HTML instead.") from error
     samples = [picture for picture, _ in frames[:: max(1, len(frames) // PALETTE_FRAMES)]]
@@ -110,10 +110,6 @@ def live_gif(
     return file.getvalue()
 
 
-async def _limited(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Image, int]]:
-    return await asyncio.wait_for(_pictures(url, on_frame), SECONDS)
-
-
 def frames_of(pauses: Sequence[bool]) -> list[int]:
     """The steps that are drawn: the first, last, every question, and of the others as many as there is room for.
 
@@ -126,10 +122,10 @@ def frames_of(pauses: Sequence[bool]) -> list[int]:
 
 
 async def _pictures(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Image, int]]:
-    """Every frame and how long it is shown, in milliseconds."""
+    """Every frame and how long it is shown, in milliseconds; raises TimeoutError after `SECONDS`."""
     from choreographer import Browser
 
-    async with Browser(headless=True) as browser:
+    async with asyncio.timeout(SECONDS), Browser(headless=True) as browser:
         tab = await browser.create_tab(url)
         size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         await tab.send_command("Emulation.setDeviceMetricsOverride", size)

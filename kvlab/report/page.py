@@ -9,8 +9,8 @@ import pandas as pd
 from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
-from kvlab.trace.stories import Story, View
-from kvlab.views.base.export import Section, figure_html
+from kvlab.trace.stories import Story
+from kvlab.views.base.export import figure_html
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import FONT, INK
 
@@ -67,7 +67,10 @@ def page(report: Report, theme: Theme = "light") -> bytes:
         _table(report.table),
         "<h2>Different settings</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
         "<h2>Figures</h2>",
-        *(_figure(one, theme, first=not place) for place, one in enumerate(report.figures)),
+        *(
+            f"<section>{figure_html(one.figure, theme, WIDE, not place)}<p>{words(one.caption)}</p></section>"
+            for place, one in enumerate(report.figures)
+        ),
         "<h2>Generated texts</h2><p><small>Marked: only in this run's text. Struck out: only in the full cache's "
         "text.</small></p>",
         *(passage(label, segments) for label, segments in report.texts),
@@ -86,11 +89,6 @@ def _table(table: pd.DataFrame) -> str:
     return f"<div class=wide>{table.to_html(index=False, border=0, escape=True, na_rep='')}</div>"
 
 
-def _figure(section: Section, theme: Theme, first: bool) -> str:
-    chart = figure_html(section.figure, theme, WIDE, first)
-    return f"<section>{chart}<p>{html.escape(section.caption)}</p></section>"
-
-
 STORY_STYLE = (
     f"body{{font-family:{FONT};color:#1F2430;background:#FFFFFF;max-width:760px;margin:32px auto;padding:0 16px;"
     "line-height:1.55}li{margin:18px 0}a{color:#0068A8}small{color:#5A6270}"
@@ -99,15 +97,12 @@ STORY_STYLE = (
 
 def story_html(story: Story, base: str) -> str:
     """One self-contained HTML page; links lead to the dashboard at `base`."""
-    items = "".join(f"<li>{_item(view, base)}</li>" for view in story.views)
+    items = ""
+    for view in story.views:
+        caption = html.escape(slide_text(view)).replace("\n", "<br>") or "<em>no caption</em>"
+        query = f"?{urlencode(view.query)}" if view.query else ""
+        link = html.escape(f"{base}/{view.page}{query}", quote=True)
+        items += f'<li>{caption}<br><small><a href="{link}">{html.escape(view.page)}</a></small></li>'
     title = html.escape(story.name)
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STORY_STYLE}</style>'
     return f"{head}<h1>{title}</h1><ol>{items}</ol></html>"
-
-
-def _item(view: View, base: str) -> str:
-    words = html.escape(slide_text(view))
-    caption = words.replace("\n", "<br>") or "<em>no caption</em>"
-    query = f"?{urlencode(view.query)}" if view.query else ""
-    link = html.escape(f"{base}/{view.page}{query}", quote=True)
-    return f'{caption}<br><small><a href="{link}">{html.escape(view.page)}</a></small>'

@@ -162,27 +162,36 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
     lines = max((piece.line for piece in pieces), default=0) + 1
     height = max(top + EDGE + lines * size * LEADING + (26 if said else 0), min(room, top + 200))
     drawing = Drawing(WIDTH, round(height), SURFACES[theme])
-    drawing.write_text(EDGE, EDGE + 14, phase(history, lineage, step, codes), 16, INK[theme], bold=True)
+    tokens = int((codes != State.UNSEEN).sum())
+    phase = "the prompt was read" if step == 0 else f"after token {tokens - 1}"
+    if history.phases:
+        place = history.steps.index(step) if step in history.steps else 0
+        phase = history.phases[min(place, len(history.phases) - 1)]
+    slots = plural(int(lineage.alive(step).sum()), "slot")
+    description = f"Step {step} of {history.steps[-1]}, {phase}: {slots} for {plural(tokens, 'token')}"
+    drawing.write_text(EDGE, EDGE + 14, description, 16, INK[theme], bold=True)
     legend(drawing, classes, codes, EDGE, EDGE + 42, WIDTH - EDGE, theme)
-    _mosaic(drawing, lineage, step, EDGE, grid, theme)
+    # Tokens by steps, with one box per run of steps in the same state, and a line at this step.
+    table = mosaic(lineage, 120)
+    rows = table.to_numpy()
+    width = WIDTH - 2 * EDGE
+    down = MOSAIC / len(rows)
+    across = width / rows.shape[1]
+    for row, states in enumerate(rows):
+        starts = np.flatnonzero(np.diff(states, prepend=states[0] + 1))
+        for start, stop in zip(starts, [*starts[1:], len(states)], strict=True):
+            if states[start] != State.UNSEEN:
+                colour = pick(STATE_COLOURS[STATES[states[start]]], theme)
+                drawing.box(EDGE + start * across, grid + row * down, (stop - start) * across, down + 0.3, colour)
+    drawing.box(EDGE, grid, width, MOSAIC, "none", GRID[theme])
+    at = EDGE + (np.searchsorted(table.columns.to_numpy(), step, side="right") - 0.5) * across
+    drawing.line(at, grid, at, grid + MOSAIC, INK[theme], 2)
     drawing.write_text(EDGE, grid + MOSAIC + 18, AXES, SMALL, QUIET[theme])
     _slots(drawing, lineage, step, codes, EDGE, top, height - top - EDGE, theme)
     draw_shaded_text(drawing, pieces, codes, classes, size, left, top, theme, chosen)
     if said:
         drawing.write_text(left, height - EDGE, said, SMALL, QUIET[theme])
     return drawing.svg()
-
-
-def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> str:
-    """Description of a step."""
-    read = int((codes != State.UNSEEN).sum())
-    slots = int(lineage.alive(step).sum())
-    place = history.steps.index(step) if step in history.steps else 0
-    if history.phases:
-        phase_text = history.phases[min(place, len(history.phases) - 1)]
-    else:
-        phase_text = "the prompt was read" if step == 0 else f"after token {read - 1}"
-    return f"Step {step} of {history.steps[-1]}, {phase_text}: {plural(slots, 'slot')} for {plural(read, 'token')}"
 
 
 def fit_text(
@@ -290,26 +299,6 @@ def _shade(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float,
 def _strike(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float, theme: Theme) -> None:
     if kind.cue == "strike" and width > 0:
         drawing.line(x, y, x + width, y, mix(INK[theme], SURFACES[theme], 0.45), 1)
-
-
-def _mosaic(drawing: Drawing, lineage: Lineage, step: int, x: float, y: float, theme: Theme) -> None:
-    """Tokens by steps, with one box per run of steps in the same state."""
-    picture = mosaic(lineage, 120)
-    codes = picture.to_numpy()
-    width = WIDTH - 2 * EDGE
-    down = MOSAIC / len(codes)
-    across = width / codes.shape[1]
-    colours = [pick(STATE_COLOURS[name], theme) for name in STATES]
-    for row, states in enumerate(codes):
-        starts = np.flatnonzero(np.diff(states, prepend=states[0] + 1))
-        for start, stop in zip(starts, [*starts[1:], len(states)], strict=True):
-            if states[start] != State.UNSEEN:
-                wide = (stop - start) * across
-                colour = colours[states[start]]
-                drawing.box(x + start * across, y + row * down, wide, down + 0.3, colour)
-    drawing.box(x, y, width, MOSAIC, "none", GRID[theme])
-    at = x + (np.searchsorted(picture.columns.to_numpy(), step, side="right") - 0.5) * across
-    drawing.line(at, y, at, y + MOSAIC, INK[theme], 2)
 
 
 def _slots(

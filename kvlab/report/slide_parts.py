@@ -139,9 +139,21 @@ def add_table(
         add_words(slide, [caption or "An empty table."], TITLE_HEIGHT + 0.5, 1.0, 16, theme)
         return
     rows = len(table.rows) + 1
-    widths = _column_widths(table)
+    # Column widths in inches, by their longest cells and a cell's margins.
+    columns = zip(table.columns, *table.rows, strict=True)
+    longest = [3 + max(4, *(min(len(cell), 60) for cell in cells)) for cells in columns]
+    across = WIDTH - 2 * EDGE
+    widths = [min(across, across * signs / sum(longest)) for signs in longest]
+    # The largest font in which the rows, with wrapped cells, are no higher than the slide.
     room = HEIGHT - TITLE_HEIGHT - 0.5 - (CAPTION_HEIGHT + OF_HEIGHT + 0.2 if caption or subject else EDGE)
-    points = next((size for size in range(16, 7, -1) if _table_height(table, widths, size) <= room), 7)
+    for points in range(16, 6, -1):
+        sign = points * CHARACTER / 72
+        lines = [
+            max(math.ceil(len(cell) * sign / (wide - 0.2)) for cell, wide in zip(row, widths, strict=True))
+            for row in (table.columns, *table.rows)
+        ]
+        if sum(max(1, count) * points * LEADING + 0.08 for count in lines) <= room:
+            break
     size = inches(EDGE, TITLE_HEIGHT + 0.4, sum(widths), 0.3 * rows)
     grid = slide.shapes.add_table(rows, len(table.columns), *size).table
     for column, wide in enumerate(widths):
@@ -155,24 +167,6 @@ def add_table(
             _sized(cell.text_frame, points, bold=not row, plain=True)
     if caption or subject:
         add_caption(slide, caption, subject, theme)
-
-
-def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
-    """Height of a table in inches at this font size, with wrapped cells."""
-    sign = points * CHARACTER / 72
-    lines = [
-        max(math.ceil(len(cell) * sign / (wide - 0.2)) for cell, wide in zip(row, widths, strict=True))
-        for row in (table.columns, *table.rows)
-    ]
-    return sum(max(1, count) * points * LEADING + 0.08 for count in lines)
-
-
-def _column_widths(table: Table) -> list[float]:
-    """Column widths in inches, by their longest cells and a cell's margins."""
-    columns = zip(table.columns, *table.rows, strict=True)
-    longest = [3 + max(4, *(min(len(cell), 60) for cell in cells)) for cells in columns]
-    room = WIDTH - 2 * EDGE
-    return [min(room, room * signs / sum(longest)) for signs in longest]
 
 
 def add_passages(
@@ -191,30 +185,29 @@ def add_passages(
     wide = (WIDTH - 2 * EDGE) / max(1, len(passages))
     for place, (label, segments) in enumerate(passages):
         box = slide.shapes.add_textbox(*inches(EDGE + place * wide, top, wide, high))
-        box.text_frame.word_wrap = True
-        _passage(box.text_frame, label, segments, wide - 0.3, high - 0.2, theme)
+        frame = box.text_frame
+        frame.word_wrap = True
+        # The largest font in which the text fits, else as much of it as fits in the smallest.
+        width = wide - 0.3
+        height = high - 0.2
+        whole = "".join(text for _, text in segments)
+        points = next((size for size in range(18, 7, -1) if _lines(whole, width, size) * size * LEADING <= height), 7)
+        left = len(whole) if points > 7 else int(0.8 * height / (points * LEADING) * width * 72 / (points * CHARACTER))
+        paragraph = frame.paragraphs[0]
+        if label:
+            _run(paragraph, label, points, INK[theme], bold=True)
+            paragraph = frame.add_paragraph()
+        for kind, text in segments:
+            colour = {"own": HUES["red"], "missing": (QUIET["light"], QUIET["dark"])}.get(kind)
+            ink = INK[theme] if colour is None else pick(colour, theme)
+            for number, line in enumerate(text[: max(0, left)].split("\n")):
+                if number:
+                    paragraph = frame.add_paragraph()
+                _run(paragraph, line, points, ink, bold=kind == "own", struck=kind == "missing")
+            left -= len(text)
+        if left < 0:
+            _run(frame.add_paragraph(), f"… and {-left:,} more characters", points, QUIET[theme])
     add_caption(slide, caption or MARKED, subject, theme)
-
-
-def _passage(frame: Any, label: str, segments: Sequence[Segment], width: float, height: float, theme: Theme) -> None:
-    """One text in the largest font that fits; truncated with a note if too long."""
-    whole = "".join(text for _, text in segments)
-    points = next((size for size in range(18, 7, -1) if _lines(whole, width, size) * size * LEADING <= height), 7)
-    left = len(whole) if points > 7 else int(0.8 * height / (points * LEADING) * width * 72 / (points * CHARACTER))
-    paragraph = frame.paragraphs[0]
-    if label:
-        _run(paragraph, label, points, INK[theme], bold=True)
-        paragraph = frame.add_paragraph()
-    for kind, text in segments:
-        colour = {"own": HUES["red"], "missing": (QUIET["light"], QUIET["dark"])}.get(kind)
-        ink = INK[theme] if colour is None else pick(colour, theme)
-        for place, line in enumerate(text[: max(0, left)].split("\n")):
-            if place:
-                paragraph = frame.add_paragraph()
-            _run(paragraph, line, points, ink, bold=kind == "own", struck=kind == "missing")
-        left -= len(text)
-    if left < 0:
-        _run(frame.add_paragraph(), f"… and {-left:,} more characters", points, QUIET[theme])
 
 
 def _lines(text: str, width: float, points: int) -> int:
@@ -233,25 +226,6 @@ def _run(paragraph: Any, text: str, points: int, ink: str, bold: bool = False, s
     run.font.color.rgb = _rgb(ink)
     if struck:
         run._r.get_or_add_rPr().set("strike", "sngStrike")
-
-
-def add_picture(slide: Any, made: Picture, top: float, room: float, caption: str) -> None:
-    """Add the picture as large as possible at its aspect ratio, with its SVG for programs that support it."""
-    shown = slide.shapes.add_picture(io.BytesIO(made.png), *inches(EDGE, top))
-    factor = min((WIDTH - 2 * EDGE) * INCH / shown.width, room * INCH / shown.height)
-    shown.width, shown.height = int(shown.width * factor), int(shown.height * factor)
-    shown.left = int((WIDTH * INCH - shown.width) / 2)
-    shown._element.nvPicPr.cNvPr.set("descr", clean(caption))
-    if made.svg is not None:
-        # Attach an SVG to a picture by the extension that office programs since 2016 read.
-        from pptx.opc.constants import RELATIONSHIP_TYPE
-        from pptx.opc.package import Part
-        from pptx.opc.packuri import PackURI
-        from pptx.oxml import parse_xml
-
-        name = PackURI(f"/ppt/media/vector{slide.slide_id}.svg")
-        known = slide.part.relate_to(Part(name, "image/svg+xml", slide.part.package, made.svg), RELATIONSHIP_TYPE.IMAGE)
-        shown._element.blipFill.find(f"{{{DRAWING}}}blip").append(parse_xml(SVG_BESIDE.format(known)))
 
 
 def _sized(
@@ -331,12 +305,12 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         notes = view.slide.source
         theme = view.slide.theme
         if isinstance(shown, Table):
-            for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
+            for part, rows in enumerate(_chunks(shown.rows, MOST_ROWS) or [()]):  # an empty table also gets a slide
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
                 note = f"{more}{words}"
                 add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, note, subject, theme)
         elif isinstance(shown, Passages):
-            for some in _batches(shown.passages, MOST_PASSAGES):
+            for some in _chunks(shown.passages, MOST_PASSAGES) or [()]:
                 add_passages(deck, view.title, some, words, subject, notes, theme)
         else:
             add_figure(deck, view.title, shown, words, subject, notes, draw, theme)
@@ -346,11 +320,6 @@ def story_slides(story: Story, draw: Draw) -> bytes:
 def _chunks(rows: Any, most: int) -> list[Any]:
     """Slices of at most so many lines of text or rows of a table."""
     return [rows[start : start + most] for start in range(0, len(rows), most)]
-
-
-def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
-    """At least one batch, so that an empty table also gets a slide."""
-    return [tuple(rows[start : start + most]) for start in range(0, max(1, len(rows)), most)]
 
 
 def add_figure(
@@ -363,10 +332,29 @@ def add_figure(
     draw: Draw,
     theme: Theme = "light",
 ) -> None:
-    """Add a picture of the figure with its caption."""
+    """Add a picture of the figure, as large as possible at its aspect ratio, with its caption.
+
+    Programs that support it show the SVG.
+    """
     slide = add_slide(deck, title, notes, theme)
     top = TITLE_HEIGHT + 0.25
     room = HEIGHT - top - CAPTION_HEIGHT - OF_HEIGHT - 0.2
     drawn = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
-    add_picture(slide, drawn, top, room, caption)
+    placed = slide.shapes.add_picture(io.BytesIO(drawn.png), *inches(EDGE, top))
+    factor = min((WIDTH - 2 * EDGE) * INCH / placed.width, room * INCH / placed.height)
+    placed.width = int(placed.width * factor)
+    placed.height = int(placed.height * factor)
+    placed.left = int((WIDTH * INCH - placed.width) / 2)
+    placed._element.nvPicPr.cNvPr.set("descr", clean(caption))
+    if drawn.svg is not None:
+        # Attach an SVG to a picture by the extension that office programs since 2016 read.
+        from pptx.opc.constants import RELATIONSHIP_TYPE
+        from pptx.opc.package import Part
+        from pptx.opc.packuri import PackURI
+        from pptx.oxml import parse_xml
+
+        name = PackURI(f"/ppt/media/vector{slide.slide_id}.svg")
+        part = Part(name, "image/svg+xml", slide.part.package, drawn.svg)
+        known = slide.part.relate_to(part, RELATIONSHIP_TYPE.IMAGE)
+        placed._element.blipFill.find(f"{{{DRAWING}}}blip").append(parse_xml(SVG_BESIDE.format(known)))
     add_caption(slide, caption, subject, theme)

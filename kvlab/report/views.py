@@ -102,7 +102,24 @@ def parse_shown(view: View) -> Shown:
     assert view.slide is not None
     try:
         shown = KINDS[view.slide.kind].model_validate_json(view.slide.figure)
-        _check(shown)
+        # Parts that are inconsistent are refused, because a browser would silently draw nothing.
+        if isinstance(shown, Table) and any(len(row) != len(shown.columns) for row in shown.rows):
+            raise ValueError("a row is longer or shorter than the columns")
+        if isinstance(shown, Text):
+            last = len(shown.classes) - 1
+            if len(shown.codes) != len(shown.texts) or not all(0 <= code <= last for code in shown.codes):
+                raise ValueError("a token has no class")
+        if isinstance(shown, History):
+            lists = (shown.birth, shown.leave, shown.death, shown.absorb, shown.parent)
+            if any(len(one) != len(shown.texts) for one in lists) or any(at >= len(shown.texts) for at in shown.parent):
+                raise ValueError("a token has no history")
+            # a cycle of parents, found by pointer doubling
+            parent = np.array(shown.parent, np.int64)
+            root = np.where(parent >= 0, parent, np.arange(len(parent)))
+            for _ in range(len(parent).bit_length()):
+                root = root[root]
+            if (parent[root] >= 0).any():
+                raise ValueError("slots went into each other in a circle")
     except (ValidationError, ValueError) as error:
         raise UserError(f"The content of the slide {view.title[:60]!r} is damaged: add it again.") from error
     return shown
@@ -146,24 +163,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value, DIGITS) if isinstance(value, float) else str(value)
-
-
-def _check(shown: Shown) -> None:
-    """Raise ValueError if the parts are inconsistent, because a browser would silently draw nothing."""
-    if isinstance(shown, Table) and any(len(row) != len(shown.columns) for row in shown.rows):
-        raise ValueError("a row is longer or shorter than the columns")
-    if isinstance(shown, Text):
-        last = len(shown.classes) - 1
-        if len(shown.codes) != len(shown.texts) or not all(0 <= code <= last for code in shown.codes):
-            raise ValueError("a token has no class")
-    if isinstance(shown, History):
-        lists = (shown.birth, shown.leave, shown.death, shown.absorb, shown.parent)
-        if any(len(one) != len(shown.texts) for one in lists) or any(at >= len(shown.texts) for at in shown.parent):
-            raise ValueError("a token has no history")
-        # a cycle of parents, found by pointer doubling
-        parent = np.array(shown.parent, np.int64)
-        root = np.where(parent >= 0, parent, np.arange(len(parent)))
-        for _ in range(len(parent).bit_length()):
-            root = root[root]
-        if (parent[root] >= 0).any():
-            raise ValueError("slots went into each other in a circle")

@@ -4,6 +4,7 @@ Both read the same token ids in the same passes; nothing is encoded again. Compa
 holds after the prompt and after every later pass.
 """
 
+import itertools
 import math
 import typing
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from kvlab.watch.recording import Pass, read_recording
 from kvlab.watch.run_folder import copies_of_heads, load_recorded_model, longest_sequence, steps_of, token_ids
 
 TIE = 1e-5  # scores nearer than this share of the largest are equal but for rounding
+COLUMNS = ("step", "layer", "head", "recorded_slots", "kvlab_slots", "common", "agreement", "agreement_but_for_ties")
 MOST_VARIANTS = 60
 MOST_CHANGES = 3  # settings that are changed one after the other, each as the best of its round
 # Settings that say nothing about which tokens stay after the prompt.
@@ -164,18 +166,15 @@ def check(
             tied = ties(held, wanted, decisions.scores.get(layer), head) if step == 0 else 0
             rows.append((step, layer, head, len(held), len(wanted), common, common / larger, (common + tied) / larger))
             if held != wanted and first is None:
-                first = _departure(step, layer, head, held, wanted, decisions)
-    columns = [
-        "step",
-        "layer",
-        "head",
-        "recorded_slots",
-        "kvlab_slots",
-        "common",
-        "agreement",
-        "agreement_but_for_ties",
-    ]
-    result = Check(spec, budget, pd.DataFrame(rows, columns=columns), first)
+                only_recorded = sorted(held - wanted)
+                only_kvlab = sorted(wanted - held)
+                scores: dict[int, float] = {}
+                if step == 0 and layer in decisions.scores:
+                    known = decisions.scores[layer][head]
+                    scores = {one: float(known[one]) for one in only_recorded + only_kvlab if one < len(known)}
+                is_tie = tied == len(only_recorded) == len(only_kvlab)
+                first = Departure(step, layer, head, only_recorded, only_kvlab, scores, is_tie)
+    result = Check(spec, budget, pd.DataFrame(rows, columns=COLUMNS), first)
     first_copy = {(layer, head): recorded[0][layer, head - head % copies] for layer, head in recorded[0]}
     result.query_heads = copies if first_copy != recorded[0] else 1
     if search and not result.agrees_but_for_ties:
@@ -221,23 +220,19 @@ def _run(
     """Tokens that kvlab's run of a method holds by layer and head, after the prompt and after each later token."""
     cache = make_cache(loaded, method, budget, observer=decisions)
     tokens = torch.tensor([ids], device=loaded.device)
-    loaded.model(tokens[:, :prompt_tokens], past_key_values=cache)
-    held = [_held(cache, decisions.copies)]
-    for step in range(1, steps):
-        at = prompt_tokens + step - 1
-        loaded.model(tokens[:, at : at + 1], past_key_values=cache)
-        held.append(_held(cache, decisions.copies))
+    held = []
+    ends = [0, *range(prompt_tokens, prompt_tokens + steps)]
+    for start, end in itertools.pairwise(ends):
+        loaded.model(tokens[:, start:end], past_key_values=cache)
+        found: dict[tuple[int, int], frozenset[int]] = {}
+        for layer in cache.compressed_layers():
+            slots = layer.slots
+            assert slots is not None
+            for head, (positions, valid) in enumerate(zip(slots.position[0], slots.valid[0], strict=True)):
+                kept = frozenset(positions[valid].tolist())
+                found |= {(layer.layer_idx, decisions.copies * head + copy): kept for copy in range(decisions.copies)}
+        held.append(found)
     return held
-
-
-def _held(cache: Any, copies: int) -> dict[tuple[int, int], frozenset[int]]:
-    found: dict[tuple[int, int], frozenset[int]] = {}
-    for layer in cache.compressed_layers():
-        slots = layer.slots
-        for head, (positions, valid) in enumerate(zip(slots.position[0], slots.valid[0], strict=True)):
-            tokens = frozenset(positions[valid].tolist())
-            found |= {(layer.layer_idx, copies * head + copy): tokens for copy in range(copies)}
-    return found
 
 
 def recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], frozenset[int]]:
@@ -252,21 +247,6 @@ def recorded_sets(last: Pass, row: int, padding: int) -> dict[tuple[int, int], f
                 tokens.add(int(parents[np.abs(parents[:, 5]).argmax(), 3]) - padding)
             found[layer, head] = frozenset(tokens)
     return found
-
-
-def _departure(
-    step: int, layer: int, head: int, held: frozenset[int], wanted: frozenset[int], decisions: Decisions
-) -> Departure:
-    only_recorded = sorted(held - wanted)
-    only_kvlab = sorted(wanted - held)
-    scores: dict[int, float] = {}
-    is_tie = False
-    known = decisions.scores.get(layer)
-    if known is not None and step == 0:
-        row = known[head]
-        scores = {token: float(row[token]) for token in only_recorded + only_kvlab if token < len(row)}
-        is_tie = ties(held, wanted, known, head) == len(only_recorded) == len(only_kvlab)
-    return Departure(step, layer, head, only_recorded, only_kvlab, scores, is_tie)
 
 
 def ties(held: frozenset[int], wanted: frozenset[int], scores: Tensor | None, head: int) -> int:
@@ -286,15 +266,14 @@ def ties(held: frozenset[int], wanted: frozenset[int], scores: Tensor | None, he
 def _sentence(first: Departure) -> str:
     when = "after the prompt" if first.step == 0 else f"after step {first.step}"
     place = f"The first difference is {when} in layer {first.layer}, head {first.head}"
-
-    def some(tokens: list[int]) -> str:
-        shown = [
+    parts = []
+    for who, tokens in (("the recording", first.only_recorded), ("kvlab", first.only_kvlab)):
+        words = [
             f"{token} (score {first.scores[token]:.4g})" if token in first.scores else str(token) for token in tokens
         ]
-        return ", ".join(shown[:4]) + (f" and {len(tokens) - 4} more" if len(tokens) > 4 else "")
-
-    parts = [f"only the recording holds {some(first.only_recorded)}"] if first.only_recorded else []
-    parts += [f"only kvlab holds {some(first.only_kvlab)}"] if first.only_kvlab else []
+        more = f" and {len(tokens) - 4} more" if len(tokens) > 4 else ""
+        if tokens:
+            parts.append(f"only {who} holds {', '.join(words[:4])}{more}")
     tie = " Their scores are equal but for rounding: a tie." if first.is_tie else ""
     return f"{place}: {'; '.join(parts)}.{tie}"
 

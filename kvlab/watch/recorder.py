@@ -33,6 +33,7 @@ import sys
 import tempfile
 import time
 import zlib
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,17 @@ class Recorder:
         self.logits = logits
         self.path = path or tempfile.mkstemp(prefix="kvlab-watch-", suffix=".kvlab")[1]
         self.config = getattr(model.config, "text_config", None) or model.config
-        self.attentions = attention_modules(model)
+        # Attention modules in the order of layers, each with the name of its value (or fused) projection.
+        names = ("v_proj", "value", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj")
+        self.attentions: list[tuple[nn.Module, str]] = []
+        for module in model.modules():
+            for name in names:
+                part = getattr(module, name, None)
+                weight = getattr(part, "weight", None)
+                size = getattr(part, "out_features", 0) if weight is None else weight.numel()
+                if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and size:
+                    self.attentions.append((module, name))
+                    break
         if not self.attentions:
             raise ValueError(
                 "watch() finds no attention layer in this model: no module has a value projection (v_proj, c_attn, "
@@ -94,6 +105,7 @@ class Recorder:
         self._frames: list[bytes] = []
         self._written = time.monotonic()
         self._pending: dict[str, Any] | None = None
+        self._updated: Any = None  # the cache whose `update` was called last
         self._logits: Tensor | None = None
 
     # ---- context
@@ -102,26 +114,35 @@ class Recorder:
         with open(self.path, "wb") as file:
             file.write(MAGIC)
         self._write("header", header(self.model, self.config, self.title, len(self.attentions)), {})
-        decoder = decoder_of(self.model, self.attentions)
+        # The module that reads tokens and holds all layers: what a pipeline calls that wants no logits.
+        decoder = self.model
+        base = getattr(self.model, "base_model", self.model)
+        for candidate in (getattr(base, "decoder", None), base):
+            if isinstance(candidate, nn.Module):
+                inside = set(candidate.modules())
+                if all(attention in inside for attention, _ in self.attentions):
+                    decoder = candidate
+                    break
         self._undo = [
             decoder.register_forward_pre_hook(self._before_pass, with_kwargs=True).remove,
             decoder.register_forward_hook(self._after_pass, with_kwargs=True).remove,
         ]
         if decoder is not self.model:
-            self._undo.append(self.model.register_forward_pre_hook(self._before_model, with_kwargs=True).remove)
+            self._undo.append(self.model.register_forward_pre_hook(lambda *_: self._finish_pass()).remove)
             self._undo.append(self.model.register_forward_hook(self._after_model).remove)
         for layer, (attention, projection) in enumerate(self.attentions):
             index = getattr(attention, "layer_idx", None)
             layer = layer if index is None else int(index)
             history = self.layers.setdefault(layer, LayerHistory(self.config, attention, projection))
-            self._undo.append(getattr(attention, projection).register_forward_hook(_catch(history.caught)).remove)
+            self._undo.append(
+                getattr(attention, projection).register_forward_hook(partial(_catch, history.caught)).remove
+            )
             keys = getattr(attention, "k_norm", None) or getattr(attention, "k_proj", None)
             if isinstance(keys, nn.Module):
-                self._undo.append(keys.register_forward_hook(_catch(history.caught_keys)).remove)
+                self._undo.append(keys.register_forward_hook(partial(_catch, history.caught_keys)).remove)
         for module in self.model.modules():
             if type(module).__name__.endswith("RotaryEmbedding"):
-                self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
-                self._undo.append(module.register_forward_hook(self._after_rotary).remove)
+                self._undo.append(module.register_forward_hook(self._after_rotary, with_kwargs=True).remove)
         from transformers import cache_utils
 
         undo: list[Any] = []
@@ -174,9 +195,6 @@ class Recorder:
 
     # ---- hooks
 
-    def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._finish_pass()
-
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)
         if self.logits and torch.is_tensor(logits) and logits.dim() == 3 and self._pending is not None:
@@ -206,22 +224,26 @@ class Recorder:
             "done": False,
         }
         cache = self.cache if self.cache is not None else self._pending["cache"]
-        if slots_read(cache) == 0 and self.passes:
+        held = held_slots(cache, 0)
+        parts = [] if held is None else held[1] if isinstance(held[1], list) else [held[1]]
+        if not any(part.shape[-2] for part in parts) and self.passes:
             self.sequence += 1
             for history in self.layers.values():
                 history.forget()
         for history in self.layers.values():
-            history.begin()
+            history.caught.clear()
+            history.caught_keys.clear()
+            history.handed = []
 
-    def _rotated(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Keep the positions at which this pass's tokens are rotated."""
+    def _after_rotary(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep the positions at which this pass's tokens are rotated, and the cosines and sines, (rows, tokens, rotated
+        coordinates), with which keys are."""
+        if self._pending is None:
+            return
         places = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
-        if self._pending is not None and torch.is_tensor(places) and places.dim() == 2:
+        if torch.is_tensor(places) and places.dim() == 2:
             self._pending["places"] = places.detach().cpu()
-
-    def _after_rotary(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Keep the cosines and sines, (rows, tokens, rotated coordinates), with which this pass's keys are rotated."""
-        if self._pending is not None and isinstance(output, tuple) and len(output) == 2 and output[0].dim() == 3:
+        if isinstance(output, tuple) and len(output) == 2 and output[0].dim() == 3:
             known = self._pending["rotations"]
             if not any(one[0].shape == output[0].shape and torch.equal(one[0], output[0]) for one in known):
                 known.append(output)
@@ -232,18 +254,11 @@ class Recorder:
         returned = _cache_argument(vars(output) if hasattr(output, "__dict__") else {}) or _cache_argument(
             dict(output) if isinstance(output, dict) else {}
         )
-        for candidate in (self.cache, self._pending["cache"], returned, getattr(self, "_updated", None)):
+        for candidate in (self.cache, self._pending["cache"], returned, self._updated):
             if candidate is not None and (hasattr(candidate, "update") or isinstance(candidate, (tuple, list))):
                 self._pending["cache"] = candidate
                 break
         self._pending["done"] = True
-
-    def updated(self, cache: Any, keys: Tensor, values: Tensor, layer: int) -> None:
-        """`cache.update` was called with these states, (rows, heads, tokens, head_dim)."""
-        self._updated = cache
-        if layer in self.layers and torch.is_tensor(keys) and keys.dim() == 4:
-            # A copy: the cache may store this very tensor, and a method may write to it.
-            self.layers[layer].handed.append((keys.detach().clone(), values.detach().clone()))
 
     # ---- what a pass left
 
@@ -348,15 +363,6 @@ class LayerHistory:
         self.handed: list[tuple[Tensor, Tensor]] = []
         self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
 
-    def begin(self) -> None:
-        self.caught.clear()
-        self.caught_keys.clear()
-        self.handed = []
-
-    def all_tokens(self, name: str) -> Tensor:
-        """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
-        return self.buffers[name][:, :, : self.count]
-
     def end(self, notes: list[str], rotations: list[tuple[Tensor, Tensor]]) -> None:
         """Add the tokens of a pass to the history."""
         values = self._new_values()
@@ -383,9 +389,16 @@ class LayerHistory:
         both = prints * 1_000_003 + fingerprints(keys)
         verified = torch.zeros_like(prints, dtype=torch.bool)
         new = {"keys": keys, "values": values, "prints": prints, "both": both, "verified": verified}
+        needed = self.count + values.shape[2]
         for name, part in new.items():
-            self._append(name, part)
-        self.count += values.shape[2]
+            buffer = self.buffers.get(name)
+            if buffer is None or buffer.shape[2] < needed:
+                grown = part.new_zeros((*part.shape[:2], needed + max(64, needed // 4), *part.shape[3:]))
+                if buffer is not None:
+                    grown[:, :, : self.count] = buffer[:, :, : self.count]
+                self.buffers[name] = buffer = grown
+            buffer[:, :, self.count : needed] = part
+        self.count = needed
 
     def _rotated_keys(self, handed: Tensor, values: Tensor, rotations: list[tuple[Tensor, Tensor]]) -> Tensor | None:
         """Keys of the pass's tokens, made of the projection's output and the model's rotation; None where those that
@@ -410,16 +423,6 @@ class LayerHistory:
                 return turned
         return None
 
-    def _append(self, name: str, part: Tensor) -> None:
-        buffer = self.buffers.get(name)
-        needed = self.count + part.shape[2]
-        if buffer is None or buffer.shape[2] < needed:
-            grown = part.new_zeros((*part.shape[:2], needed + max(64, needed // 4), *part.shape[3:]))
-            if buffer is not None:
-                grown[:, :, : self.count] = buffer[:, :, : self.count]
-            self.buffers[name] = buffer = grown
-        buffer[:, :, self.count : needed] = part
-
     def _new_values(self) -> Tensor | None:
         """Values of the pass's tokens from the projection, where its parts can be told apart."""
         if not self.caught:
@@ -439,7 +442,18 @@ class LayerHistory:
             if handed is not None and handed.shape[2] == tokens and handed.shape[1] == values.shape[1]:
                 return handed  # a norm or another step may stand between the projection and the cache
             return values
-        for part in fused_values(output, self.query_heads, self.heads, size):
+        # What may be the values in a fused projection's output, (rows, heads, tokens, size) each.
+        heads = self.heads
+        parts = []
+        if width >= heads * size:  # queries, keys, values, one after the other
+            parts.append(output[..., width - heads * size :].reshape(rows, tokens, heads, size).transpose(1, 2))
+        if width == 3 * heads * size:  # the three of a head beside each other
+            parts.append(output.reshape(rows, tokens, heads, 3 * size)[..., 2 * size :].transpose(1, 2))
+            parts.append(output.reshape(rows, tokens, heads, 3, size)[..., 2, :].transpose(1, 2))
+        group = self.query_heads // max(heads, 1)
+        if width == heads * (group + 2) * size:  # the queries of a group, then its key and value (Falcon)
+            parts.append(output.reshape(rows, tokens, heads, group + 2, size)[..., -1, :].transpose(1, 2))
+        for part in parts:
             # The right part of a fused projection is the one whose last token is the last that was handed over.
             if handed is None or handed.shape[1] != part.shape[1]:
                 continue
@@ -479,8 +493,9 @@ class LayerHistory:
         return {"positions": positions, "merges": table, "counts": counts}
 
     def _heads_of(self, name: str, head: int | None, heads: int) -> Tensor:
-        """A buffer in the heads of the cache: one of them, or repeated where the cache holds every query head's."""
-        rows = self.all_tokens(name)
+        """All tokens of a buffer (keys, values, `prints` of values, `both` prints, `verified`) in the heads of the
+        cache: one of them, or repeated where the cache holds every query head's."""
+        rows = self.buffers[name][:, :, : self.count]
         if head is not None:
             return rows[:, head : head + 1]
         return rows if heads == rows.shape[1] else rows.repeat_interleave(heads // rows.shape[1], dim=1)
@@ -552,7 +567,7 @@ class LayerHistory:
             places = places.clone()
             places[row[~equal], part[~equal], slot[~equal]] = UNKNOWN
             true_head = (
-                torch.full_like(part, head) if head is not None else part // (heads // self.all_tokens("keys").shape[1])
+                torch.full_like(part, head) if head is not None else part // (heads // self.buffers["keys"].shape[1])
             )
             self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
         return places
@@ -646,48 +661,6 @@ class LayerHistory:
 # ---- finding things
 
 
-def attention_modules(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Attention modules in the order of layers, each with the name of its value (or fused) projection."""
-    names = ("v_proj", "value", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj")
-    found = []
-    for module in model.modules():
-        for name in names:
-            part = getattr(module, name, None)
-            weight = getattr(part, "weight", None)
-            size = getattr(part, "out_features", 0) if weight is None else weight.numel()
-            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and size:
-                found.append((module, name))
-                break
-    return found
-
-
-def decoder_of(model: nn.Module, attentions: list[tuple[nn.Module, str]]) -> nn.Module:
-    """The module that reads tokens and holds all layers: what a pipeline calls that wants no logits."""
-    base = getattr(model, "base_model", model)
-    inner = getattr(base, "decoder", None)
-    for candidate in (inner, base):
-        if isinstance(candidate, nn.Module):
-            inside = set(candidate.modules())
-            if all(attention in inside for attention, _ in attentions):
-                return candidate
-    return model
-
-
-def fused_values(output: Tensor, query_heads: int, heads: int, size: int) -> list[Tensor]:
-    """What may be the values in a fused projection's output (rows, tokens, width): (rows, heads, tokens, size) each."""
-    rows, tokens, width = output.shape
-    found = []
-    if width >= heads * size:  # queries, keys, values, one after the other
-        found.append(output[..., width - heads * size :].reshape(rows, tokens, heads, size).transpose(1, 2))
-    if width == 3 * heads * size:  # the three of a head beside each other
-        found.append(output.reshape(rows, tokens, heads, 3 * size)[..., 2 * size :].transpose(1, 2))
-        found.append(output.reshape(rows, tokens, heads, 3, size)[..., 2, :].transpose(1, 2))
-    group = query_heads // max(heads, 1)
-    if width == heads * (group + 2) * size:  # the queries of a group, then its key and value (Falcon)
-        found.append(output.reshape(rows, tokens, heads, group + 2, size)[..., -1, :].transpose(1, 2))
-    return found
-
-
 def _cache_argument(fields: dict[str, Any]) -> Any:
     """The cache among arguments or outputs: `past_key_values`, and `cache` since transformers 5.24."""
     for name in ("past_key_values", "cache", "past_key_value", "layer_past"):
@@ -695,14 +668,6 @@ def _cache_argument(fields: dict[str, Any]) -> Any:
         if found is not None:
             return found
     return None
-
-
-def slots_read(cache: Any) -> int:
-    """Slots of the first layer before a pass; 0 where there is no cache yet."""
-    held = held_slots(cache, 0)
-    if held is None:
-        return 0
-    return max(part.shape[-2] for part in held[1]) if isinstance(held[1], list) else int(held[1].shape[-2])
 
 
 def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:
@@ -739,17 +704,11 @@ def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:
         return keys, values, False
     if not torch.is_tensor(values) or values.numel() == 0:
         return None
-    length = _filled(part, values)
+    length = int(values.shape[-2])
+    if "Static" in type(part).__name__:  # longer than what was written
+        written = (values.abs().sum(dim=(0, 1, 3)) > 0).nonzero()
+        length = int(written[-1]) + 1 if len(written) else 0
     return keys[..., :length, :], values[..., :length, :], False
-
-
-def _filled(part: Any, values: Tensor) -> int:
-    """Slots in use of a tensor that may be longer than what was written (static caches)."""
-    if "Static" not in type(part).__name__:
-        return int(values.shape[-2])
-    used = values.abs().sum(dim=(0, 1, 3)) > 0
-    places = used.nonzero()
-    return int(places[-1]) + 1 if len(places) else 0
 
 
 def allocated_bytes(cache: Any, layer: int) -> int:
@@ -1048,18 +1007,20 @@ def weights_checksum(model: Any) -> str:
     return hashlib.sha256((sample * 256).round().to(torch.int32).numpy().tobytes()).hexdigest()
 
 
-def _catch(outputs: list[Tensor]) -> Any:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        if torch.is_tensor(output):
-            outputs.append(output.detach().clone())  # methods write to values in place
-
-    return hook
+def _catch(outputs: list[Tensor], module: nn.Module, args: Any, output: Any) -> None:
+    """A hook that keeps the output of a module."""
+    if torch.is_tensor(output):
+        outputs.append(output.detach().clone())  # methods write to values in place
 
 
 def _wrapped(recorder: Recorder, original: Any) -> Any:
     def update(self: Any, key_states: Any, value_states: Any, layer_idx: Any = None, *args: Any, **kwargs: Any) -> Any:
         if recorder._depth == 0 and layer_idx is not None:
-            recorder.updated(self, key_states, value_states, int(layer_idx))
+            recorder._updated = self
+            history = recorder.layers.get(int(layer_idx))
+            if history is not None and torch.is_tensor(key_states) and key_states.dim() == 4:
+                # A copy: the cache may store this very tensor, and a method may write to it.
+                history.handed.append((key_states.detach().clone(), value_states.detach().clone()))
         recorder._depth += 1
         try:
             return original(self, key_states, value_states, layer_idx, *args, **kwargs)

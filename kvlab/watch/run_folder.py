@@ -18,7 +18,7 @@ from kvlab.requests.compare import RECORDINGS, CompareRequest, ImportRequest, Pr
 from kvlab.trace import open_run
 from kvlab.trace.writer import RunWriter
 from kvlab.watch.recorder import weights_checksum
-from kvlab.watch.recording import UNKNOWN, LayerSlots, Pass, Recording, Step, read_recording, steps_of_head
+from kvlab.watch.recording import UNKNOWN, Pass, Recording, Step, read_recording, steps_of_head
 
 METHOD = "recorded"
 ADDED = 8  # most tokens, such as a start token, that two ways of encoding may put before a text
@@ -108,8 +108,7 @@ def import_recording(
         }
     )
     with RunWriter(Path(root), record) as writer:
-        scores = _full_scores(loaded, ids, prompt_tokens)
-        text = _write_tokens(writer, tokenizer, ids, prompt_tokens, scores, passes, row)
+        text = _write_tokens(writer, loaded, ids, prompt_tokens, passes, row)
         for layer in layers:
             heads = passes[-1].layers[layer].positions.shape[1]
             for head in range(min(heads, record.model.num_key_value_heads)):
@@ -163,22 +162,20 @@ def longest_sequence(recording: Recording) -> list[Pass]:
         start = sum(part.tokens for part in kept)
         places = np.arange(start, start + one.tokens) if held else np.full(one.tokens, UNKNOWN)
         place_of = np.concatenate([place_of, places.astype(np.int32)])
-        layers = {index: _moved(layer, place_of) for index, layer in one.layers.items()}
+        # Every token at its place among those that count.
+        layers = {}
+        for index, layer in one.layers.items():
+            positions = layer.positions.copy()
+            tokens_held = positions >= 0
+            positions[tokens_held] = place_of[positions[tokens_held]]
+            merges = layer.merges.copy()
+            merges[:, 3] = place_of[merges[:, 3].astype(int)]
+            layers[index] = replace(layer, positions=positions, merges=merges)
         if held:
             kept.append(replace(one, layers=layers))
         elif kept:
             kept[-1] = replace(kept[-1], layers=layers, bytes=one.bytes)
     return kept
-
-
-def _moved(layer: LayerSlots, place_of: np.ndarray) -> LayerSlots:
-    """A layer's slots with every token at its place among those that count."""
-    positions = layer.positions.copy()
-    tokens = positions >= 0
-    positions[tokens] = place_of[positions[tokens]]
-    merges = layer.merges.copy()
-    merges[:, 3] = place_of[merges[:, 3].astype(int)]
-    return replace(layer, positions=positions, merges=merges)
 
 
 def token_ids(recording: Recording, passes: list[Pass], row: int) -> tuple[list[int], int]:
@@ -286,24 +283,21 @@ def _notes(recording: Recording, passes: list[Pass], copies: int) -> tuple[str, 
     return tuple(notes)
 
 
-@torch.inference_mode()
-def _full_scores(loaded: LoadedModel, ids: list[int], prompt_tokens: int) -> torch.Tensor:
-    """Log probabilities (decoded tokens, vocabulary) of every token after the prompt, nothing dropped; float32."""
-    tokens = torch.tensor([ids[:-1]], device=loaded.device)
-    kept = len(ids) - prompt_tokens
-    return loaded.model(tokens, use_cache=False, logits_to_keep=kept).logits[0, -kept:].float().log_softmax(-1).cpu()
-
-
 def _write_tokens(
     writer: RunWriter,
-    tokenizer: Any,
+    loaded: LoadedModel,
     ids: list[int],
     prompt_tokens: int,
-    scores: torch.Tensor,
     passes: list[Pass],
     row: int,
 ) -> str:
     """Write the rows of `tokens`; returns the text after the prompt."""
+    tokenizer: Any = loaded.tokenizer
+    count = len(ids) - prompt_tokens
+    with torch.inference_mode():  # log probabilities (decoded tokens, vocabulary) after the prompt, nothing dropped
+        read_ids = torch.tensor([ids[:-1]], device=loaded.device)
+        logits = loaded.model(read_ids, use_cache=False, logits_to_keep=count).logits[0, -count:]
+        scores = logits.float().log_softmax(-1).cpu()
     special = set(tokenizer.all_special_ids)
     texts = [tokenizer.decode([token]) for token in ids]
     writer.append(
@@ -348,7 +342,6 @@ def _write_tokens(
         "special": [token in special for token in ids[decoded]],
         "logprob": logprobs,
     }
-    count = len(ids) - prompt_tokens
     logprob_full = scores.gather(1, torch.tensor(ids[decoded])[:, None])[:, 0].tolist()
     full_columns = {"logprob_full": logprob_full, "kl": kl, "top1_agree": agrees}
     writer.append("tokens", {"phase": ["forced"] * count} | rows | full_columns)

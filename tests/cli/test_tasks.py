@@ -21,7 +21,7 @@ app.command()(tasks)
 def test_every_task_and_format_is_listed(monkeypatch: pytest.MonkeyPatch):
     printed = CliRunner().invoke(app, ["--json"]).stdout
     monkeypatch.setattr(listed_tasks, "ask", lambda what: json.loads(printed))
-    listed = listed_tasks._read_tasks()
+    listed = listed_tasks._read("tasks")
     assert [task.name for task in listed.tasks] == list(TASKS)
     assert listed.formats == tuple(LOADERS)
     for task in listed.tasks:
@@ -33,4 +33,4 @@ def test_every_task_and_format_is_listed(monkeypatch: pytest.MonkeyPatch):
 def test_a_list_that_is_none_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listed_tasks, "ask", lambda what: {"tasks": 3})
     with pytest.raises(UserError, match="printed no list of tasks"):
-        listed_tasks._read_tasks()
+        listed_tasks._read("tasks")

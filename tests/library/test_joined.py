@@ -29,7 +29,7 @@ def test_what_cannot_be_held_together_is_said(kept: Path, given: dict, why: str)
         for method in ("full", "h2o"):
             write_synthetic_run(kept, method=method, comparison_id="other", **size)
     with pytest.raises(UserError, match=why):
-        items.check_joinable(kept, ["one", "other"])
+        items.join_comparisons(kept, "one/other", list_comparisons(kept))
 
 
 def test_an_address_of_one_comparison_is_none_of_several():

@@ -133,7 +133,8 @@ def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[choices.MethodEn
     )
     answered: Future[list[choices.MethodEntry]] = Future()
     answered.set_result(METHODS)
-    monkeypatch.setattr(choices, "_reading", lambda: answered)
+    before = choices._reading
+    monkeypatch.setattr(choices, "_reading", lambda what: answered if what == "methods" else before(what))
     return METHODS
 
 
@@ -148,7 +149,8 @@ def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> choices.TaskList:
     listed = choices.TaskList(tasks=(needle, pairs, rules), formats=("ruler", "table"))
     answered: Future[choices.TaskList] = Future()
     answered.set_result(listed)
-    monkeypatch.setattr(choices, "_tasks_being_read", lambda: answered)
+    before = choices._reading
+    monkeypatch.setattr(choices, "_reading", lambda what: answered if what == "tasks" else before(what))
     return listed
 
 

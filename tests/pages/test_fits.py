@@ -34,7 +34,8 @@ def learning(registered_methods: list[MethodEntry], monkeypatch: pytest.MonkeyPa
     ]
     answered: Future[list[MethodEntry]] = Future()
     answered.set_result([*registered_methods, *added])
-    monkeypatch.setattr(choices, "_reading", lambda: answered)
+    before = choices._reading
+    monkeypatch.setattr(choices, "_reading", lambda what: answered if what == "methods" else before(what))
 
 
 def made(root: Path, request: FitRequest, name: str) -> Path:

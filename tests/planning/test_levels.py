@@ -12,15 +12,17 @@ from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method, registered
 from kvlab.planning.serving_table import (
+    BEGIN,
     FURTHER,
     PAGES,
     Freed,
     Held,
     fragmentation,
     held_counts,
+    markdown,
     read_csv,
+    replace_between,
     touched_pages,
-    with_table,
     write_csv,
 )
 from tests.planning.declared import Declared
@@ -66,11 +68,13 @@ def test_the_level_is_the_most_that_is_needed() -> None:
 def test_the_document_shows_the_table_that_ships(tmp_path: Path) -> None:
     """And reading and writing it changes nothing."""
     text = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-    assert with_table(text, read_csv()) == text, "run `kvlab serve-check --all --write docs/serving.md`"
+    assert replace_between(text, BEGIN, markdown(read_csv())) == text, (
+        "run `kvlab serve-check --all --write docs/serving.md`"
+    )
     write_csv(read_csv(), tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == (ROOT / "kvlab/planning/serving_methods.csv").read_bytes()
     with pytest.raises(UserError, match="has no lines"):
-        with_table("# Nothing", read_csv())
+        replace_between("# Nothing", BEGIN, markdown(read_csv()))
 
 
 def test_the_table_has_every_method_and_what_it_declares() -> None:

@@ -70,10 +70,23 @@ def test_a_session_is_a_gif() -> None:
     assert seen[-1] == (5, 5)
 
 
+class SlowBrowser:
+    """A browser that does not start."""
+
+    def __init__(self, headless: bool) -> None:
+        assert headless
+
+    async def __aenter__(self) -> None:
+        await asyncio.sleep(60)
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("it was not entered")
+
+
 @pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed")
 def test_a_chromium_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvlab.report.live_replay.SECONDS", 0.01)
-    monkeypatch.setattr("kvlab.report.live_replay._pictures", lambda *_: asyncio.sleep(60))
+    monkeypatch.setattr("choreographer.Browser", SlowBrowser)
     with pytest.raises(UserError, match="did not draw the replay in time"):
         live_gif(EVENTS, "x")
 

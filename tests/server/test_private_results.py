@@ -151,7 +151,7 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
     uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
     check_settings(tmp_path, uses)
     (one,) = measurement_job.fitted_files(tmp_path, "mini", "kvzap")
-    assert measurement_job.request_name(one) == f"fit:{FIT.name}", "on a server never by its path"
+    assert one.asked == f"fit:{FIT.name}", "on a server never by its path"
     act_as("carl")
     assert measurement_job.fitted_files(tmp_path, "mini", "kvzap") == []
     sentences = []

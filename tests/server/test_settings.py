@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.common.binding import check_serving, is_loopback, server_command, server_options
-from kvlab.common.lab import lab, read_lab
+from kvlab.common.lab import lab
 from kvlab.core.errors import UserError
 
 
@@ -19,15 +19,15 @@ def test_without_a_file_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_changed_file_is_read_again(write_lab: Callable[..., Path]) -> None:
     file = write_lab()
-    assert read_lab(file).models.hub == ()
+    assert lab().models.hub == ()
     file.with_suffix(".new").write_text(file.read_text() + '[models]\nhub = ["Qwen/Qwen3-0.6B"]\n')
     file.with_suffix(".new").replace(file)
-    assert read_lab(file).models.hub == ("Qwen/Qwen3-0.6B",)
+    assert lab().models.hub == ("Qwen/Qwen3-0.6B",)
 
 
 def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp_path: Path) -> None:
-    file = write_lab('people = {way = "oidc", secrets = "secrets.toml"}\nmodels = {folders = ["models", "/data"]}')
-    found = read_lab(file)
+    write_lab('people = {way = "oidc", secrets = "secrets.toml"}\nmodels = {folders = ["models", "/data"]}')
+    found = lab()
     assert found.people.secrets == tmp_path / "secrets.toml"
     assert found.models.folders == (tmp_path / "models", Path("/data"))
 
@@ -52,9 +52,9 @@ def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, said: str, write_lab: Callable[..., Path]) -> None:
-    file = write_lab(text)
+    write_lab(text)
     with pytest.raises(UserError) as error:
-        read_lab(file)
+        lab()
     assert said in str(error.value) and "\n" not in str(error.value)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from kvlab.evaluation.request_parser import parse_request
 from kvlab.extras.engines.comparison import prepared_prompts
 from kvlab.models.info.model_faults import gguf_file
 from kvlab.models.info.offered_models import place_of
-from kvlab.models.load import LoadedModel, load_model
+from kvlab.models.load import load_model
 
 MODEL = "smollm2"
 TASK = "needle"
@@ -64,7 +65,26 @@ def main(python: str) -> None:
     prompts = [one.context + one.question for one in prepared_prompts(request, loaded)]
     print("| engine | cache | same text | tokens before the first that differs |\n|---|---|---|---|", flush=True)
     _print("llama.cpp", {name: of_llama(python, file, *kind, prompts) for name, kind in TYPES.items()})
-    _print("kvlab", {spec: [continue_prompt(loaded, spec, ids) for ids in prompts] for spec in SPECS})
+    # The likeliest tokens with kvlab's cache of a method, or of the full cache that reads pieces.
+    ours: dict[str, Texts] = {}
+    for spec in SPECS:
+        name, values = parse_spec(spec.partition(",")[0])
+        ours[spec] = []
+        for ids in prompts:
+            with torch.inference_mode():
+                cache = make_cache(loaded, make_method(name, **values), 1.0)
+                options: dict[str, Any] = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+                unread = ids
+                while "," in spec and len(unread) > PIECE:
+                    loaded.model(torch.tensor([unread[:PIECE]]), **options)
+                    unread = unread[PIECE:]
+                written = list[int]()
+                for _ in range(TOKENS):
+                    logits = loaded.model(torch.tensor([unread]), **options).logits
+                    unread = [int(logits[0, -1].argmax())]
+                    written += unread
+            ours[spec].append(written)
+    _print("kvlab", ours)
 
 
 def of_llama(python: str, file: Path, cache_type: str, flash: bool, prompts: list[list[int]]) -> Texts:
@@ -78,23 +98,6 @@ def of_llama(python: str, file: Path, cache_type: str, flash: bool, prompts: lis
         if subprocess.run([python, str(side), str(job)], stderr=subprocess.DEVNULL).returncode or not rows.is_file():
             raise UserError(f"{python} ran no llama.cpp: install xllamacpp there.")
         return [list(map(int, text)) for text in json.loads(rows.read_text(encoding="utf-8"))]
-
-
-@torch.inference_mode()
-def continue_prompt(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]:
-    """The likeliest tokens after a prompt with kvlab's cache of a method, or of the full cache that reads pieces."""
-    name, values = parse_spec(spec.partition(",")[0])
-    cache = make_cache(loaded, make_method(name, **values), 1.0)
-    written = list[int]()
-    given = ids
-    while "," in spec and len(given) > PIECE:
-        loaded.model(torch.tensor([given[:PIECE]]), past_key_values=cache, use_cache=True, logits_to_keep=1)
-        given = given[PIECE:]
-    for _ in range(TOKENS):
-        logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        given = [int(logits[0, -1].argmax())]
-        written += given
-    return written
 
 
 def _print(engine: str, texts: dict[str, Texts]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.core.validation import read_json
@@ -158,9 +157,10 @@ def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFr
     """
     loaded = held_model(comparison.request)
     prompts = prepared_prompts(comparison.request, loaded)[: comparison.timed]
-    ours = [
-        (KVLAB, spec_of(one), {"spec": spec_of(one), "budget": one.budget}) for one in comparison.request.all_choices
-    ]
+    ours: list[tuple[str, str, dict[str, Any]]] = []
+    for one in comparison.request.all_choices:
+        spec = format_spec(one.method, one.hyper_parameters)
+        ours.append((KVLAB, spec, {"spec": spec, "budget": one.budget}))
     theirs = [(OPENVINO, mode.name, mode.as_data(comparison.kept)) for mode in comparison.modes]
     lines = []
     for number, prompt in enumerate(prompts, 1):
@@ -208,7 +208,15 @@ def run_side(
     known = _read_rows(rows)
     fruitless = 0
     while missing := [one for one in prompts if one["key"] not in known]:
-        status = _run_process(command, {**job, "rows": str(rows.absolute()), "prompts": missing}, log)
+        with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
+            file = Path(folder) / "job.json"
+            file.write_text(json.dumps({**job, "rows": str(rows.absolute()), "prompts": missing}), encoding="utf-8")
+            environment = os.environ | {"OMP_NUM_THREADS": str(job["threads"])}
+            line = [*command, str(file)]
+            try:
+                status = subprocess.run(line, env=environment, stdout=errors, stderr=errors).returncode
+            except OSError as error:
+                raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
         before = len(known)
         known = _read_rows(rows)
         fruitless = 0 if len(known) > before else fruitless + 1
@@ -218,23 +226,6 @@ def run_side(
             with log.open("a", encoding="utf-8") as lines:
                 lines.write(f"status {status} after {len(known) - before} rows of {json.dumps(job)}\n")
     return known
-
-
-def _run_process(command: Sequence[str], job: dict[str, Any], log: Path) -> int:
-    """The status with which a process of `command` ended."""
-    with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
-        file = Path(folder) / "job.json"
-        file.write_text(json.dumps(job), encoding="utf-8")
-        environment = os.environ | {"OMP_NUM_THREADS": str(job["threads"])}
-        try:
-            return subprocess.run([*command, str(file)], env=environment, stdout=errors, stderr=errors).returncode
-        except OSError as error:
-            raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
-
-
-def spec_of(choice: MethodChoice) -> str:
-    """A choice's method as it is typed."""
-    return format_spec(choice.method, choice.hyper_parameters)
 
 
 def _read_rows(file: Path) -> dict[str, dict[str, Any]]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache import make_cache
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
-from kvlab.models.load import LoadedModel, load_model
+from kvlab.models.load import load_model
 
 
 def main(job: dict[str, Any]) -> None:
@@ -26,31 +26,29 @@ def main(job: dict[str, Any]) -> None:
     name, values = parse_spec(job["mode"]["spec"])
     for prompt in job["prompts"]:
         cache = make_cache(loaded, make_method(name, **values), job["mode"]["budget"])
-        found = {"key": prompt["key"], **_continued(loaded, cache, prompt)}
+        ids = []
+        seconds = []
+        processor = []
+        unread = prompt["ids"]
+        with torch.inference_mode():
+            cache.expect(len(unread))
+            begun = time.perf_counter()
+            processor_begun = time.process_time()
+            for _ in range(prompt["new_tokens"]):
+                read = torch.tensor([unread])
+                logits = loaded.model(read, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                unread = [int(logits[0, -1].argmax())]
+                ids += unread
+                seconds.append(time.perf_counter() - begun)
+                processor.append(time.process_time() - processor_begun)
+            held = cache.memory()
+        found = {"key": prompt["key"], "ids": ids, "steps": len(seconds)}
+        found |= {"first_seconds": seconds[0], "seconds": seconds[-1]}
+        found |= {"first_processor_seconds": processor[0], "processor_seconds": processor[-1]}
+        found |= {"held_tokens": round(held.live_slots), "held_bytes": held.allocated_bytes}
         memory = {"loaded_bytes": loaded_bytes, "peak_bytes": peak_bytes()}
         with Path(job["rows"]).open("a", encoding="utf-8") as rows:
             rows.write(json.dumps({**found, **memory}) + "\n")
-
-
-@torch.inference_mode()
-def _continued(loaded: LoadedModel, cache: CompressedCache, prompt: dict[str, Any]) -> dict[str, Any]:
-    ids = []
-    seconds = []
-    processor = []
-    given = prompt["ids"]
-    cache.expect(len(given))
-    begun = time.perf_counter()
-    processor_begun = time.process_time()
-    for _ in range(prompt["new_tokens"]):
-        logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        given = [int(logits[0, -1].argmax())]
-        ids += given
-        seconds.append(time.perf_counter() - begun)
-        processor.append(time.process_time() - processor_begun)
-    held = cache.memory()
-    found = {"ids": ids, "first_seconds": seconds[0], "seconds": seconds[-1], "steps": len(seconds)}
-    found |= {"first_processor_seconds": processor[0], "processor_seconds": processor[-1]}
-    return {**found, "held_tokens": round(held.live_slots), "held_bytes": held.allocated_bytes}
 
 
 def peak_bytes() -> int:

@@ -25,24 +25,8 @@ BLOCK = 32  # tokens of a block on a CPU
 def main(job: dict[str, Any]) -> None:
     """Answer every prompt of the job with one pipeline."""
     room = max(len(prompt["ids"]) + prompt["new_tokens"] for prompt in job["prompts"])
-    settings = scheduler(job["mode"], room)
-    properties = {
-        "INFERENCE_NUM_THREADS": job["threads"],
-        "INFERENCE_PRECISION_HINT": "f32",
-        "KV_CACHE_PRECISION": job["mode"]["dtype"],
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else activations are rounded to 8 bits
-    }
-    pipeline = genai.ContinuousBatchingPipeline(job["model"], settings, "CPU", properties)
-    loaded = peak_bytes()
-    for number, prompt in enumerate(job["prompts"]):
-        found = {"key": prompt["key"], **answer(pipeline, settings.num_kv_blocks, number, prompt)}
-        memory = {"loaded_bytes": loaded, "peak_bytes": peak_bytes()}
-        with Path(job["rows"]).open("a", encoding="utf-8") as rows:
-            rows.write(json.dumps({**found, **memory, "version": str(genai.__version__)}) + "\n")
-
-
-def scheduler(mode: dict[str, Any], room: int) -> Any:
-    """Blocks for one prompt of `room` tokens, which is read in one piece, and the mode's eviction."""
+    # Blocks for one prompt, which is read in one piece, and the mode's eviction.
+    mode = job["mode"]
     settings = genai.SchedulerConfig()
     settings.num_kv_blocks = room // BLOCK + 2
     settings.max_num_batched_tokens = room + BLOCK
@@ -59,7 +43,19 @@ def scheduler(mode: dict[str, Any], room: int) -> Any:
             snapkv_window_size=mode["window"],
             kvcrush_config=crush if mode["crush_blocks"] else None,
         )
-    return settings
+    properties = {
+        "INFERENCE_NUM_THREADS": job["threads"],
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": mode["dtype"],
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else activations are rounded to 8 bits
+    }
+    pipeline = genai.ContinuousBatchingPipeline(job["model"], settings, "CPU", properties)
+    loaded = peak_bytes()
+    for number, prompt in enumerate(job["prompts"]):
+        found = {"key": prompt["key"], **answer(pipeline, settings.num_kv_blocks, number, prompt)}
+        memory = {"loaded_bytes": loaded, "peak_bytes": peak_bytes()}
+        with Path(job["rows"]).open("a", encoding="utf-8") as rows:
+            rows.write(json.dumps({**found, **memory, "version": str(genai.__version__)}) + "\n")
 
 
 def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> dict[str, Any]:

@@ -57,11 +57,21 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     nearest = ["less kvlab's nearest"] if full.same_model else []
     header = ["engine", "cache", *tasks, "less its own full cache", *nearest, *speed]
     rows = [header, ["---"] * len(header)]
+    beside = {mode.name: mode.beside for mode in comparison.modes}
     for line in lines.to_dict("records"):
         cells = [line["engine"], f"`{line['method']}`", *(_words(line[task]) for task in tasks)]
         cells.append("" if line["own"] is None else _words(line["own"]))
-        less = "" if line["less"] is None else f"{_nearest(line['method'], comparison.modes)}: {_words(line['less'])}"
-        rows.append([*cells, *([less] if nearest else []), *_speed(line, times)])
+        if nearest:
+            less = line["less"]
+            cells.append("" if less is None else f"`{beside[line['method']]}`: {_words(less)}")
+        if times is not None:
+            # Ratios to the engine's own full cache, and the bytes held.
+            one, full_cache = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
+            cells += [
+                f"{one[key] / full_cache[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")
+            ]
+            cells.append(format_bytes(int(one["held_bytes"])))
+        rows.append(cells)
     request = comparison.request
     both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
     scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
@@ -71,12 +81,24 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
             f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
             "and each is to be held against its own full cache."
         )
+    if times is not None:
+        # How speeds were measured, and those of the full caches that the ratios refer to.
+        judged += (
+            f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
+            f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
+        )
+        speeds = {engine: _time_of(times, engine, FULL.method) for engine in (KVLAB, OPENVINO)}
+        judged += "; ".join(
+            f"{engine}'s {one['tokens_per_second']:.1f} tokens/s, {one['first_seconds']:.1f} s to the first token, "
+            f"{format_bytes(int(one['peak_bytes']))} at most"
+            for engine, one in speeds.items()
+        )
+        judged += "."
     (length,), asked = request.lengths or (0,), len({one.index for one in answers})
     below = (
         f"{request.model}, {asked} prompts a task of {length} tokens, seed {request.seed}, question seen, "
         f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
         f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. {judged}"
-        f"{'' if times is None else _time_conditions(comparison, times)}"
     )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + below
 
@@ -94,39 +116,11 @@ def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:
     return mean_over_groups(difference, pairs["task"].tolist(), kind="difference")
 
 
-def _nearest(method: str, modes: Sequence[Mode]) -> str:
-    return next(f"`{mode.beside}`" for mode in modes if mode.name == method)
-
-
 def _words(found: Interval) -> str:
     mean, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in (found.mean, found.low, found.high))  # no -0.00
     return f"{mean} ({low} to {high}), n {found.n}"
 
 
-def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:
-    """Ratios to the engine's own full cache, and the bytes held."""
-    if times is None:
-        return []
-    one, full = (_time_of(times, line["engine"], method) for method in (str(line["method"]), FULL.method))
-    ratios = [f"{one[key] / full[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")]
-    return [*ratios, format_bytes(int(one["held_bytes"]))]
-
-
 def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, float]:
     (one,) = times[(times["engine"] == engine) & (times["method"] == method)].to_dict("records")
     return {str(key): value for key, value in one.items()}
-
-
-def _time_conditions(comparison: Comparison, times: pd.DataFrame) -> str:
-    """How speeds were measured, and those of the full caches that the ratios refer to."""
-    sentences = [
-        f"{engine}'s {full['tokens_per_second']:.1f} tokens/s, {full['first_seconds']:.1f} s to the first token, "
-        f"{format_bytes(int(full['peak_bytes']))} at most"
-        for engine in (KVLAB, OPENVINO)
-        for full in [_time_of(times, engine, FULL.method)]
-    ]
-    return (
-        f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
-        f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
-        f"{'; '.join(sentences)}."
-    )

@@ -44,15 +44,15 @@ def vllm(
 
     check_installed()
     from kvlab.core.methods import make_method
-    from kvlab.extras.vllm.agreement import Trial, agreements, make_prompts, names
+    from kvlab.extras.vllm.agreement import NAMES, Trial, agreements, make_prompts
     from kvlab.extras.vllm.agreement_table import ship_run, with_agreements
     from kvlab.extras.vllm.model_folder import model_folder
     from kvlab.extras.vllm.session import Choice, Session
     from kvlab.models.load import load_model
 
-    wanted = names() if situations is None else split_list(situations)
-    if unknown := [name for name in wanted if name not in names()]:
-        raise UserError(f"There is no situation {unknown[0]!r}; they are {', '.join(names())}.")
+    wanted = NAMES if situations is None else split_list(situations)
+    if unknown := [name for name in wanted if name not in NAMES]:
+        raise UserError(f"There is no situation {unknown[0]!r}; they are {', '.join(NAMES)}.")
     if write is not None and not write.is_file():
         raise UserError(f"There is no file {write}: name a Markdown file.")
     amount = Budget.parse(budget).amount

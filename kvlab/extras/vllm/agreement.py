@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from kvlab.core.cache import make_cache
@@ -132,43 +132,23 @@ def native(trial: Trial, engine: Engine, name: str) -> Agreement:
     return trial.compared(name, trial.answered(engine, None))
 
 
-def check_alone(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """One request at a time."""
-    session = trial.session()
-    made = [engine.generate([prompt.ids], [prompt.tokens], session)[0] for prompt in trial.prompts]
-    return trial.compared(name, made)
+def serve(
+    trial: Trial, engine: Engine, name: str, *, singly: bool = False, twice: bool = False, **changed: Any
+) -> Agreement:
+    """All requests at once; the engine's shape says how many share a step, and whether prompts are split.
 
-
-def together(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """All requests at once; the engine's shape says how many share a step, and whether prompts are split."""
-    return trial.compared(name, trial.answered(engine, trial.session()))
-
-
-def without_queries(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """All requests at once, with nothing kept besides keys and values."""
-    return trial.compared(name, trial.answered(engine, trial.session(keep_queries=False)))
-
-
-def check_preempted(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """All requests at once; a preempted one loses its slots, as it loses its pages."""
-    return trial.compared(name, trial.answered(engine, trial.session(hold_preempted=False)))
-
-
-def check_prefix_cache(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """Every prompt a second time: its pages are in the prefix cache."""
-    return _again(trial, engine, name, keep_queries=True)
-
-
-def reused_without_queries(trial: Trial, engine: Engine, name: str) -> Agreement:
-    """Every prompt a second time, with nothing kept besides keys and values."""
-    return _again(trial, engine, name, keep_queries=False)
-
-
-def _again(trial: Trial, engine: Engine, name: str, keep_queries: bool) -> Agreement:
-    session = trial.session(keep_queries=keep_queries)
-    engine.forget()
-    trial.answered(engine, session)
-    return trial.compared(name, trial.answered(engine, session, reuse=True))
+    With `singly` one comes after the other; with `twice` every prompt comes again, when its pages are in the prefix
+    cache. `changed` are settings of the backend: nothing is kept besides keys and values, or a preempted request loses
+    its slots, as it loses its pages.
+    """
+    session = trial.session(**changed)
+    if singly:
+        made = [engine.generate([prompt.ids], [prompt.tokens], session)[0] for prompt in trial.prompts]
+        return trial.compared(name, made)
+    if twice:
+        engine.forget()
+        trial.answered(engine, session)
+    return trial.compared(name, trial.answered(engine, session, reuse=twice))
 
 
 STALE = "pages of the answer were written after compression"
@@ -218,21 +198,18 @@ FULL = "full"
 # By the engine that they need: enough pages; short steps; few pages.
 SITUATIONS: dict[str, dict[str, Compare]] = {
     PLAIN: {
-        "alone": check_alone,
-        "batch": together,
-        "prefix cache": check_prefix_cache,
-        "prefix cache without queries": reused_without_queries,
+        "alone": partial(serve, singly=True),
+        "batch": serve,
+        "prefix cache": partial(serve, twice=True),
+        "prefix cache without queries": partial(serve, twice=True, keep_queries=False),
         "next turn": next_turn,
         "kvlab prefix": handed_prefix,
     },
-    "short steps": {"chunked": together, "chunked without queries": without_queries},
-    "few pages": {"preempted": together, "preempted without slots": check_preempted},
+    "short steps": {"chunked": serve, "chunked without queries": partial(serve, keep_queries=False)},
+    "few pages": {"preempted": serve, "preempted without slots": partial(serve, hold_preempted=False)},
 }
-
-
-def names() -> list[str]:
-    """Situations in the order of the table."""
-    return [NATIVE, CONTROL, *(name for group in SITUATIONS.values() for name in group)]
+# In the order of the table.
+NAMES = [NATIVE, CONTROL, *(name for group in SITUATIONS.values() for name in group)]
 
 
 def shape_of_engine(kind: str, prompts: Sequence[Prompt]) -> EngineShape:
@@ -261,22 +238,14 @@ def agreements(trials: Sequence[Trial], folder: str, wanted: Sequence[str]) -> I
             left = [(trial, NATIVE, native) for trial in trials if trial.name == FULL] + left
         while left:
             with started_engine(folder, shape_of_engine(kind, trials[0].prompts)) as engine:
-                yield from _until_one_raises(left, engine)
-
-
-def _until_one_raises(left: list[tuple[Trial, str, Compare]], engine: Engine) -> Iterator[Agreement]:
-    """Take comparisons off the list and make them; after an error the engine still holds requests, so it ends there."""
-    while left:
-        trial, name, compare = left.pop(0)
-        try:
-            row = compare(trial, engine, name)
-            raised = False
-        except Exception as error:
-            # The row of a situation that raised `error`.
-            said = " ".join(f"{type(error).__name__}: {error}".split()).replace("; ", ", ")
-            note = f"{len(trial.prompts)}: ended with {said[:200]}"
-            row = Agreement(trial.loaded.name, trial.name, name, 0, 0, 0, 0.0, note)
-            raised = True
-        yield row
-        if raised:
-            return
+                raised = False
+                while left and not raised:  # after an error the engine still holds requests
+                    trial, name, compare = left.pop(0)
+                    try:
+                        row = compare(trial, engine, name)
+                    except Exception as error:
+                        message = " ".join(f"{type(error).__name__}: {error}".split()).replace("; ", ", ")
+                        note = f"{len(trial.prompts)}: ended with {message[:200]}"
+                        row = Agreement(trial.loaded.name, trial.name, name, 0, 0, 0, 0.0, note)
+                        raised = True
+                    yield row

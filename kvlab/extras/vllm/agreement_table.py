@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
-from kvlab.extras.vllm.agreement import NATIVE, Agreement, names
+from kvlab.extras.vllm.agreement import NAMES, NATIVE, Agreement
 from kvlab.planning.serving_table import replace_between
 
 FILE = Path(__file__).with_name("agreement.csv")
@@ -46,49 +46,35 @@ def ship_run(rows: Sequence[Agreement], file: Path = FILE) -> list[Agreement]:
     return everything
 
 
-def markdown(rows: Sequence[Agreement]) -> str:
-    """A table per model, and below it what breaks."""
-    models = dict.fromkeys(row.model for row in rows)
-    return "\n\n".join(_of_model(model, [row for row in rows if row.model == model]) for model in models)
-
-
 def with_agreements(text: str, rows: Sequence[Agreement]) -> str:
-    """A document's text with the tables between their marks; raises UserError without marks."""
-    return replace_between(text, BEGIN, markdown(rows))
+    """A document's text with a table per model between the marks; raises UserError without marks."""
+    models = dict.fromkeys(row.model for row in rows)
+    tables = [_of_model(model, [row for row in rows if row.model == model]) for model in models]
+    return replace_between(text, BEGIN, "\n\n".join(tables))
 
 
 def _of_model(model: str, rows: Sequence[Agreement]) -> str:
-    cells = {(row.method, row.situation): row for row in rows}
-    methods = dict.fromkeys(row.method for row in rows)
-    situations = {row.situation for row in rows} - {NATIVE}
-    columns = [name for name in names() if name in situations]
-    lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
-    for method in methods:
-        found = [cells.get((method, name)) for name in columns]
-        lines.append(f"| {method} | " + " | ".join(map(_cell, found)) + " |")
-    native = [row for row in rows if row.situation == NATIVE]
-    sentences = [
-        f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
-        for row in native
-    ]
-    return "\n".join([*lines, "", *sentences, *_broken(rows)])
-
-
-def _cell(row: Agreement | None) -> str:
-    if row is None:
-        return ""
-    if not row.prompts:
-        return "error"
-    whole = row.slots == row.prompts == row.tokens
-    return f"{row.prompts} of {row.prompts}" if whole else f"{row.slots} / {row.tokens} of {row.prompts}"
-
-
-def _broken(rows: Sequence[Agreement]) -> list[str]:
-    """A line per reason and situation, with the methods and numbers of prompts."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    """The table of a model; below it what vLLM does alone, and a line per reason and situation with the methods."""
+    cells = defaultdict[tuple[str, str], str](str)
+    broken = defaultdict[tuple[str, str], list[str]](list)
     for row in rows:
+        whole = row.slots == row.prompts == row.tokens
+        counts = str(row.prompts) if whole else f"{row.slots} / {row.tokens}"
+        cells[row.method, row.situation] = f"{counts} of {row.prompts}" if row.prompts else "error"
         for part in row.note.split("; "):
             number, colon, reason = part.partition(": ")
             if colon and row.situation != NATIVE:
-                found[row.situation, reason].append(f"{row.method} {number}")
-    return [f"- {situation}: {reason} ({', '.join(who)})." for (situation, reason), who in sorted(found.items())]
+                broken[row.situation, reason].append(f"{row.method} {number}")
+    situations = {row.situation for row in rows} - {NATIVE}
+    columns = [name for name in NAMES if name in situations]
+    lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
+    for method in dict.fromkeys(row.method for row in rows):
+        lines.append(f"| {method} | " + " | ".join(cells[method, name] for name in columns) + " |")
+    sentences = [
+        f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
+        for row in rows
+        if row.situation == NATIVE
+    ]
+    for (situation, reason), who in sorted(broken.items()):
+        sentences.append(f"- {situation}: {reason} ({', '.join(who)}).")
+    return "\n".join([*lines, "", *sentences])

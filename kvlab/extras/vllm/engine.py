@@ -36,11 +36,6 @@ class EngineShape:
     pages: int | None = None
     cache_type: str = "auto"
 
-    @property
-    def page_count(self) -> int:
-        """Pages of the engine; it reserves one for itself."""
-        return 1 + (self.pages or 2 * self.rows * -(-self.window // PAGE))
-
 
 @dataclass(frozen=True)
 class Generated:
@@ -65,7 +60,8 @@ class Engine:
             block_size=PAGE,
             max_model_len=shape.window,
             max_num_seqs=shape.rows,
-            num_gpu_blocks_override=shape.page_count,
+            # vLLM reserves one page for itself
+            num_gpu_blocks_override=1 + (shape.pages or 2 * shape.rows * -(-shape.window // PAGE)),
             max_num_batched_tokens=shape.step_tokens or shape.rows * shape.window,
             enable_chunked_prefill=True,
             enable_prefix_caching=True,
@@ -98,35 +94,18 @@ class Engine:
             outputs = self.llm.generate([{"prompt_token_ids": list(ids)} for ids in prompts], settings, use_tqdm=False)
         finally:
             use_session(None)
-        return [
-            Generated(tuple(one.outputs[0].token_ids), one.num_cached_tokens or 0, _request(session, one.request_id))
-            for one in outputs
-        ]
+        known = {} if session is None else {**session.finished, **session.requests}
+        made = []
+        for one in outputs:
+            name = one.request_id  # to which vLLM may have added a suffix
+            keys = (key for key in known if key == name or key.startswith(f"{name}-"))
+            request = known.get(next(keys, name))
+            made.append(Generated(tuple(one.outputs[0].token_ids), one.num_cached_tokens or 0, request))
+        return made
 
     def forget(self) -> None:
         """Empty vLLM's prefix cache."""
         self.llm.reset_prefix_cache()
-
-
-def _request(session: Session | None, name: str) -> Request | None:
-    """The session's request of this name, to which vLLM may have added a suffix."""
-    known = {} if session is None else {**session.finished, **session.requests}
-    return next((request for key, request in known.items() if key == name or key.startswith(f"{name}-")), None)
-
-
-@contextmanager
-def _hidden_module(name: str) -> Iterator[None]:
-    """Take a module out of `sys.modules` for a while.
-
-    When vLLM 0.32 starts it looks into every object of every module, and numba's `llvmlite` has one that answers to any
-    name; what kvlab's compiled kernels import would end its start with an AttributeError.
-    """
-    module = sys.modules.pop(name, None)
-    try:
-        yield
-    finally:
-        if module is not None:
-            sys.modules[name] = module
 
 
 @contextmanager
@@ -135,8 +114,15 @@ def started_engine(folder: str, shape: EngineShape) -> Iterator[Engine]:
     check_installed()
     os.environ.update(ENVIRONMENT)
     assert current_session() is None
-    with _hidden_module("llvmlite.binding.ffi"):
+    # When vLLM 0.32 starts it looks into every object of every module, and numba's `llvmlite` has one that answers to
+    # any name; what kvlab's compiled kernels import would end its start with an AttributeError.
+    hidden = "llvmlite.binding.ffi"
+    module = sys.modules.pop(hidden, None)
+    try:
         engine = Engine(folder, shape)
+    finally:
+        if module is not None:
+            sys.modules[hidden] = module
     try:
         yield engine
     finally:

@@ -53,7 +53,10 @@ def compare_caches(ours: CompressedCache, theirs: CompressedCache) -> Likeness:
             right = _in_text(other, head)
             alike = all(a.shape == b.shape and bool((a == b).all()) for a, b in zip(left[:2], right[:2], strict=True))
             same.append(alike)
-            near = near and alike and all(map(_close, left[2:], right[2:]))
+            near = near and alike
+            for a, b in zip(left[2:], right[2:], strict=True) if near else ():
+                scale = a.abs().nan_to_num(posinf=0.0).max().clamp_min(1.0) if a.numel() else 1.0
+                near = near and bool(((a - b).abs().nan_to_num(0.0) <= TOLERANCE * scale).all())
     return Likeness(near, sum(same) / len(same))
 
 
@@ -64,8 +67,3 @@ def _in_text(layer: CompressedLayer, head: int) -> tuple[Tensor, ...]:
     order = slots.in_text()[0, head][: int(slots.valid[0, head].sum())]
     columns = slots.position, slots.votes, slots.log_mass, slots.keys, slots.values
     return tuple(column[0, head].expand(slots.valid.shape[2], *column.shape[3:])[order] for column in columns)
-
-
-def _close(left: Tensor, right: Tensor) -> bool:
-    scale = left.abs().nan_to_num(posinf=0.0).max().clamp_min(1.0) if left.numel() else 1.0
-    return bool(((left - right).abs().nan_to_num(0.0) <= TOLERANCE * scale).all())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +99,15 @@ class Session:
             if request is not None and self.keep_finished:
                 self.finished[name] = request
         for name in scheduled.scheduled_cached_reqs.resumed_req_ids:
-            self._resume(self.requests[name])
+            request = self.requests[name]
+            request.preemptions += 1
+            if request.cache is None or self.choice.hold_preempted:
+                continue
+            if request.cache.settings.pipeline.waits and request.tokens_seen >= len(request.ids):
+                request.cache = None
+                request.reason = REPLAY
+            else:
+                request.cache = self._new_cache(request.ids)
 
     def end_step(self) -> None:
         """Read the prompts again that this step completed, where the method asks for it.
@@ -117,25 +124,35 @@ class Session:
 
     def spans(self, metadata: Any, page: int) -> list[Span]:
         """The requests of this step in the order of its rows; none in a trial run of the engine."""
-        if self._spans is None:
-            self._spans = list(self._made_spans(metadata, page))
-        return self._spans
-
-    def _made_spans(self, metadata: Any, page: int) -> Iterator[Span]:
+        if self._spans is not None:
+            return self._spans
+        spans = list[Span]()
         starts = metadata.query_start_loc.tolist()
         ends = metadata.seq_lens.tolist()
         for place, name in enumerate(self._runner.input_batch.req_ids[: len(ends)]):
+            if name not in self.requests:
+                ids = list(self._runner.requests[name].prompt_token_ids)
+                self.requests[name] = Request(ids, self._new_cache(ids))
+            request = self.requests[name]
             row = starts[place]
             end = ends[place]
             start = end - (starts[place + 1] - row)
-            request = self.requests.get(name) or self._admit(name)
             pages = metadata.block_table[place][: -(-end // page)].long()
             slots = (pages[:, None] * page + torch.arange(page)).flatten()[:end]
-            self._check_queries(request, start, end)
             tokens_seen = request.tokens_seen
             prompt = len(request.ids)
+            # A request is left to vLLM if its prompt is complete but the method needs queries that were not kept.
+            cache = request.cache
+            if cache is not None and not self.choice.keep_queries and not tokens_seen and start > 0 and prompt <= end:
+                pipeline = cache.settings.pipeline
+                needed = prompt if optional(pipeline.score, "accumulate") is not None else pipeline.prompt_rows(prompt)
+                if needed > prompt - start:
+                    request.cache = None
+                    request.reason = UNSEEN
             covered = request.cache is not None and (start >= tokens_seen if tokens_seen else end >= prompt)
-            yield Span(request, start, end, row, slots, covered)
+            spans.append(Span(request, start, end, row, slots, covered))
+        self._spans = spans
+        return spans
 
     def attend(
         self,
@@ -172,15 +189,13 @@ class Session:
             at = span.row + rows.start - span.start
             out[at : at + len(rows)] = output[len(output) - len(rows) :].reshape(-1, *out.shape[1:])
 
-    def _admit(self, name: str) -> Request:
-        ids = list(self._runner.requests[name].prompt_token_ids)
-        request = self.requests[name] = Request(ids, self._new_cache(ids))
-        return request
-
     def _new_cache(self, ids: list[int]) -> CompressedCache:
         prefix = self.choice.prefix
-        if prefix is not None and 0 < prefix.header.tokens < len(ids) and begins_with(prefix, ids):
-            return copy_cache(prefix.cache)
+        if prefix is not None and 0 < prefix.header.tokens < len(ids) and len(prefix.texts) == 1:
+            # The prefix has read its context and nothing else.
+            context = list(prefix.turns.context_ids(prefix.model, prefix.texts[0].text))
+            if context and ids[: len(context)] == context:
+                return copy_cache(prefix.cache)
         cache = make_cache(self.loaded, self.choice.method, self.choice.budget)
         given = torch.tensor([ids])
         if cache.settings.second_pass is not None:
@@ -188,34 +203,6 @@ class Session:
         if cache.settings.pipeline.reads_text:
             cache.settings.prompt_ids = [given]
         return cache
-
-    def _resume(self, request: Request) -> None:
-        request.preemptions += 1
-        if request.cache is None or self.choice.hold_preempted:
-            return
-        if request.cache.settings.pipeline.waits and request.tokens_seen >= len(request.ids):
-            request.cache = None
-            request.reason = REPLAY
-        else:
-            request.cache = self._new_cache(request.ids)
-
-    def _check_queries(self, request: Request, start: int, end: int) -> None:
-        """Leave a request to vLLM if its prompt is complete but the method needs queries that were not kept."""
-        prompt = len(request.ids)
-        if self.choice.keep_queries or request.cache is None or request.tokens_seen or end < prompt or start == 0:
-            return
-        pipeline = request.cache.settings.pipeline
-        needed = prompt if optional(pipeline.score, "accumulate") is not None else pipeline.prompt_rows(prompt)
-        if needed > prompt - start:
-            request.cache = None
-            request.reason = UNSEEN
-
-
-def begins_with(prefix: Prefix, ids: list[int]) -> bool:
-    """Whether a prompt begins with the tokens of the prefix, which has read its context and nothing else."""
-    texts = prefix.texts
-    context = prefix.turns.context_ids(prefix.model, texts[0].text) if len(texts) == 1 else []
-    return bool(context) and ids[: len(context)] == list(context)
 
 
 _session: Session | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from kvlab.core.assets import asset_path
 from kvlab.core.methods import make_method
-from kvlab.extras.vllm.agreement import CONTROL, NATIVE, Agreement, Trial, agreements, make_prompts, names
+from kvlab.extras.vllm.agreement import CONTROL, NAMES, NATIVE, Agreement, Trial, agreements, make_prompts
 from kvlab.extras.vllm.session import REPLAY, UNSEEN, Choice
 from kvlab.models.load import load_model
 
@@ -27,7 +27,7 @@ def found() -> dict[tuple[str, str], Agreement]:
     loaded = load_model("mini", "cpu", "float32")
     prompts = make_prompts(loaded, 2, 320, 16)
     trials = [Trial(loaded, name, Choice(make_method(name), 0.2), prompts) for name in METHODS]
-    wanted = [name for name in names() if name != CONTROL]
+    wanted = [name for name in NAMES if name != CONTROL]
     return {(row.method, row.situation): row for row in agreements(trials, str(asset_path("mini")), wanted)}
 
 
