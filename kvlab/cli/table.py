@@ -92,13 +92,14 @@ def table(
 
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
-    from kvlab.papers.paper_tables import comparison_caption
+    from kvlab.papers.paper_tables import comparison_table
     from kvlab.views.base.export import page
     from kvlab.views.quality import caption_ours_beside_theirs, ours_beside_theirs
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(page(drawn, caption_ours_beside_theirs(frame), comparison_caption(table, frame, rows)))
+        caption = comparison_table(table, frame, rows).caption
+        path.write_bytes(page(drawn, caption_ours_beside_theirs(frame), caption))
     except OSError as error:
         raise UserError(f"The figure cannot be written to {path} ({error.strerror or error}).") from error
