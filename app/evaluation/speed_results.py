@@ -113,4 +113,8 @@ def results(name: str | None = None) -> None:
     for name, measure in speed_tables.MEASURES.items():
         if here.loc[here["figure"] == measure.figure, "median"].notna().any():
             show_view("speed", here, f"speed-{name}", source=origin, measure=name)
+        at_lengths = rows[(rows["model"] == load_of[place][0]) & (rows["batch"] == load_of[place][1])]
+        measured = at_lengths[(at_lengths["figure"] == measure.figure) & at_lengths["median"].notna()]
+        if measured["context"].nunique() > 1:
+            show_view("speed_by_length", at_lengths, f"speed-by-length-{name}", source=origin, measure=name)
     st.caption(f":material/folder_open: {plain(str(origin))}")

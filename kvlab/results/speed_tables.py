@@ -3,6 +3,7 @@
 import json
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -10,32 +11,43 @@ from kvlab.common.formatting import join_words, model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.views import speed
-from kvlab.views.base.palette import Theme
+from kvlab.views.base.palette import Theme, method_style
 from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
+from kvlab.views.base.words import number
 from kvlab.views.frames.speed import REFERENCE
 
 
 class Measure(NamedTuple):
-    """A measured figure: its name in the rows, and how it is drawn; `bound` is what the tick at a bar means."""
+    """A measured figure: its name in the rows, and how it is drawn; `bound` is what the tick at a bar means.
+
+    `cost` names what grows with the length: the figure, or for a rate the time that it stands for.
+    """
 
     figure: str
     unit: str
     title: str
     more_is_better: bool
     bound: str
+    cost: str
 
 
 MEASURES = {
-    "rate": Measure("decode rate", "tokens/s", "Decode rate", True, speed.DEVICE_BOUND),
-    "prefill": Measure("prefill", "s", "Seconds to read and compress the prompt", False, speed.DEVICE_BOUND),
-    "memory": Measure("allocated bytes", "bytes", "Memory footprint, compared with the budget", False, "the budget"),
+    "rate": Measure("decode rate", "tokens/s", "Decode rate", True, speed.DEVICE_BOUND, "the time of a step"),
+    "prefill": Measure(
+        "prefill", "s", "Seconds to read and compress the prompt", False, speed.DEVICE_BOUND, "the prompt's time"
+    ),
+    "memory": Measure(
+        "allocated bytes", "bytes", "Memory footprint, compared with the budget", False, "the budget", "memory"
+    ),
     "freed": Measure(
         "allocator: taken by the cache",
         "bytes",
         "Memory that the device's allocator gave to the cache",
         False,
         "the budget",
+        "memory",
     ),
 }
 COLUMNS = [
@@ -153,3 +165,76 @@ def draw_speed(frame: pd.DataFrame, theme: Theme, measure: str = "rate") -> go.F
 def describe_speed(frame: pd.DataFrame, measure: str = "rate") -> str:
     one = MEASURES[measure]
     return speed.caption_measured(frame, one.unit, one.more_is_better, one.bound)
+
+
+@view("speed_by_length", title="Cost by length", page="speed")
+def speed_by_length(rows: pd.DataFrame, measure: str = "rate") -> pd.DataFrame:
+    """`speed_table` of one of `MEASURES` at every length of the model and batch that has most of them.
+
+    Further columns: context (tokens), growth (the power of the length with which the measure's cost grows from the
+    shortest to the longest: 1 is linear, 0 constant; NaN where an end was not measured).
+
+    Raises:
+        UserError: there is no such measure, or it was measured at fewer than two lengths.
+    """
+    longest = speed_of(rows, measure).attrs["place"]
+    figure = MEASURES[measure].figure
+    measured = rows[(rows["figure"] == figure) & rows["median"].notna()]
+    found = pd.DataFrame(loads(measured), columns=["model", "batch", "context"])
+    model, batch = found.groupby(["model", "batch"], sort=False).size().idxmax()
+    lengths = sorted(found.loc[(found["model"] == model) & (found["batch"] == batch), "context"].tolist())
+    if len(lengths) < 2:
+        raise UserError(f"{figure} was measured at one length only: measure several with `kvlab bench --contexts`.")
+    at_lengths = {one: speed_table(rows_of_load(rows, (model, batch, one)), figure) for one in lengths}
+    table = pd.concat([one.assign(context=length) for length, one in at_lengths.items()], ignore_index=True)
+    ends = table.pivot_table(index="label", columns="context", values="value", aggfunc="first").reindex(columns=lengths)
+    powers = np.log(ends[lengths[-1]] / ends[lengths[0]]) / np.log(lengths[-1] / lengths[0])
+    table["growth"] = table["label"].map(-powers if MEASURES[measure].more_is_better else powers)
+    table.attrs["place"] = longest.rpartition(" · ")[0]
+    return table
+
+
+@speed_by_length.figure
+def draw_by_length(frame: pd.DataFrame, theme: Theme, measure: str = "rate") -> go.Figure:
+    """A line per method over the tokens in the cache, both axes logarithmic, with interquartile ranges."""
+    one = MEASURES[measure]
+    figure = go.Figure()
+    for label_of_line, line in frame.dropna(subset="value").groupby("label", sort=False):
+        first = line.iloc[0]
+        style = method_style(str(first["method"]), theme)
+        another_full = str(first["method"]).startswith("full") and not first["is_full"]
+        power = first["growth"]
+        growth = "" if pd.isna(power) else f"; {one.cost} grows as length to the power of {number(power)}"
+        figure.add_scatter(
+            x=line["context"],
+            y=line["value"],
+            name=str(label_of_line),
+            mode="lines+markers",
+            line={"color": style.colour, "dash": "dot" if another_full else style.dash, "width": 1.8},
+            marker={"symbol": style.marker, "size": 8},
+            error_y={"type": "data", "array": line["spread"].fillna(0) / 2, "thickness": 1, "width": 3},
+            hovertemplate=f"{label_of_line}, %{{x:,}} tokens: %{{y:.4g}} {one.unit}{growth}<extra></extra>",
+        )
+    x = f"tokens in the cache<br>{frame.attrs['place']}"
+    finish(figure, title=f"{one.title} by length", x=x, y=one.unit, theme=theme, height=460)
+    lengths = sorted(frame["context"].unique().tolist())
+    figure.update_xaxes(type="log", tickvals=lengths, ticktext=[f"{length:,}" for length in lengths])
+    return figure.update_yaxes(type="log")
+
+
+@speed_by_length.caption
+def describe_by_length(frame: pd.DataFrame, measure: str = "rate") -> str:
+    """Between which powers of the length the values grow."""
+    powers = frame.drop_duplicates("label").set_index("label")["growth"]
+    without = powers[powers.isna()].index.tolist()
+    not_measured = f"; not measured at both ends: {join_words(without)}" if without else ""
+    powers = powers.dropna()
+    lengths = f"From {frame['context'].min():,} to {frame['context'].max():,} tokens"
+    if powers.empty:
+        return f"{lengths}, no cache was measured at both ends."
+    least = powers.idxmin()
+    most = powers.idxmax()
+    return (
+        f"{lengths}, {MEASURES[measure].cost} grows as the length to the power of {number(powers[most])} with {most} "
+        f"and of {number(powers[least])} with {least}; 1 is linear, 0 constant{not_measured}."
+    )

@@ -108,11 +108,14 @@ def results() -> dict[str, pd.DataFrame]:
     scored.attrs["source"] = origin_of(scored)
     timed = benchmark().assign(scale=1, versions='{"torch": "2"}')
     timed.attrs["source"] = speed_tables.origin(timed)
+    lengths = [timed, timed.assign(context=2048, median=timed["median"] / 2)]
+    at_lengths = pd.concat(lengths, ignore_index=True)
+    at_lengths.attrs["source"] = timed.attrs["source"]
     counted = Draws(evictions=3, kept=24, dropped=8, one_head=0.42, any_head=0.9, tokens=5, heads=4)
     followed = scored.assign(draws=json.dumps(vars(counted)), hidden_own=0.3, hidden_merged=0.1, unreachable=0.2)
     varied = grid(6).assign(name="mine")
     varied.attrs["source"] = origin_of(varied)
-    return {"speed": timed, "survival": followed, "setting_grid": varied, "": scored}
+    return {"speed": timed, "speed_by_length": at_lengths, "survival": followed, "setting_grid": varied, "": scored}
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +212,7 @@ def test_a_view_of_what_was_not_measured_is_one_sentence(
         ("speed", scored, {}, "of an evaluation"),
         ("speed", results["speed"], {"measure": "prefill"}, "no prefill"),
         ("speed", results["speed"], {"measure": "joy"}, "no measure 'joy'"),
+        ("speed_by_length", results["speed"], {}, "at one length only"),
         ("risk_by_budget", scored, {"by": "kl"}, "No row has a KL"),
         ("repeats", runs, {}, "of one prompt"),
         ("lost_heads", runs, {}, "restored yet"),
@@ -216,6 +220,13 @@ def test_a_view_of_what_was_not_measured_is_one_sentence(
     ):
         with pytest.raises(UserError, match=told):
             find_view(name).draw(subject, **place)
+
+
+def test_growth_is_the_power_of_the_length(results: dict[str, pd.DataFrame]) -> None:
+    """A rate that halves where the length is four times is a cost that grows with its square root."""
+    frame = find_view("speed_by_length")(results["speed_by_length"])
+    assert frame.groupby("label")["growth"].first().dropna().to_dict() == {"full": 0.5, "h2o 20 %": 0.5}
+    assert frame["growth"].isna().sum() == 2  # keepkv was measured at no length
 
 
 def test_the_command_draws_results_by_their_name(results: dict[str, pd.DataFrame], tmp_path: Path) -> None:
