@@ -38,12 +38,6 @@ def record_item(key: str, item: Item) -> None:
     st.session_state.setdefault(ITEMS, {})[key] = item
 
 
-def telling_items() -> list[Item]:
-    """The items with a picture, or without one all of them: what slides of the whole view are made of."""
-    items = list(st.session_state.get(ITEMS, {}).values())
-    return [item for item in items if item.has_picture] or items
-
-
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"
 PLACE = "place"

@@ -96,7 +96,7 @@ def current_run(prefer: Prefer = "any") -> Run | None:
     if comparison is None:
         return None
     entry = _pick_run(comparison, prefer)
-    run = _open_or_explain(entry) if entry else None
+    run = next(iter(_open_or_explain([entry] if entry else [])), None)
     if run is not None:
         show_run(run)
     return run
@@ -107,7 +107,7 @@ def current_comparison() -> list[Run]:
     comparison = _pick_comparison()
     if comparison is None:
         return []
-    runs = _open_all(comparison)
+    runs = _open_or_explain(comparison.runs)
     if runs:
         # Put prompt, model, methods, budgets and changed settings of a comparison into the bar.
         changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
@@ -150,30 +150,30 @@ def current_sources(prefer: Prefer = "any") -> Sources:
     entry = _pick_run(comparison, prefer) if comparison else None
     if comparison is None or entry is None:
         return Sources(runs_root())
-    runs = _open_all(comparison)
+    runs = _open_or_explain(comparison.runs)
     chosen = next((run for run in runs if run.record.run_id == entry.run_id), None)
     if chosen is not None:
         show_run(chosen)
     return Sources(runs_root(), chosen, runs)
 
 
-def _open_all(comparison: ComparisonEntry) -> list[Run]:
-    return [run for entry in comparison.runs if (run := _open_or_explain(entry)) is not None]
-
-
-def _open_or_explain(entry: RunEntry) -> Run | None:
-    try:
-        run = open_cached(runs_root() / entry.run_id)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return None
-    if entry.status == "failed":
-        reason = entry.message.strip() or "no reason was recorded"
-        reason = reason[0].upper() + reason[1:] + ("" if reason.endswith((".", "!", "?")) else ".")
-        st.warning(plain(f"{entry.label} failed: {reason} What it had saved is shown."))
-    for problem in run.problems:
-        st.warning(plain(f"{entry.label}: {problem}"))
-    return run
+def _open_or_explain(entries: Sequence[RunEntry]) -> list[Run]:
+    """The readable of these runs, with an error for each other, and warnings of what is wrong with a run."""
+    runs = []
+    for entry in entries:
+        try:
+            run = open_cached(runs_root() / entry.run_id)
+        except UserError as error:
+            st.error(plain(str(error)))
+            continue
+        if entry.status == "failed":
+            reason = entry.message.strip() or "no reason was recorded"
+            reason = reason[0].upper() + reason[1:] + ("" if reason.endswith((".", "!", "?")) else ".")
+            st.warning(plain(f"{entry.label} failed: {reason} What it had saved is shown."))
+        for problem in run.problems:
+            st.warning(plain(f"{entry.label}: {problem}"))
+        runs.append(run)
+    return runs
 
 
 def _pick_comparison() -> ComparisonEntry | None:
