@@ -31,13 +31,19 @@ from kvlab.views.frames.starting_point import Prefer
 def show_run(run: Run) -> None:
     """Put prompt, model, method, budget and changed settings of one run into the bar."""
     label = parse_label(run.record)
-    model = run.record.model
-    bar.caption(_prompt_words(run), model.title, label.method, label.budget, label.changed, model=model.name)
-    _prompt_text(run)
+    _show_in_bar(run, label.method, label.budget, label.changed)
 
 
-def _prompt_text(run: Run) -> None:
-    """The prompt, with the answer and facts that were recorded with it."""
+def _show_in_bar(run: Run, *words: str) -> None:
+    """Put the prompt and model of a run into the bar, with these words, and the prompt's text, answer and facts."""
+    repeat = run.record.repeat
+    title = run.record.title
+    # The title of one of several prompts begins with its number, which follows anyway.
+    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
+    prefix = f"{shorten(title, 60)}, " if title else ""
+    which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
+    prompt = f"{which} ({prefix}{run.record.prompt_tokens:,} tokens)"
+    bar.caption(prompt, run.record.model.title, *words, model=run.record.model.name)
     wanted = expected_answer([run], Labels())
     bar.prompt_text(run.record.prompt, *(() if wanted is None else (wanted.words, wanted.facts)))
 
@@ -63,16 +69,6 @@ def runs_words(runs: Sequence[Run]) -> str:
         words.append(f"{method} at its own ({number(100 * share, 2)} %)" if known else f"{method} at its own")
     words += ["full cache"] if any(label.method == "full" for label in labels) else []
     return f"{len(runs)} runs: {', '.join(words)}" if len(runs) > 1 else f"one run: {words[0]}"
-
-
-def _prompt_words(run: Run) -> str:
-    repeat = run.record.repeat
-    title = run.record.title
-    # The title of one of several prompts begins with its number, which follows anyway.
-    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
-    prefix = f"{shorten(title, 60)}, " if title else ""
-    which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
-    return f"{which} ({prefix}{run.record.prompt_tokens:,} tokens)"
 
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
@@ -111,9 +107,7 @@ def current_comparison() -> list[Run]:
     if runs:
         # Put prompt, model, methods, budgets and changed settings of a comparison into the bar.
         changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
-        model = runs[0].record.model
-        bar.caption(_prompt_words(runs[0]), model.title, runs_words(runs), changed, model=model.name)
-        _prompt_text(runs[0])
+        _show_in_bar(runs[0], runs_words(runs), changed)
     return runs
 
 
