@@ -88,7 +88,7 @@ def picture_source(source: FigureSource, query: Mapping[str, str], shown: object
 def _query_and_axes(query: Mapping[str, str], shown: object) -> tuple[Mapping[str, str], Sequence[str]]:
     """The address, with the words that a text opened with if none are chosen in it, and the figure's axes.
 
-    These are query parameters of which a figure shows all values, not the page's choice.
+    Axes are query parameters of which the figure shows all values, not the page's choice.
     """
     if isinstance(shown, Text) and shown.chosen is not None and not query.keys() & {"words", "span", "token"}:
         query = {**query, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
