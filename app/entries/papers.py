@@ -242,14 +242,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
         figure = verdict_bars(verdicts, page_theme())
         with picture.container():
             if known == len(exhibits):
-                show(
-                    verdict_bars(verdicts, page_theme()),
-                    verdicts,
-                    verdicts_sentence(verdicts),
-                    "verdicts",
-                    "verdicts",
-                    "",
-                )
+                show(figure, verdicts, verdicts_sentence(verdicts), "verdicts", "verdicts", "")
             else:
                 st.plotly_chart(figure, key=f"verdicts-{known}")
         with table.container(gap="small"):
@@ -320,7 +313,25 @@ def papers_page() -> None:
     )
     paper = st.session_state[PAPER]
     exhibits = [exhibit for exhibit in EXHIBITS if paper in (ALL, exhibit.paper)]
-    chosen = pick_exhibit({exhibit.slug: exhibit for exhibit in exhibits}, paper) if paper else None
+    chosen = None
+    if paper:
+        # The exhibit in the URL, with a picker to change it; none for the overview.
+        of_slug = {exhibit.slug: exhibit for exhibit in exhibits}
+        requested = url_value("exhibit")
+        slug = JOINED.get(f"{paper}/{requested}", requested)
+        if slug and slug not in of_slug:
+            st.warning(f"Exhibit {code(slug)} is not in this paper: choose one below.")
+        st.session_state[PICKED] = slug if slug in of_slug else None
+        st.selectbox(
+            "Figure or table",
+            list(of_slug),
+            key=PICKED,
+            format_func=lambda slug: of_slug[slug].label,
+            placeholder="All of them",
+            on_change=_remember,
+            args=("exhibit", PICKED),
+        )
+        chosen = of_slug.get(st.session_state[PICKED])
     sources = current_sources()
     if sources.runs:
         warn_of_reference(sources.runs)
@@ -335,25 +346,6 @@ def papers_page() -> None:
         st.caption(f"{len(found)} of {len(exhibits)} figures and tables have {plain(words)}.")
     if found:
         show_overview(sources, found, with_cards=bool(paper or words))
-
-
-def pick_exhibit(exhibits: dict[str, Exhibit], paper: str) -> Exhibit | None:
-    """The exhibit in the URL, with a picker to change it; None for the overview."""
-    requested = url_value("exhibit")
-    slug = JOINED.get(f"{paper}/{requested}", requested)
-    if slug and slug not in exhibits:
-        st.warning(f"Exhibit {code(slug)} is not in this paper: choose one below.")
-    st.session_state[PICKED] = slug if slug in exhibits else None
-    st.selectbox(
-        "Figure or table",
-        list(exhibits),
-        key=PICKED,
-        format_func=lambda slug: exhibits[slug].label,
-        placeholder="All of them",
-        on_change=_remember,
-        args=("exhibit", PICKED),
-    )
-    return exhibits.get(st.session_state[PICKED])
 
 
 def _remember(name: str, key: str) -> None:
