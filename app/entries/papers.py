@@ -317,8 +317,8 @@ def papers_page() -> None:
     if paper:
         # The exhibit in the URL, with a picker to change it; none for the overview.
         of_slug = {exhibit.slug: exhibit for exhibit in exhibits}
-        requested = url_value("exhibit")
-        slug = JOINED.get(f"{paper}/{requested}", requested)
+        linked = url_value("exhibit")
+        slug = JOINED.get(f"{paper}/{linked}", linked)
         if slug and slug not in of_slug:
             st.warning(f"Exhibit {code(slug)} is not in this paper: choose one below.")
         st.session_state[PICKED] = slug if slug in of_slug else None
