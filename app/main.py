@@ -48,7 +48,11 @@ def main() -> None:
     context_bar.begin()
     disk_warning()
     url_state.apply_pending()
-    url_state.remember_linked_run(st.session_state.get(OPENED))
+    # The run and comparison that a link names, for pages that show no run; one opened by default is no choice.
+    for name in ("run", "comparison"):
+        value = url_state.get_param(name)
+        if value and value != st.session_state.get(OPENED):
+            url_state.remember(name, value, url=False)
     requested = url_state.params()
     top_tools(shown)
     page_tabs(shown, page)

@@ -203,11 +203,19 @@ def _shelf(root: Path, stamp: tuple) -> Listing:
     return library.list_all(root)
 
 
-def runs_table(found: pd.DataFrame, count: str, search: Search) -> pd.DataFrame:
-    """Draw the rows and return the selected ones.
+def runs_table(table: pd.DataFrame, found: pd.DataFrame, search: Search) -> pd.DataFrame:
+    """Draw the rows of `table` that were `found`, with their number, and return the selected ones.
 
-    A slide of the table has the selected rows, if any, with their number (`count`) and the search.
+    A slide of the table has the selected rows, if any, with the number and the search.
     """
+    # The number of rows shown, of all rows by kind, and their size on disk.
+    kinds = ", ".join(
+        f"{number:,} {kind}{'s' if number != 1 else ''}" for kind, number in table["kind"].value_counts().items()
+    )
+    size = float(table["bytes"].sum())
+    count = f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
+    with st.container(key="runs-count"):
+        st.caption(plain(count))
     columns = chosen_columns()
     if columns == DEFAULT_COLUMNS:  # only evaluations have a score, and only runs on a shared server an owner
         empty = {"score": found["score"].isna().all(), "owner": not found["owner"].any()}
@@ -261,15 +269,6 @@ def slide_rows(rows: pd.DataFrame) -> Table:
     if (date := "date (UTC)") in table:
         texts[date] = table[date].dt.strftime("%d %b %Y, %H:%M")
     return table_of(table.assign(**texts), MOST_LISTED * max(1, len(table.columns)))
-
-
-def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:
-    """The number of rows shown, of all rows by kind, and their size on disk."""
-    kinds = ", ".join(
-        f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in table["kind"].value_counts().items()
-    )
-    size = float(table["bytes"].sum())
-    return f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
 
 
 def begin_reading(shelf: Listing) -> None:

@@ -91,7 +91,35 @@ def one_head(run: Run, layer: int, head: int) -> None:
     if one_of("What to play", ["the run", "the prompt's decision"], key="play") == "the run":
         linked_view(run, layer, head)
     else:
-        played_decision(run, layer, head)
+        # The player of the decision: evictions by ascending score.
+        lineage, _, texts = page.head_history(run, layer, head)
+        try:
+            table = frame_of("decision", run, layer=layer, head=head)
+        except UserError as error:
+            st.info(plain(str(error)), icon=":material/info:")
+        else:
+            history = replay(lineage, table)
+            frame = url_number("frame")
+            evicted = [int((history.leave <= step).sum()) for step in history.steps]
+            phases = [f"{count:,} of {evicted[-1]:,} evicted, lowest scores first" for count in evicted]
+            phases[0] = (
+                "the prompt was read, and nothing is evicted" if evicted[-1] else "this head keeps the whole prompt"
+            )
+            tokenstrip(
+                history,
+                texts[: history.tokens],
+                identity=f"{run.path}/{layer}/{head}/decision",
+                step=frame if frame is not None and frame < len(history.steps) else 0,
+                selected=None,
+                masses=None,
+                theme=page_theme(),
+                key=PLAYER,
+                on_step=partial(on_value, PLAYER, "step", lambda step: set_page_param("frame", int(step))),
+                on_token=partial(on_value, PLAYER, "token", lambda token: set_page_param("token", int(token))),
+                phases=phases,
+                title=f"{run.record.label}: the prompt's decision",
+                source=of_run(run),
+            )
     after_first_chart(f"timeline-{run.record.run_id}", the_rest, run, layer, head)
 
 
@@ -195,33 +223,3 @@ def remember_token(merges: bool) -> None:
         set_page_param("token", int(token), SLOT)
         if merges:
             st.session_state[TAB] = FLOW
-
-
-def played_decision(run: Run, layer: int, head: int) -> None:
-    """The player of the decision: evictions by ascending score."""
-    lineage, _, texts = page.head_history(run, layer, head)
-    try:
-        table = frame_of("decision", run, layer=layer, head=head)
-    except UserError as error:
-        st.info(plain(str(error)), icon=":material/info:")
-        return
-    history = replay(lineage, table)
-    frame = url_number("frame")
-    evicted = [int((history.leave <= step).sum()) for step in history.steps]
-    phases = [f"{count:,} of {evicted[-1]:,} evicted, lowest scores first" for count in evicted]
-    phases[0] = "the prompt was read, and nothing is evicted" if evicted[-1] else "this head keeps the whole prompt"
-    tokenstrip(
-        history,
-        texts[: history.tokens],
-        identity=f"{run.path}/{layer}/{head}/decision",
-        step=frame if frame is not None and frame < len(history.steps) else 0,
-        selected=None,
-        masses=None,
-        theme=page_theme(),
-        key=PLAYER,
-        on_step=partial(on_value, PLAYER, "step", lambda step: set_page_param("frame", int(step))),
-        on_token=partial(on_value, PLAYER, "token", lambda token: set_page_param("token", int(token))),
-        phases=phases,
-        title=f"{run.record.label}: the prompt's decision",
-        source=of_run(run),
-    )

@@ -320,18 +320,19 @@ def answer_form(runs: Sequence[Run], board: Board | None) -> None:
             "still answer correctly. Add the answer to score the runs from what they recorded.",
             icon=":material/help:",
         )
-        _under_a_title("The answer and its facts", record, shipped_answer(record.prompt), (), True)
-        return
-    wanted = board.question.expected
-    _under_a_title("Another answer or fact", record, wanted.answer, () if wanted.assumed else wanted.facts, False)
-
-
-def _under_a_title(title: str, record: RunRecord, answer: str, facts: Spans, expanded: bool) -> None:
-    """The form in an expander. For a long text, whose words are all sent to the browser, it is drawn once opened."""
+        title = "The answer and its facts"
+        answer = shipped_answer(record.prompt)
+        facts: Spans = ()
+    else:
+        wanted = board.question.expected
+        title = "Another answer or fact"
+        answer = wanted.answer
+        facts = () if wanted.assumed else wanted.facts
     if len(record.prompt) <= LONG_TEXT:
-        with st.expander(title, expanded):
+        with st.expander(title, board is None):
             _form(record, answer, facts)
         return
+    # All words of a long text are sent to the browser, so the form is drawn once opened.
     with st.expander(title, **in_url("answer_open"), on_change="rerun") as form:
         if form.open:
             _form(record, answer, facts)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -91,14 +90,15 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
     words = f"In the background, {duration}. What is found appears here."
     if st.button(label, icon=":material/mystery:", key=key, help=words):
         for run_id in missing:
-            if not attempt(partial(_queue, run_id)):
+            try:
+                is_queued = queue_search(open_cached(runs_root() / run_id)) is not None
+            except UserError as error:
+                st.error(plain(str(error)))
                 return  # the others would fail alike
+            if not is_queued:
+                st.error("The remaining searches are not queued.")
+                return
         st.rerun()
-
-
-def _queue(run_id: str) -> None:
-    if queue_search(open_cached(runs_root() / run_id)) is None:
-        raise UserError("The remaining searches are not queued.")
 
 
 def estimate(run: Run, short: bool = False) -> str:

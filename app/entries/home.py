@@ -11,7 +11,7 @@ from app.base.theme import theme
 from app.navigation import page
 from app.navigation.selection import runs_root, session_id
 from app.queue.job_panel import badge
-from app.runs import actions, begin_reading, bin_and_import, count_line, filters, runs_table, shelf
+from app.runs import actions, begin_reading, bin_and_import, filters, runs_table, shelf
 from kvlab import jobs
 from kvlab.common.formatting import model_title, prompts
 from kvlab.core.errors import UserError
@@ -223,10 +223,7 @@ def runs_page() -> None:
             return
         query = filters(entries.table)
         found = entries.find(query)
-        count = count_line(entries.table, found)
-        with st.container(key="runs-count"):
-            st.caption(plain(count))
-        chosen = runs_table(found, count, query)
+        chosen = runs_table(entries.table, found, query)
         actions(chosen)
         bin_and_import()
         if entries.unread:

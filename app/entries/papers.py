@@ -75,17 +75,18 @@ def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
     return ships.claims(exhibit.key, page_theme()) if ships else ()
 
 
-def known_card(exhibit: Exhibit, sources: Sources) -> scorecard.Card | None:
-    """The card if it need not be drawn: it is in memory or on disk."""
+def known_card(exhibit: Exhibit, sources: Sources, in_any_theme: bool = False) -> scorecard.Card | None:
+    """The card if it need not be drawn: it is in memory or on disk.
+
+    `in_any_theme`: or else the one of the other theme, whose verdicts are the same.
+    """
     theme = page_theme()
     found = _cache().known((exhibit.key, theme), exhibit.source_state(sources))
-    return found or scorecard.find_card(exhibit, sources, theme)
-
-
-def known_verdicts(exhibit: Exhibit, sources: Sources) -> scorecard.Card | None:
-    """`known_card`, or the one of the other theme, whose verdicts are the same."""
-    other: Theme = "dark" if page_theme() == "light" else "light"
-    return known_card(exhibit, sources) or scorecard.find_card(exhibit, sources, other)
+    found = found or scorecard.find_card(exhibit, sources, theme)
+    if found is None and in_any_theme:
+        other: Theme = "dark" if theme == "light" else "light"
+        return scorecard.find_card(exhibit, sources, other)
+    return found
 
 
 def drawn_card(exhibit: Exhibit, sources: Sources) -> scorecard.Card:
@@ -217,7 +218,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
     cards_known = {one: card for one in exhibits if (card := known_card(one, sources)) is not None}
     for model, model_sources in of_model.items():
         for exhibit in exhibits:
-            card = known_verdicts(exhibit, model_sources)
+            card = known_card(exhibit, model_sources, in_any_theme=True)
             if card is not None:
                 judged[exhibit, model] = scorecard.own_claims(card.judged, model)
             else:
@@ -241,14 +242,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
         figure = verdict_bars(verdicts, page_theme())
         with picture.container():
             if known == len(exhibits):
-                show(
-                    verdict_bars(verdicts, page_theme()),
-                    verdicts,
-                    verdicts_sentence(verdicts),
-                    "verdicts",
-                    "verdicts",
-                    "",
-                )
+                show(figure, verdicts, verdicts_sentence(verdicts), "verdicts", "verdicts", "")
             else:
                 st.plotly_chart(figure, key=f"verdicts-{known}")
         with table.container(gap="small"):
@@ -272,7 +266,9 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
         # Rows of a model that is not in view are judged now, which takes seconds; its recorded runs would take minutes.
         if model_sources is not sources and len(model_sources.model_evaluations):
             for exhibit in exhibits:
-                if not scorecard.is_slow(exhibit, model_sources) and known_verdicts(exhibit, model_sources) is None:
+                if scorecard.is_slow(exhibit, model_sources):
+                    continue
+                if known_card(exhibit, model_sources, in_any_theme=True) is None:
                     judged[exhibit, model] = scorecard.own_claims(drawn_card(exhibit, model_sources).judged, model)
     summarise(len(exhibits))
     shipped_cards = sum(card.is_shipped for card in drawn.values())
@@ -298,27 +294,7 @@ ALL = ""
 def papers_page() -> None:
     """The overview, or the exhibit that the URL names by `paper` and `exhibit`."""
     page.heading("Papers", "What the papers claim, and what holds here, on your runs or on the results that ship.")
-    paper = pick_paper()
-    exhibits = [exhibit for exhibit in EXHIBITS if paper in (ALL, exhibit.paper)]
-    chosen = pick_exhibit({exhibit.slug: exhibit for exhibit in exhibits}, paper) if paper else None
-    sources = current_sources()
-    if sources.runs:
-        warn_of_reference(sources.runs)
-    if chosen is not None:
-        show_exhibit(chosen, sources, PAPERS[chosen.paper])
-        return
-    words = st.text_input(
-        "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
-    ).strip()
-    found = scorecard.matching(exhibits, words, shipped_claims)
-    if words:
-        st.caption(f"{len(found)} of {len(exhibits)} figures and tables have {plain(words)}.")
-    if found:
-        show_overview(sources, found, with_cards=bool(paper or words))
-
-
-def pick_paper() -> str:
-    """The paper in the URL, as pills; all without one."""
+    # The paper in the URL, as pills; all without one.
     requested = url_value("paper") or ALL
     if requested and requested not in PAPERS:
         st.warning(f"There is no paper {code(requested)}: choose one below.")
@@ -335,26 +311,41 @@ def pick_paper() -> str:
         on_change=_remember,
         args=("paper", PAPER),
     )
-    return st.session_state[PAPER]
-
-
-def pick_exhibit(exhibits: dict[str, Exhibit], paper: str) -> Exhibit | None:
-    """The exhibit in the URL, with a picker to change it; None for the overview."""
-    requested = url_value("exhibit")
-    slug = JOINED.get(f"{paper}/{requested}", requested)
-    if slug and slug not in exhibits:
-        st.warning(f"Exhibit {code(slug)} is not in this paper: choose one below.")
-    st.session_state[PICKED] = slug if slug in exhibits else None
-    st.selectbox(
-        "Figure or table",
-        list(exhibits),
-        key=PICKED,
-        format_func=lambda slug: exhibits[slug].label,
-        placeholder="All of them",
-        on_change=_remember,
-        args=("exhibit", PICKED),
-    )
-    return exhibits.get(st.session_state[PICKED])
+    paper = st.session_state[PAPER]
+    exhibits = [exhibit for exhibit in EXHIBITS if paper in (ALL, exhibit.paper)]
+    chosen = None
+    if paper:
+        # The exhibit in the URL, with a picker to change it; none for the overview.
+        of_slug = {exhibit.slug: exhibit for exhibit in exhibits}
+        linked = url_value("exhibit")
+        slug = JOINED.get(f"{paper}/{linked}", linked)
+        if slug and slug not in of_slug:
+            st.warning(f"Exhibit {code(slug)} is not in this paper: choose one below.")
+        st.session_state[PICKED] = slug if slug in of_slug else None
+        st.selectbox(
+            "Figure or table",
+            list(of_slug),
+            key=PICKED,
+            format_func=lambda slug: of_slug[slug].label,
+            placeholder="All of them",
+            on_change=_remember,
+            args=("exhibit", PICKED),
+        )
+        chosen = of_slug.get(st.session_state[PICKED])
+    sources = current_sources()
+    if sources.runs:
+        warn_of_reference(sources.runs)
+    if chosen is not None:
+        show_exhibit(chosen, sources, PAPERS[chosen.paper])
+        return
+    words = st.text_input(
+        "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
+    ).strip()
+    found = scorecard.matching(exhibits, words, shipped_claims)
+    if words:
+        st.caption(f"{len(found)} of {len(exhibits)} figures and tables have {plain(words)}.")
+    if found:
+        show_overview(sources, found, with_cards=bool(paper or words))
 
 
 def _remember(name: str, key: str) -> None:

@@ -316,12 +316,14 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
         st.caption("No run has generated its own continuation yet.")
         return
     st.caption(MARKED)
-
-    def build() -> Passages:
-        written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
-        return Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))
-
-    show_title(Offer("The text of each run", build, MARKED, of_comparison(runs)), "compare-texts")
+    written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
+    offer = Offer(
+        "The text of each run",
+        lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written)),
+        MARKED,
+        of_comparison(runs),
+    )
+    show_title(offer, "compare-texts")
     st.html(STYLE)
     columns = st.columns(2, gap="large")
     for place, (run, row) in enumerate(zip(runs, table.itertuples(), strict=True)):

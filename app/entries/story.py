@@ -18,7 +18,7 @@ from app.components import present_button
 from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view, talk_file, talk_html
 from app.figures.export_menu import explain_formats, file_button
 from app.figures.figure import slug
-from app.figures.provenance import PLACE, TELLING, Item, telling_items, view_query
+from app.figures.provenance import ITEMS, PLACE, TELLING, Item, view_query
 from app.navigation import page
 from app.navigation.menu import current_place, page_names
 from app.navigation.selection import runs_root
@@ -46,7 +46,9 @@ def offer(page: str) -> None:
     with st.sidebar.popover("Add to a story", icon=":material/bookmark_add:", width="stretch", key="story-add"):
         name = st.text_input("Story", value=default_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What this view shows")
-        items = telling_items()
+        # The items with a picture, or without one all of them: what slides of the whole view are made of.
+        every: list[Item] = list(st.session_state.get(ITEMS, {}).values())
+        items = [item for item in every if item.has_picture] or every
         # What the slides of the view will show; parts of a page that are drawn later are not known yet.
         note = "This page shows no figure, table or text, so there is nothing to put on a slide."
         if items:

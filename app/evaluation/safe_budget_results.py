@@ -148,21 +148,11 @@ def results(name: str | None = None) -> None:
     if (rows["method"] == FULL.method).all():
         st.info("Only the full cache is evaluated so far: nothing can be certified yet.")
         return
-    if not measurable(rows):
+    ways = measurable(rows)
+    if not ways:
         st.info(NOT_MEASURABLE)
         return
-    criterion, methods = choose_criterion(rows)
-    key = (name, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
-    found = _found(rows, criterion, methods, key)
-    if isinstance(found, str):
-        st.warning(plain(found))
-        return
-    draw(rows, found)
-
-
-def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
-    """Widgets for the measure of change, tolerance, confidence, methods and groups."""
-    ways = measurable(rows)
+    # The measure of change, tolerance, confidence, methods and groups.
     proposed = sentences.tolerance_for(rows)
     left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
     with left:
@@ -188,7 +178,13 @@ def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     by_group = rows["task"].nunique() > 1 and right.toggle(
         "Each group on its own", **in_url("safe_groups"), help="A group is a task, or the column group of your prompts"
     )
-    return Criterion(by, tolerance / 100, confidence / 100, above, by_group), tuple(chosen)
+    criterion = Criterion(by, tolerance / 100, confidence / 100, above, by_group)
+    key = (name, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
+    found = _found(rows, criterion, tuple(chosen), key)
+    if isinstance(found, str):
+        st.warning(plain(found))
+        return
+    draw(rows, found)
 
 
 def draw(rows: pd.DataFrame, found: SafeBudgets) -> None:

@@ -38,12 +38,6 @@ def record_item(key: str, item: Item) -> None:
     st.session_state.setdefault(ITEMS, {})[key] = item
 
 
-def telling_items() -> list[Item]:
-    """The items with a picture, or without one all of them: what slides of the whole view are made of."""
-    items = list(st.session_state.get(ITEMS, {}).values())
-    return [item for item in items if item.has_picture] or items
-
-
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"
 PLACE = "place"
@@ -94,7 +88,7 @@ def picture_source(source: FigureSource, query: Mapping[str, str], shown: object
 def _query_and_axes(query: Mapping[str, str], shown: object) -> tuple[Mapping[str, str], Sequence[str]]:
     """The address, with the words that a text opened with if none are chosen in it, and the figure's axes.
 
-    These are query parameters of which a figure shows all values, not the page's choice.
+    Axes are query parameters of which the figure shows all values, not the page's choice.
     """
     if isinstance(shown, Text) and shown.chosen is not None and not query.keys() & {"words", "span", "token"}:
         query = {**query, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import streamlit as st
 from pydantic import ValidationError
-from streamlit.delta_generator import DeltaGenerator
 
 from app.base.text import plain
 from app.base.widgets import button_unless, one_of
@@ -96,7 +95,35 @@ def start_form() -> None:
     with left:
         source = one_of("Context", SOURCES, key="source", help="Prefix: a text that was read before and kept")
     if source == PREFIX:
-        prefix_form(left, right)
+        # The form for kept prefixes; its button opens them as a session, in which nothing is read.
+        with right:
+            propose_model("model")
+            model = st.text_input("Model", "mini", **in_url("model")).strip()
+        with left:
+            text = text_section(model)
+        with right:
+            # Prefixes of the text, in the order of their lanes, with a sentence about what they are compared with.
+            lanes: tuple[PrefixFile, ...] = ()
+            if text is not None:
+                files = {file.name: file for file in text.files}
+                default = None if LANES in st.session_state else list(files)[:FIRST]
+                most = 1 + MOST_LANES
+                names = st.multiselect("Lanes", list(files), default, wrap=True, max_selections=most, **in_url(LANES))
+                lanes = in_order(files[name] for name in names)
+            if len(lanes) > 1:
+                first = lanes[0].header.choice
+                if first.method == FULL.method:
+                    words = f"The first lane is the full cache, {lanes[0].name}: the others are compared with it."
+                else:
+                    words = (
+                        "No full cache is among them: the others are compared with the first, "
+                        f"{lanes[0].name} ({first.label}). Make one with kvlab prefix make NAME --method full."
+                    )
+                st.caption(plain(words))
+        why = "" if text else "There is no prefix to open."
+        why = why or ("" if lanes else "Choose at least one prefix.")
+        if button_unless("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
+            begin(lambda: live_request(runs_root(), [file.name for file in lanes]))
         return
     with left:
         context = context_section(source)
@@ -111,38 +138,6 @@ def start_form() -> None:
     why = why or ("" if chosen else "Choose at least one method.")
     if button_unless("Read the context", why, type="primary", icon=":material/play_arrow:", key="live-start"):
         begin(lambda: read_request(context, model.strip(), compare_form.choices_of_form(chosen, typed, budgets)))
-
-
-def prefix_form(left: DeltaGenerator, right: DeltaGenerator) -> None:
-    """The form for kept prefixes; its button opens them as a session, in which nothing is read."""
-    with right:
-        propose_model("model")
-        model = st.text_input("Model", "mini", **in_url("model")).strip()
-    with left:
-        text = text_section(model)
-    with right:
-        # Prefixes of the text, in the order of their lanes, with a sentence about what they are compared with.
-        lanes: tuple[PrefixFile, ...] = ()
-        if text is not None:
-            files = {file.name: file for file in text.files}
-            default = None if LANES in st.session_state else list(files)[:FIRST]
-            most = 1 + MOST_LANES
-            names = st.multiselect("Lanes", list(files), default, wrap=True, max_selections=most, **in_url(LANES))
-            lanes = in_order(files[name] for name in names)
-        if len(lanes) > 1:
-            first = lanes[0].header.choice
-            if first.method == FULL.method:
-                words = f"The first lane is the full cache, {lanes[0].name}: the others are compared with it."
-            else:
-                words = (
-                    "No full cache is among them: the others are compared with the first, "
-                    f"{lanes[0].name} ({first.label}). Make one with kvlab prefix make NAME --method full."
-                )
-            st.caption(plain(words))
-    why = "" if text else "There is no prefix to open."
-    why = why or ("" if lanes else "Choose at least one prefix.")
-    if button_unless("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
-        begin(lambda: live_request(runs_root(), [file.name for file in lanes]))
 
 
 def read_request(context: str, model: str, lanes: tuple[MethodChoice, ...]) -> LiveRequest:

@@ -31,13 +31,19 @@ from kvlab.views.frames.starting_point import Prefer
 def show_run(run: Run) -> None:
     """Put prompt, model, method, budget and changed settings of one run into the bar."""
     label = parse_label(run.record)
-    model = run.record.model
-    bar.caption(_prompt_words(run), model.title, label.method, label.budget, label.changed, model=model.name)
-    _prompt_text(run)
+    _show_in_bar(run, label.method, label.budget, label.changed)
 
 
-def _prompt_text(run: Run) -> None:
-    """The prompt, with the answer and facts that were recorded with it."""
+def _show_in_bar(run: Run, *words: str) -> None:
+    """Put the prompt and model of a run into the bar, with these words, and the prompt's text, answer and facts."""
+    repeat = run.record.repeat
+    title = run.record.title
+    # The title of one of several prompts begins with its number, which follows anyway.
+    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
+    prefix = f"{shorten(title, 60)}, " if title else ""
+    which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
+    prompt = f"{which} ({prefix}{run.record.prompt_tokens:,} tokens)"
+    bar.caption(prompt, run.record.model.title, *words, model=run.record.model.name)
     wanted = expected_answer([run], Labels())
     bar.prompt_text(run.record.prompt, *(() if wanted is None else (wanted.words, wanted.facts)))
 
@@ -65,16 +71,6 @@ def runs_words(runs: Sequence[Run]) -> str:
     return f"{len(runs)} runs: {', '.join(words)}" if len(runs) > 1 else f"one run: {words[0]}"
 
 
-def _prompt_words(run: Run) -> str:
-    repeat = run.record.repeat
-    title = run.record.title
-    # The title of one of several prompts begins with its number, which follows anyway.
-    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
-    prefix = f"{shorten(title, 60)}, " if title else ""
-    which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
-    return f"{which} ({prefix}{run.record.prompt_tokens:,} tokens)"
-
-
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
 NO_RUN = "none"  # of a difference
 # the run a page opened by default; other pages have other defaults
@@ -96,7 +92,7 @@ def current_run(prefer: Prefer = "any") -> Run | None:
     if comparison is None:
         return None
     entry = _pick_run(comparison, prefer)
-    run = _open_or_explain(entry) if entry else None
+    run = next(iter(_open_or_explain([entry] if entry else [])), None)
     if run is not None:
         show_run(run)
     return run
@@ -107,13 +103,11 @@ def current_comparison() -> list[Run]:
     comparison = _pick_comparison()
     if comparison is None:
         return []
-    runs = _open_all(comparison)
+    runs = _open_or_explain(comparison.runs)
     if runs:
         # Put prompt, model, methods, budgets and changed settings of a comparison into the bar.
         changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
-        model = runs[0].record.model
-        bar.caption(_prompt_words(runs[0]), model.title, runs_words(runs), changed, model=model.name)
-        _prompt_text(runs[0])
+        _show_in_bar(runs[0], runs_words(runs), changed)
     return runs
 
 
@@ -150,30 +144,30 @@ def current_sources(prefer: Prefer = "any") -> Sources:
     entry = _pick_run(comparison, prefer) if comparison else None
     if comparison is None or entry is None:
         return Sources(runs_root())
-    runs = _open_all(comparison)
+    runs = _open_or_explain(comparison.runs)
     chosen = next((run for run in runs if run.record.run_id == entry.run_id), None)
     if chosen is not None:
         show_run(chosen)
     return Sources(runs_root(), chosen, runs)
 
 
-def _open_all(comparison: ComparisonEntry) -> list[Run]:
-    return [run for entry in comparison.runs if (run := _open_or_explain(entry)) is not None]
-
-
-def _open_or_explain(entry: RunEntry) -> Run | None:
-    try:
-        run = open_cached(runs_root() / entry.run_id)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return None
-    if entry.status == "failed":
-        reason = entry.message.strip() or "no reason was recorded"
-        reason = reason[0].upper() + reason[1:] + ("" if reason.endswith((".", "!", "?")) else ".")
-        st.warning(plain(f"{entry.label} failed: {reason} What it had saved is shown."))
-    for problem in run.problems:
-        st.warning(plain(f"{entry.label}: {problem}"))
-    return run
+def _open_or_explain(entries: Sequence[RunEntry]) -> list[Run]:
+    """The readable of these runs, with an error for each other, and warnings of what is wrong with a run."""
+    runs = []
+    for entry in entries:
+        try:
+            run = open_cached(runs_root() / entry.run_id)
+        except UserError as error:
+            st.error(plain(str(error)))
+            continue
+        if entry.status == "failed":
+            reason = entry.message.strip() or "no reason was recorded"
+            reason = reason[0].upper() + reason[1:] + ("" if reason.endswith((".", "!", "?")) else ".")
+            st.warning(plain(f"{entry.label} failed: {reason} What it had saved is shown."))
+        for problem in run.problems:
+            st.warning(plain(f"{entry.label}: {problem}"))
+        runs.append(run)
+    return runs
 
 
 def _pick_comparison() -> ComparisonEntry | None:

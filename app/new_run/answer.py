@@ -61,20 +61,19 @@ class Question:
         if self.several:
             return {"prompt": self.several[0].prompt, "prompts": self.several}
         chat = {"turns": self.turns} if self.turns else {}
-        return {"prompt": self.prompt, **self._answered, "notes": self.notes, **chat}
-
-    @property
-    def _answered(self) -> dict[str, Any]:
-        return {"answer": self.answer, "other_answers": self.other_answers, "facts": self.facts}
+        answered = {"answer": self.answer, "other_answers": self.other_answers, "facts": self.facts}
+        return {"prompt": self.prompt, **answered, "notes": self.notes, **chat}
 
     @property
     def as_prompt(self) -> OnePrompt | None:
         """The prompt to save; None for several prompts, repeats, and errors."""
         if self.repeats or self.several or self.error or not self.prompt.strip():
             return None
-        fields = {"turns": self.turns} if self.turns else {"prompt": self.prompt}
+        fields = self.request_fields
+        if self.turns:
+            del fields["prompt"]  # it is made of the turns
         try:
-            return OnePrompt(**fields, **self._answered, notes=self.notes)
+            return OnePrompt(**fields)
         except ValidationError:
             return None
 

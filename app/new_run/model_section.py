@@ -156,7 +156,7 @@ def chat_section(model: str) -> dict[str, Any]:
 def count_section(prompt: str, how: ChatFormat, prompts: int = 0) -> int:
     """Show and return the number of tokens; 0 without a prompt, or if the chat template rejects it.
 
-    `of` is the number of prompts, of which `prompt` is the longest.
+    `prompts` is the number of prompts, of which `prompt` is the longest.
     """
     if not prompt.strip():
         return 0

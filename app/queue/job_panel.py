@@ -218,7 +218,35 @@ def _head(status: JobStatus) -> None:
 def _details(status: JobStatus) -> None:
     runs, log = st.columns([2, 3], gap="large")
     with runs:
-        _runs(status)
+        request = jobs.request_of(runs_root(), status.job_id)
+        if isinstance(request, SampleJob | ImportRequest):
+            for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):
+                _run_row(run, run.label)
+        elif isinstance(request, CompareRequest) and request.is_batch:
+            st.caption(_parts(request).capitalize())
+            # The repeats that have started, with their status.
+            repeats = list_repeats(runs_root(), request.batch or status.job_id)
+            for entry in repeats:
+                with st.container(horizontal=True, vertical_alignment="center"):
+                    badge(entry.status)
+                    link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
+            if left := request.comparisons - len(repeats):
+                st.text(f"{left} {'has' if left == 1 else 'have'} not started.")
+        elif isinstance(request, CompareRequest):
+            planned = request.runs
+            st.caption(f"Runs: {len(planned)} in total")
+            started = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
+            names = distinct_names(planned)
+            for run, name in zip(started, names, strict=False):
+                _run_row(run, name)
+            pending = names[len(started) :]
+            for name in pending if not status.ended else []:
+                with st.container(horizontal=True, vertical_alignment="center"):
+                    badge("queued")
+                    st.markdown(plain(name))
+            if pending and status.ended:
+                st.caption(f"Not started: {plain(', '.join(pending))}.")
+        # Other jobs record no runs; their results are linked below.
     with log:
         st.caption("Log")
         with st.container(height=320 if len(status.log) > 9 else "content", border=False, autoscroll=True):
@@ -287,40 +315,6 @@ def words_left(status: JobStatus, share: float, is_comparison: bool, now: float)
         return ""
     seconds = status.progress.expected_end - now
     return f"about {format_duration(seconds, rough=True)} left" if seconds > 0 else "longer than estimated"
-
-
-def _runs(status: JobStatus) -> None:
-    request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, RestoreRequest | EvalJob | BenchJob | FitJob | LiveJob):
-        return  # records no runs; its results are linked below
-    if isinstance(request, SampleJob | ImportRequest):
-        for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):
-            _run_row(run, run.label)
-        return
-    if request.is_batch:
-        st.caption(_parts(request).capitalize())
-        # The repeats that have started, with their status.
-        repeats = list_repeats(runs_root(), request.batch or status.job_id)
-        for entry in repeats:
-            with st.container(horizontal=True, vertical_alignment="center"):
-                badge(entry.status)
-                link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
-        if left := request.comparisons - len(repeats):
-            st.text(f"{left} {'has' if left == 1 else 'have'} not started.")
-        return
-    planned = request.runs
-    st.caption(f"Runs: {len(planned)} in total")
-    started = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
-    names = distinct_names(planned)
-    for run, name in zip(started, names, strict=False):
-        _run_row(run, name)
-    pending = names[len(started) :]
-    for name in pending if not status.ended else []:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            badge("queued")
-            st.markdown(plain(name))
-    if pending and status.ended:
-        st.caption(f"Not started: {plain(', '.join(pending))}.")
 
 
 def _run_row(run: RunEntry, name: str) -> None:

@@ -3,7 +3,7 @@
 import ast
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -36,15 +36,11 @@ def _work() -> None:
         from kvlab.planning import choices
 
         choices.prefetch()
-        import_all([MAIN, *sorted(ENTRIES.glob("*.py"))])
+        scripts = [MAIN, *sorted(ENTRIES.glob("*.py"))]
+        for name in dict.fromkeys(name for script in scripts for name in imported_modules(script)):
+            import_module(name)
     finally:
         _finished.set()
-
-
-def import_all(scripts: Iterable[Path]) -> None:
-    """Import the modules that these scripts import at the top level."""
-    for name in dict.fromkeys(name for script in scripts for name in imported_modules(script)):
-        import_module(name)
 
 
 def imported_modules(script: Path) -> Iterator[str]:

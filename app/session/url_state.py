@@ -99,17 +99,6 @@ def forget(name: str) -> None:
     set_param(name, None)
 
 
-def remember_linked_run(opened: str | None) -> None:
-    """Remember the run and comparison that a link names, for pages that show no run; call before the page runs.
-
-    `opened` is the run that a page opened by default, which is no choice.
-    """
-    for name in ("run", "comparison"):
-        value = get_param(name)
-        if value and value != opened:
-            remember(name, value, url=False)
-
-
 def current_page() -> str:
     """The page's name in the URL; empty on the first one, and where a page runs alone."""
     return str(st.session_state.get(PAGE, ""))
@@ -132,25 +121,15 @@ class Change:
     page: str | None = None
 
     @property
-    def is_on_this_page(self) -> bool:
-        return self.page is None or self.page == current_page()
-
-    @property
-    def is_expired(self) -> bool:
-        return time.monotonic() - self.sent >= PENDING_SECONDS
+    def is_current(self) -> bool:
+        """Whether the change is for this page, and young enough."""
+        is_here = self.page is None or self.page == current_page()
+        return is_here and time.monotonic() - self.sent < PENDING_SECONDS
 
     @property
     def is_undrawn(self) -> bool:
         """Whether the browser may still show the widget's value of before."""
         return time.monotonic() - self.sent < (PENDING_SECONDS if self.is_new else DRAWN_SECONDS)
-
-    def is_confirmed(self, value: str | None) -> bool:
-        """Whether a request with this value shows that the browser has applied the change.
-
-        A value that the parameter had before proves nothing for a while: it may be of the round before.
-        """
-        is_ambiguous = self.value in self.previous and time.monotonic() - self.sent < ROUND_SECONDS
-        return not self.is_new and value == self.value and not is_ambiguous
 
 
 @dataclass(frozen=True)
@@ -264,11 +243,14 @@ def apply_pending() -> None:
     current = params()
     if not pending.params:
         return
-    left = {
-        name: replace(change, is_new=False)
-        for name, change in pending.params.items()
-        if change.is_on_this_page and not change.is_expired and not change.is_confirmed(current.get(name))
-    }
+    left = {}
+    for name, change in pending.params.items():
+        # A request with the new value shows that the browser has applied the change. A value that the parameter had
+        # before proves nothing for a while: it may be of the round before.
+        is_ambiguous = change.value in change.previous and time.monotonic() - change.sent < ROUND_SECONDS
+        is_confirmed = not change.is_new and current.get(name) == change.value and not is_ambiguous
+        if change.is_current and not is_confirmed:
+            left[name] = replace(change, is_new=False)
     if any(current.get(name) not in change.previous | {change.value} for name, change in left.items()):
         left = {}  # the user followed a link to another place
     for name, change in left.items():
@@ -299,7 +281,7 @@ def url_value(name: str) -> str | None:
     """The value of a parameter, or the pending one that replaces it."""
     value = get_param(name)
     change = _pending().params.get(name)
-    if change is None or not change.is_on_this_page or value not in change.previous or change.is_expired:
+    if change is None or value not in change.previous or not change.is_current:
         return value
     return change.value
 

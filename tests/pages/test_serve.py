@@ -25,7 +25,7 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
     preimport.wait()  # nobody began: pages of these tests, and of `streamlit run`, wait for nothing
     begun, go_on, ran = threading.Event(), threading.Event(), threading.Event()
 
-    def read(scripts: object) -> None:
+    def read(name: str) -> None:
         begun.set()
         go_on.wait(10)
         if error:
@@ -33,7 +33,7 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
 
     monkeypatch.setattr(preimport, "_started", threading.Event())
     monkeypatch.setattr(preimport, "_finished", threading.Event())
-    monkeypatch.setattr(preimport, "import_all", read)
+    monkeypatch.setattr(preimport, "import_module", read)
     monkeypatch.setattr(preimport, "server_is_running", lambda: True)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     preimport.begin()
