@@ -9,7 +9,6 @@ from typing import TypeVar
 import pandas as pd
 
 from kvlab.common.thoughts import MORE_TOKENS, is_unfinished
-from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import check_chunks
 from kvlab.core.cache.factory import make_cache
 from kvlab.core.choice import FULL, MethodChoice
@@ -220,11 +219,7 @@ def settings_of(choice: MethodChoice) -> dict[str, object]:
 
 def cache_maker(loaded: Loaded) -> CacheMaker:
     """The function that makes a choice's cache for this model."""
-
-    def make(choice: MethodChoice) -> CompressedCache:
-        return make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
-
-    return make
+    return lambda choice: make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
 
 Request = TypeVar("Request", CompareRequest, EvalRequest)

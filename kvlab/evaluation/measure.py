@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from kvlab.core.cache import CompressedCache
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.generate import Sampling, Stops, generate_together
-from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt, can_keep
+from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt
 from kvlab.evaluation.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together
 from kvlab.evaluation.scoring.order import loop_tokens
 from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
-from kvlab.evaluation.several_questions import Answers, Questions, ask_each
+from kvlab.evaluation.several_questions import Questions, ask_each
 from kvlab.evaluation.shared_prompt import Check, nothing
 from kvlab.models.placement import input_device
 
@@ -35,8 +35,10 @@ class Measurer:
         first = prompts[0]
         if first.is_forced:
             return self._force(first, choices)
-        if self.kept is not None and can_keep(prompts, self.question_aware):
-            return self._ask_kept(first, choices, self.kept)
+        # A context that is compressed alone: its cache serves other questions too.
+        alone = len(prompts) == 1 and first.in_sight(self.question_aware) == len(first.context) > 0
+        if self.kept is not None and alone and not first.sample.temperature and not first.decoded:
+            return self._ask(first, choices)
         caches = [self.make_cache(choice) for choice in choices]
         for cache in caches:
             cache.limit_second_pass(len(first.context))
@@ -52,7 +54,7 @@ class Measurer:
             cache.settings.observer = tracker
             trackers[number] = tracker
         if first.further:
-            return self._ask_each(first, caches, trackers)
+            return self._ask(first, choices, caches, trackers)
         survived: dict[tuple[int, int], Survival] = {}
 
         def leave(number: int, gone: dict[int, int], stay: list[int]) -> None:
@@ -88,24 +90,24 @@ class Measurer:
             for number, outcomes in enumerate(results)
         ]
 
-    def _ask_kept(
-        self, prompt: PreparedPrompt, choices: Sequence[MethodChoice], kept: KeptContexts
+    def _ask(
+        self,
+        prompt: PreparedPrompt,
+        choices: Sequence[MethodChoice],
+        caches: Sequence[CompressedCache] = (),
+        trackers: Sequence[HiddenTokenTracker | None] = (),
     ) -> list[list[Outcome] | Exception]:
-        """Ask the prompt's questions of caches that are kept; those that are not yet read the context, and are kept.
+        """Ask all questions of the prompt; its survival is that after the last answer.
 
-        There is no survival: a kept cache does not tell what was merged into what.
+        Without caches those that are kept are asked; the others read the context, and are kept then. There is no
+        survival in this case: a kept cache does not tell what was merged into what.
         """
-        opened = [kept.open(prompt, choice) for choice in choices]
-        caches = [cache or self.make_cache(choice) for cache, choice in zip(opened, choices, strict=True)]
-        results = ask_each(self.loaded, self._questions(prompt), caches, self.prefill_chunk, self.check)
-        for choice, cache, answers in zip(choices, opened, results, strict=True):
-            if cache is None and isinstance(answers, Answers):
-                kept.keep(prompt, choice, answers.context, answers.prompt_seconds)
-        return [one if isinstance(one, Exception) else [_outcome(one)] for one in results]
-
-    def _questions(self, prompt: PreparedPrompt) -> Questions:
+        kept = None if caches else self.kept
+        opened = [None if kept is None else kept.open(prompt, choice) for choice in choices]
+        if not caches:
+            caches = [cache or self.make_cache(choice) for cache, choice in zip(opened, choices, strict=True)]
         sample = prompt.sample
-        return Questions(
+        questions = Questions(
             prompt.context,
             [prompt.question, *prompt.further],
             sample.max_new_tokens,
@@ -113,18 +115,28 @@ class Measurer:
             sample.keeps_answers,
             first_in_sight=prompt.in_sight(self.question_aware) > len(prompt.context),
         )
-
-    def _ask_each(
-        self, prompt: PreparedPrompt, caches: Sequence[CompressedCache], trackers: Sequence[HiddenTokenTracker | None]
-    ) -> list[list[Outcome] | Exception]:
-        """Ask all questions of the prompt; its survival is that after the last answer."""
-        results = ask_each(self.loaded, self._questions(prompt), caches, self.prefill_chunk, self.check)
-        return [
-            one
-            if isinstance(one, Exception)
-            else [_outcome(one, tracker.survival(one.cache)[0] if tracker is not None else None)]
-            for one, tracker in zip(results, trackers, strict=True)
-        ]
+        results = ask_each(self.loaded, questions, caches, self.prefill_chunk, self.check)
+        outcomes: list[list[Outcome] | Exception] = []
+        for number, answers in enumerate(results):
+            if isinstance(answers, Exception):
+                outcomes.append(answers)
+                continue
+            if kept is not None and opened[number] is None:
+                kept.keep(prompt, choices[number], answers.context, answers.prompt_seconds)
+            tracker = trackers[number] if trackers else None
+            texts = answers.texts
+            # All answers of the prompt as one; several are lines.
+            outcome = Outcome(
+                texts[0] if len(texts) == 1 else "\n".join(" ".join(text.split()) for text in texts),
+                answers.memory,
+                answers.seconds,
+                answers.prompt_seconds,
+                survival=None if tracker is None else tracker.survival(answers.cache)[0],
+                answer_tokens=sum(map(len, answers.ids)),
+                loop_tokens=max(map(loop_tokens, answers.ids)),
+            )
+            outcomes.append([outcome])
+        return outcomes
 
     def _force(self, prompt: PreparedPrompt, choices: Sequence[MethodChoice]) -> list[list[Outcome] | Exception]:
         """Score the forced text with every choice, and with the full cache for comparison.
@@ -156,17 +168,3 @@ class Measurer:
 
 def _stops(prompt: PreparedPrompt) -> Stops:
     return Stops((prompt.sample.stop,) if prompt.sample.stop else (), open_tag=prompt.open_tag, tags=prompt.tags)
-
-
-def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:
-    """All answers of a prompt as one; several are lines."""
-    texts = answers.texts
-    return Outcome(
-        texts[0] if len(texts) == 1 else "\n".join(" ".join(text.split()) for text in texts),
-        answers.memory,
-        answers.seconds,
-        answers.prompt_seconds,
-        survival=survival,
-        answer_tokens=sum(map(len, answers.ids)),
-        loop_tokens=max(map(loop_tokens, answers.ids)),
-    )

@@ -1,7 +1,6 @@
 """Generate and tokenize a planned prompt, in a chat if the model has one."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -227,11 +226,3 @@ class KeptContexts:
         request = self.request
         is_in_chat = prompt.sample.chat and not prompt.continuation  # a given text never is
         return (request.chat, request.system, request.thinking) if is_in_chat else ("no", "", None)
-
-
-def can_keep(prompts: Sequence[PreparedPrompt], question_aware: bool) -> bool:
-    """Whether these prompts compress their context alone, so that its cache serves other questions too."""
-    first = prompts[0]
-    alone = first.in_sight(question_aware) == len(first.context) and bool(first.context)
-    is_asked = not first.is_forced and not first.sample.temperature and not first.decoded
-    return len(prompts) == 1 and alone and is_asked

@@ -27,11 +27,10 @@ from kvlab.models.info.model_faults import about, no_tokenizer
 from kvlab.models.placement import (
     BFLOAT16,
     BITS,
+    DTYPES,
     device_map,
-    empty_device_cache,
     input_device,
     pick_device,
-    pick_dtype,
     quantization,
 )
 from kvlab.models.sources import EMBEDDED, Source
@@ -171,7 +170,9 @@ def load_model(
         raise UserError(f"The weights of {source.name!r} are quantized as they are: leave {weights} out.")
     if weights == BFLOAT16:
         check_bfloat16(place, placement)
-    kind = pick_dtype(dtype, place)
+    if dtype not in ("auto", *DTYPES):
+        raise UserError(f"There is no number format {dtype!r}: use auto, {', '.join(DTYPES)}.")
+    kind = DTYPES.get(dtype) or (torch.float32 if place.type == "cpu" else "auto")
     where = device_map(placement, place)
     packed = quantization(weights)
     raw = checkpoint.read_config(source.config_file(), source.name)
@@ -315,4 +316,5 @@ def drop_model() -> None:
     for act in when_dropped:
         act()
     gc.collect()  # modules and hooks form reference cycles
-    empty_device_cache()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

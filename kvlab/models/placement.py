@@ -50,15 +50,6 @@ def warn_of_an_idle_gpu() -> None:
     )
 
 
-def pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
-    """dtype of the weights: float32 on cpu, else the checkpoint's, unless one is named."""
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    if dtype not in DTYPES:
-        raise UserError(f"There is no number format {dtype!r}: use auto, {', '.join(DTYPES)}.")
-    return DTYPES[dtype]
-
-
 def device_map(placement: str, device: torch.device) -> str | dict[str, Any] | None:
     """transformers' device map: one device, all devices, or None if weights are moved after loading.
 
@@ -105,9 +96,3 @@ def input_device(model: nn.Module) -> torch.device:
     hook = getattr(embedding, "_hf_hook", None)
     place = getattr(hook, "execution_device", None)
     return embedding.weight.device if place is None else torch.device(place)
-
-
-def empty_device_cache() -> None:
-    """Return unused memory to the device."""
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()

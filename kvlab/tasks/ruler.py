@@ -189,11 +189,7 @@ def fwe(draft: Draft) -> Sample:
     drawn = random.choices(words, weights, k=draft.length)
     sure = [word for word, times in zip(words[1:4], (9, 6, 4), strict=True) for _ in range(times)]
     random.shuffle(sure)  # so that even a short text has three words with different counts
-
-    def render(count: int) -> str:
-        return wording.before + " ".join([*sure, *drawn[:count]])
-
-    text = filled_with(draft, wording, render, draft.length)
+    text = filled_with(draft, wording, lambda count: wording.before + " ".join([*sure, *drawn[:count]]), draft.length)
     counts = Counter(word for word in text.removeprefix(wording.before).split() if word != "....")
     return sample_of(draft, wording, text, [word for word, _ in counts.most_common(3)], 50, "string_match_all")
 

@@ -33,7 +33,7 @@ class Loaded:
 
 def read_text(path: Path) -> str:
     """Return a file's text; raises UserError if it cannot be read or is not text."""
-    return decode_text(_read(path), str(path))
+    return decode_text(read_file(path, "The file", LARGEST_FILE_BYTES), str(path))
 
 
 def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[list[tuple[int, Record]], list[str]]:
@@ -42,7 +42,7 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
     Raises UserError at the first malformed line unless `skip_malformed`, for a damaged Parquet file or a missing
     column, and if no line is usable.
     """
-    content = _read(path)
+    content = read_file(path, "The file", LARGEST_FILE_BYTES)
     rows = read_rows(str(path), content)
     if content.startswith(PARQUET) and (first := next(rows, None)) is not None:
         # Every required field has a column, under one of its spellings.
@@ -86,10 +86,6 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
 def _spellings(kind: type[BaseModel], name: str) -> list[str]:
     alias = kind.model_fields[name].validation_alias
     return [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [name]
-
-
-def _read(path: Path) -> bytes:
-    return read_file(path, "The file", LARGEST_FILE_BYTES)
 
 
 def reason(error: ValidationError) -> str:
