@@ -292,7 +292,12 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return run
     others = readable_heads(run, spread_heads(run, 3, 9 * run.record.prompt_tokens))
     heads = list(dict.fromkeys([(choice.layer, choice.head), *others[:: max(1, len(others) // 4)]]))[:5]
-    tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
+    # The current token; else the paper's if the prompt is long enough, else three spread over it.
+    length = run.record.prompt_tokens
+    spread = sorted({round(share * (length - 1)) for share in (0.25, 0.5, 0.75)})
+    tokens = list(PAPER_TOKENS) if length > PAPER_TOKENS[-1] else spread
+    if choice.token is not None:
+        tokens = [min(max(choice.token, 0), length - 1)]
     parts = []
     for layer, head in heads:
         unit = run.keys(layer, head)[0]
@@ -339,15 +344,6 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         caption = sentence(text if same else f"{text}, in some heads more than in others") + drawn
     claim = differs(gather(sources, LOCALITY))
     return (Drawn("neighbours", figure, frame, caption, of_run(run), claim),)
-
-
-def chosen_tokens(length: int, token: int | None) -> list[int]:
-    """The current token; else the paper's if the prompt is long enough, else three spread over it."""
-    if token is not None:
-        return [min(max(token, 0), length - 1)]
-    if length > PAPER_TOKENS[-1]:
-        return list(PAPER_TOKENS)
-    return sorted({round(share * (length - 1)) for share in (0.25, 0.5, 0.75)})
 
 
 DRAWINGS = {
