@@ -210,7 +210,7 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
         if not evidence.methods:
             first = sorted(candidates, key=lambda run: run.run_id)[:1]
             candidates = list(dict.fromkeys([*(run for run in candidates if run.method == "full"), *first]))[:2]
-        opened = [run for one in candidates if (run := sources.folder.run(one.run_id)) is not None]
+        opened = [known for one in candidates if (known := sources.folder.run(one.run_id)) is not None]
         if runs := _wanted(opened, evidence, labels):
             yield runs
 

@@ -33,7 +33,6 @@ from kvlab.views.frames.head_states import (
     readable_heads,
     spread_heads,
 )
-from kvlab.views.similarity import FAR
 
 LINES = (("blue", "solid", "circle"), ("orange", "dash", "square"), ("grey", "dot", "diamond"))
 HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple", "dashdot"), ("ink", "solid"))
@@ -62,7 +61,7 @@ def cosine_by_distance(frame: pd.DataFrame, note: str, origin: Provenance, claim
     figure.update_xaxes(**log_axis(frame["offset"]))
     # The kinds of which adjacent tokens are more alike than others.
     first = frame.groupby("kind", sort=False)[["cosine", "any_pair"]].first()
-    kinds = [str(kind) for kind, one in first.iterrows() if one["cosine"] > one["any_pair"] + FAR]
+    kinds = [str(kind) for kind, one in first.iterrows() if one["cosine"] > one["any_pair"] + maps.FAR]
     return Drawn("by distance", figure, frame, f"{closer_sentence(kinds, len(first))}{note}", origin, claim)
 
 
@@ -227,7 +226,7 @@ def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     figure.update_annotations(font={"size": 13, "color": QUIET[theme]})
     figure.update_layout(margin={"t": 76, "r": 96})
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
-    closer = [str(kind) for kind, row in found.iterrows() if row["near"] > row["any_pair"] + FAR]
+    closer = [str(kind) for kind, row in found.iterrows() if row["near"] > row["any_pair"] + maps.FAR]
     parts = [
         frame.stack().rename("cosine").reset_index().assign(kind=kind)[["kind", "token", "other token", "cosine"]]
         for kind, frame in tiles.items()
