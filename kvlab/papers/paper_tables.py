@@ -163,7 +163,7 @@ def paper_table(name: str) -> PaperTable:
 
 def file_sources() -> Mapping[str, str]:
     """Download locations per kind of file."""
-    return dict(_data()["places"])
+    return dict(tomllib.loads(DATA.read_text(encoding="utf-8"))["places"])
 
 
 def file_choices(
@@ -255,14 +255,9 @@ def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> 
 
 
 @cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(DATA.read_text(encoding="utf-8"))
-
-
-@cache
 def _tables() -> dict[str, PaperTable]:
     tables = {}
-    for name, described in _data().items():
+    for name, described in tomllib.loads(DATA.read_text(encoding="utf-8")).items():
         if name == "places":
             continue
         values: dict[str, Any] = {
