@@ -34,11 +34,6 @@ class Rows:
         """(rows,) number of tokens visible to each query."""
         return self.prompt_tokens - self.first + np.arange(len(self.mass))
 
-    @property
-    def steps(self) -> np.ndarray:
-        """(rows,) step of each row: 0 for the last prompt query, negative before it."""
-        return np.arange(len(self.mass)) - self.first
-
 
 def read_rows(run: Run, layer: int, head: int, with_history: bool = True) -> Rows:
     """The rows of one head, from the probe if there is one; raises UserError if nothing was recorded."""
@@ -95,15 +90,6 @@ def concentration_of_heads(run: Run, heads: list[tuple[int, int]]) -> pd.DataFra
     return pd.concat(parts, ignore_index=True)
 
 
-def top_share(rows: Rows, row: int, share: float = TOP) -> np.ndarray:
-    """(tokens,) bool: the `share` of the tokens with the most attention in this row."""
-    visible = rows.visible[row]
-    count = max(1, int(np.ceil(share * visible)))
-    top = np.zeros(rows.mass.shape[1], bool)
-    top[np.argpartition(-rows.mass[row, :visible], count - 1)[:count]] = True
-    return top
-
-
 def variances(rows: Rows, window: int = 8) -> pd.DataFrame:
     """Variance of each prompt token's attention while decoding: over all steps, and within sliding windows.
 
@@ -151,7 +137,12 @@ def returning(rows: Rows, evicted: np.ndarray, kind: str) -> pd.DataFrame:
     for row in range(rows.first + 1, len(rows.mass)):
         step = row - rows.first
         gone = evicted if evicted.ndim == 1 else evicted[min(step, len(evicted)) - 1]
-        back = top_share(rows, row) & gone
+        # The fifth of the tokens with the most attention in this row.
+        visible = rows.visible[row]
+        most = max(1, int(np.ceil(TOP * visible)))
+        top = np.zeros(rows.mass.shape[1], bool)
+        top[np.argpartition(-rows.mass[row, :visible], most - 1)[:most]] = True
+        back = top & gone
         ever |= back
         count = max(int(gone.sum()), 1)
         mass = float(rows.mass[row, gone].sum())

@@ -99,7 +99,7 @@ def bench_origin(rows: pd.DataFrame) -> Provenance:
     """Which file, device, size and versions the rows came from."""
     first = rows.iloc[0]
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
-    size = smaller if is_small(rows) else "full size"
+    size = smaller if (rows[["scale", "shorten"]] > 1).any(axis=None) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
     over = statistic_name(rows["repeats"])
     details = (first["device"], first["dtype"], size, over, versions)
@@ -113,17 +113,13 @@ def shapes_of(rows: pd.DataFrame) -> str:
     return f"the {'shape' if len(names) == 1 else 'shapes'} {', '.join(names)}{size}"
 
 
-def is_small(rows: pd.DataFrame) -> bool:
-    """Whether model or texts were smaller than the paper's."""
-    return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
-
-
 def judge_rows(
     judge: Callable[..., Claim], frame: pd.DataFrame, rows: pd.DataFrame, sources: Sources, preset: str
 ) -> Claim:
     """The claim of `judge` about the frame; it also takes whether the rows are smaller than the paper's, the repeats,
     which the finding begins with, and the measurement at the paper's own size."""
-    claim = judge(frame, is_small(rows), int(rows["repeats"].max()), benchmark(sources, preset))
+    is_small = bool((rows[["scale", "shorten"]] > 1).any(axis=None))
+    claim = judge(frame, is_small, int(rows["repeats"].max()), benchmark(sources, preset))
     return replace(claim, finding=f"{statistic_name(rows['repeats']).capitalize()}. {claim.finding}")
 
 

@@ -25,7 +25,6 @@ from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
 from kvlab.views import scores as figures
 from kvlab.views.base.provenance import Provenance, as_published, settings_of_rows
-from kvlab.views.base.words import number
 
 MINI_WINDOW = 4096  # tokens
 STEP = 64  # of lengths, in tokens
@@ -115,20 +114,20 @@ class Experiment:
         if rows.empty:
             return rows
         rows = rows[rows["question_aware"] == (self.question_aware is not False)]
-        found = self._under(rows, [arm.published for arm in self.arms])
-        return found if len(found) else self._under(rows, [dict(arm.options) for arm in self.arms])
-
-    def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
-        parts = [rows_of_arm(rows, arm.method, settings) for arm, settings in zip(self.arms, options, strict=True)]
-        found = pd.concat([rows[rows["method"] == FULL.method], *parts]).sort_index(kind="stable")
-        if self.only_budgets:
-            found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL.method)]
-        if self.only_tasks:
-            found = found[found["task"].isin(self.tasks)]
-        found = found[found["task"].isin(found.loc[found["method"] != FULL.method, "task"])]
-        arms_found = found.loc[found["method"] != FULL.method, ["method", "hyper_parameters"]].drop_duplicates()
-        # A single arm of several compares nothing.
-        return found if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
+        # Under the published settings, or else under the arms' own.
+        for options in ([arm.published for arm in self.arms], [dict(arm.options) for arm in self.arms]):
+            parts = [rows_of_arm(rows, arm.method, settings) for arm, settings in zip(self.arms, options, strict=True)]
+            found = pd.concat([rows[rows["method"] == FULL.method], *parts]).sort_index(kind="stable")
+            if self.only_budgets:
+                found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL.method)]
+            if self.only_tasks:
+                found = found[found["task"].isin(self.tasks)]
+            found = found[found["task"].isin(found.loc[found["method"] != FULL.method, "task"])]
+            arms_found = found.loc[found["method"] != FULL.method, ["method", "hyper_parameters"]].drop_duplicates()
+            # A single arm of several compares nothing.
+            if len(found) and len(arms_found) >= min(2, len(self.arms)):
+                return found
+        return rows.iloc[:0]
 
     def scores(self, sources: Sources) -> pd.DataFrame:
         """`score_table` of the experiment's rows; empty if there are none."""
@@ -222,18 +221,13 @@ def gap(
     return score_tables.paired_gap(one, other, [*score_tables.PROMPT, "budget", "question_aware"], column)
 
 
-def score_text(one: Interval | None, show: Callable[[float], str] = number) -> str:
-    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
-    return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 9) + 0.0:+.3g}"  # rounding noise of equal scores is no difference
-
-
-def gap_text(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
-    """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
-    return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
+def gap_text(one: Interval | None, show: Callable[[float], str] | None = None) -> str:
+    """A gap as `+0.12 (+0.02 to +0.2, n = 40)`; with `show` a mean of another kind."""
+    if one is None:
+        return "not evaluated"
+    # Rounding noise of equal scores is no difference.
+    shown = show or (lambda value: f"{round(value, 9) + 0.0:+.3g}")
+    return mean_words(one.mean, one.low, one.high, one.n, shown)
 
 
 AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
@@ -276,8 +270,3 @@ def contest(
         printed=() if value is None else (value,),
         effect=effect,
     )
-
-
-def unable(says: str, finding: str, prompts: int = 0) -> Claim:
-    """The full cache or every arm fails the tasks, so that more prompts would not help."""
-    return Claim(says, OPEN, finding, Basis(prompts), effect="floor")

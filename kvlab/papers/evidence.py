@@ -20,7 +20,6 @@ from kvlab.papers.exhibit import Choice, Needs
 from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.results.verdict import Basis
-from kvlab.trace.catalogue import ComparisonEntry
 from kvlab.trace.reader import Run
 from kvlab.views.base.provenance import under_paper_settings
 from kvlab.views.frames.lineage import Lineage, fold
@@ -82,18 +81,14 @@ class DiskCache:
     def _write(self, key: Sequence[str], body: bytes) -> None:
         path = self._path(key)
         try:
-            if not path.exists():
-                self._make_room()
+            files = [] if path.exists() else list(self._folder.glob("*"))
+            # The oldest quarter makes room if there are too many.
+            if len(files) >= MOST_FILES:
+                for file in sorted(files, key=lambda file: file.stat().st_mtime)[: MOST_FILES // 4]:
+                    file.unlink(missing_ok=True)
             replace_file(path, lambda file: file.write_bytes(body))
         except (OSError, UserError) as error:
             logging.getLogger(__name__).info("%s could not be kept: %s", path, error)
-
-    def _make_room(self) -> None:
-        """Remove the oldest quarter of the files if there are too many."""
-        files = list(self._folder.glob("*"))
-        if len(files) >= MOST_FILES:
-            for file in sorted(files, key=lambda file: file.stat().st_mtime)[: MOST_FILES // 4]:
-                file.unlink(missing_ok=True)
 
 
 def _stamp(state: str) -> str:
@@ -178,7 +173,9 @@ def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
             _kept.pop(next(iter(_kept)), None)
         store = DiskCache(run.path.parent, "evidence") if run.record.status == "complete" else None
         place = (run.record.run_id, evidence.name)
-        state = _checksum(run)
+        # The run's record and the list of its parts change with its data.
+        files = (run.path / name for name in ("run.json", "parts.json"))
+        state = hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()
         rows = store.read_table(place, state) if store else None
         if rows is None:
             rows = evidence_rows(run, evidence)
@@ -186,12 +183,6 @@ def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
                 store.write_table(place, state, rows)
         _kept[key] = rows
     return _kept[key]
-
-
-def _checksum(run: Run) -> str:
-    """Of the run's record and of the list of its parts, which change with its data."""
-    files = (run.path / name for name in ("run.json", "parts.json"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()
 
 
 def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterator[list[Run]]:
@@ -207,8 +198,20 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
     for entry in sources.folder.comparisons:
         if here & {run.run_id for run in entry.runs} or entry.runs[0].model != current[0].record.model.name:
             continue
-        runs = _wanted(_opened(sources, entry, evidence, labels), evidence, labels)
-        if runs:
+        candidates = [
+            run
+            for run in entry.runs
+            if run.level == "full"
+            and run.status == "complete"
+            and (not labels or run.label in labels)
+            and (not evidence.methods or run.method in evidence.methods)
+        ]
+        # Without methods, the full cache's and the first, which holds the probe.
+        if not evidence.methods:
+            first = sorted(candidates, key=lambda run: run.run_id)[:1]
+            candidates = list(dict.fromkeys([*(run for run in candidates if run.method == "full"), *first]))[:2]
+        opened = [known for one in candidates if (known := sources.folder.run(one.run_id)) is not None]
+        if runs := _wanted(opened, evidence, labels):
             yield runs
 
 
@@ -217,22 +220,6 @@ def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[R
     if evidence.methods:
         return [run for run in found if run.record.method in evidence.methods]
     return sorted(found, key=lambda run: run.record.method != "full")
-
-
-def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels: set[str]) -> list[Run]:
-    """The candidate runs of a comparison; without methods, the full cache's and the first, which holds the probe."""
-    found = [
-        run
-        for run in entry.runs
-        if run.level == "full"
-        and run.status == "complete"
-        and (not labels or run.label in labels)
-        and (not evidence.methods or run.method in evidence.methods)
-    ]
-    if not evidence.methods:
-        first = sorted(found, key=lambda run: run.run_id)[:1]
-        found = list(dict.fromkeys([*(run for run in found if run.method == "full"), *first]))[:2]
-    return [run for one in found if (run := sources.folder.run(one.run_id)) is not None]
 
 
 def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:

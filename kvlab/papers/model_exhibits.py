@@ -30,8 +30,14 @@ def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Them
     """The exhibit from shipped results; evaluations and benchmarks are redrawn from their rows."""
     if exhibit.source not in RECORDED:
         return exhibit.draw(Sources(sources.root, shipped=ships, named=ships.model), Choice(), theme)
-    found = tuple(replace(_read(row), model=ships.model) for row in ships.drawings(exhibit.key, theme))
-    return found or Needs("It is not among what ships.")
+    found = []
+    for row in ships.drawings(exhibit.key, theme):
+        figure = go.Figure(decode_arrays(json.loads(row["figure"])), skip_invalid=True)
+        frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
+        claim = parse_claim(json.loads(row["claim"])) if row["claim"] else None
+        caption = row.get("simple") or row["caption"]  # files of before have a second, exact sentence as `caption`
+        found.append(Drawn(row["name"], figure, frame, caption, Provenance(row["origin"]), claim, model=ships.model))
+    return tuple(found) or Needs("It is not among what ships.")
 
 
 def with_shipped(
@@ -112,14 +118,6 @@ def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[s
         "origin": str(figures[0].origin),
         "claims": json.dumps(claims),
     }
-
-
-def _read(row: dict[str, str]) -> Drawn:
-    figure = go.Figure(decode_arrays(json.loads(row["figure"])), skip_invalid=True)
-    frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
-    claim = parse_claim(json.loads(row["claim"])) if row["claim"] else None
-    caption = row.get("simple") or row["caption"]  # files of before have a second, exact sentence as `caption`
-    return Drawn(row["name"], figure, frame, caption, Provenance(row["origin"]), claim)
 
 
 def claim_values(claim: Claim) -> dict[str, object]:

@@ -163,7 +163,7 @@ def paper_table(name: str) -> PaperTable:
 
 def file_sources() -> Mapping[str, str]:
     """Download locations per kind of file."""
-    return dict(_data()["places"])
+    return dict(tomllib.loads(DATA.read_text(encoding="utf-8"))["places"])
 
 
 def file_choices(
@@ -206,9 +206,13 @@ def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
     # Methods with their options, without the shared preset.
     read = [json.loads(text or "{}") for text in rows["hyper_parameters"]]
     settings = [{name: value for name, value in options.items() if name != PRESET} for options in read]
+    free = (FULL.method, *table.without_budget)
+    budgets = zip(rows["method"], rows["budget"], rows["budget_unit"], strict=True)
     rows = rows.assign(
         arm=[format_spec(*pair) for pair in zip(rows["method"], settings, strict=True)],
-        asked=_asked(rows, table.without_budget),
+        asked=[
+            "" if method in free else Budget.from_number(amount, unit).description for method, amount, unit in budgets
+        ],
     )
     lines: list[dict[str, Any]] = []
     averaged: list[pd.DataFrame] = []
@@ -217,21 +221,18 @@ def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
         if mine.empty:
             continue
         for printed, metric in file.metrics.items():
-            scored = _scored(mine, metric)
+            measured = mine["metric"].iloc[0]
+            wanted = measured if metric == OWN else metric
+            # ROUGE uses the package of LongBench and the papers' code if it is installed.
+            theirs = f"{wanted}_longbench"
+            if wanted.startswith("rouge") and is_installed(theirs):
+                wanted = theirs
+            scored = mine if wanted == measured else rescore(mine, wanted)
             averaged.append(scored)
             lines += _lines(table, file.dataset, printed, scored)
     if len(averaged) == len(table.files) > 1 and (table.values["dataset"] == AVERAGE).any():
         lines += _lines(table, AVERAGE, OWN, pd.concat(averaged, ignore_index=True))
     return lines
-
-
-def _scored(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The rows under a metric; ROUGE uses the package of LongBench and the papers' code if it is installed."""
-    wanted = rows["metric"].iloc[0] if metric == OWN else metric
-    theirs = f"{wanted}_longbench"
-    if wanted.startswith("rouge") and is_installed(theirs):
-        wanted = theirs
-    return rows if wanted == rows["metric"].iloc[0] else rescore(rows, wanted)
 
 
 def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -253,21 +254,10 @@ def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> 
     ]
 
 
-def _asked(rows: pd.DataFrame, without_budget: tuple[str, ...]) -> list[str]:
-    asked = zip(rows["method"], rows["budget"], rows["budget_unit"], strict=True)
-    free = (FULL.method, *without_budget)
-    return ["" if method in free else Budget.from_number(amount, unit).description for method, amount, unit in asked]
-
-
-@cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(DATA.read_text(encoding="utf-8"))
-
-
 @cache
 def _tables() -> dict[str, PaperTable]:
     tables = {}
-    for name, described in _data().items():
+    for name, described in tomllib.loads(DATA.read_text(encoding="utf-8")).items():
         if name == "places":
             continue
         values: dict[str, Any] = {
@@ -432,7 +422,10 @@ def _mean(mean: float, low: float, high: float, count: float, digits: int) -> st
 def markdown(table: TextTable) -> str:
     """The table as GitHub Markdown, with its caption below."""
     rule = ["---", *["---:" if any(name in head for name in ("(", ":")) else "---" for head in table.header[1:]]]
-    lines = [[_md(Cell(head)) for head in table.header], rule, *([_md(cell) for cell in line] for line in table.lines)]
+    cells = [
+        [f"**{_literal(cell.text)}**" if cell.bold else _literal(cell.text) for cell in line] for line in table.lines
+    ]
+    lines = [[_literal(head) for head in table.header], rule, *cells]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"**{_literal(table.title)}**\n\n{body}\n\n{_literal(table.caption)}\n"
 
@@ -440,11 +433,6 @@ def markdown(table: TextTable) -> str:
 def _literal(text: str) -> str:
     """Escape Markdown; underscores inside a word need no escape."""
     return re.sub(r"([\\`*<>|$~]|\](?=\()|(?<!\w)_|_(?!\w))", r"\\\1", text)
-
-
-def _md(cell: Cell) -> str:
-    text = _literal(cell.text)
-    return f"**{text}**" if cell.bold else text
 
 
 LATEX: Mapping[str, str] = {

@@ -19,10 +19,10 @@ from kvlab.papers.paper_tables import grey_table, paper_gap, paper_values
 from kvlab.requests.measurement import Measurement
 from kvlab.results import score_tables
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim, Threshold
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold
 from kvlab.views import scores as figures
 from kvlab.views.base.palette import Theme
-from kvlab.views.base.words import arm_text, percent
+from kvlab.views.base.words import arm_text, number, percent
 
 LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
 THRESHOLDS = {"ahead": evaluations.AHEAD, "not behind": evaluations.NOT_BEHIND, "level KL": LEVEL_KL}
@@ -87,9 +87,8 @@ class Panel:
         claim = self.claim
         full = score_tables.full_score(rows)
         if full is not None and full.mean < evaluations.ABLE:
-            return evaluations.unable(
-                claim.says, f"The full cache itself scores {evaluations.score_text(full)} on these tasks.", full.n
-            )
+            text = f"The full cache itself scores {evaluations.gap_text(full, number)} on these tasks."
+            return Claim(claim.says, OPEN, text, Basis(full.n), effect="floor")
         table = score_tables.score_table(rows)
         compressed = table[table["method"] != FULL.method]
         best = compressed.loc[compressed["score"].idxmax()]
@@ -97,7 +96,7 @@ class Panel:
         if claim.able_arm and best["score"] < evaluations.ABLE * most:
             reached = f"where the full cache reaches {most:.3g}"
             text = f"No arm scores above {figures.line_text(best)} on any task, {reached}."
-            return evaluations.unable(claim.says, text)
+            return Claim(claim.says, OPEN, text, effect="floor")
 
         gaps = {}
         values: dict[str, float | None] = {}
@@ -128,7 +127,7 @@ class Panel:
         measured = "Mean score" if full is not None else "Nats of KL saved"
         finding = f"{measured} on the same prompts, with its 95 % interval: {shown or 'none'}."
         if full is not None:
-            finding += f" The full cache scores {evaluations.score_text(full)}."
+            finding += f" The full cache scores {evaluations.gap_text(full, number)}."
         return evaluations.contest(claim.says, gaps, finding, settle, THRESHOLDS[claim.threshold], values)
 
 

@@ -22,6 +22,7 @@ from kvlab.views.base.palette import THEMES, Theme
 from kvlab.views.base.thumbnail import blank, thumbnail
 
 VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN)
+CARDS = "cards"  # kind of the files on disk
 SHAPES = "the papers' shapes"  # what benchmarks time and calculators compute, in place of a model
 Lines = dict[str, dict[Verdict, list[tuple[Exhibit, Claim]]]]
 
@@ -212,7 +213,7 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     state = exhibit.source_state(sources)
     card = _draw_card(exhibit, sources, theme)
     judged = [{"model": one.model, "claim": claim_values(one.claim)} for one in card.judged]
-    _card_store(sources).write_text(
+    DiskCache(sources.root, CARDS).write_text(
         (exhibit.key, theme, *state.place),
         _card_state(state),
         json.dumps(
@@ -225,7 +226,7 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
 def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
     """The card on disk; None if it was not drawn from this data yet."""
     state = exhibit.source_state(sources)
-    text = _card_store(sources).read_text((exhibit.key, theme, *state.place), _card_state(state))
+    text = DiskCache(sources.root, CARDS).read_text((exhibit.key, theme, *state.place), _card_state(state))
     try:
         if text is None:
             return None
@@ -278,10 +279,6 @@ def scorecard(root: Path) -> dict[str, Lines]:
         here = sources.judging(model)
         judged += [(exhibit, own_claims(draw_card(exhibit, here, "light").judged, model)) for exhibit in EXHIBITS]
     return by_model(judged)
-
-
-def _card_store(sources: Sources) -> DiskCache:
-    return DiskCache(sources.root, "cards")
 
 
 def _card_state(state: SourceState) -> str:

@@ -83,8 +83,7 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores", model: str = "") 
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".packing-") as place:
         fresh = Path(place)
         _tables(sources, fresh)
-        _evidence(every, fresh)
-        _write_drawings(fresh, figures, cards)
+        _write_recorded(fresh, every, figures, cards)
         # Where the results come from.
         record = every[0][0].record
         rows = sources.model_evaluations
@@ -144,8 +143,7 @@ def pack_recorded(runs: Path, to: Path) -> int:
     ours = known["exhibit"].isin([exhibit.key for exhibit in exhibits])
     if lacking := sorted(set(known.loc[ours, "exhibit"]) - set(cards["exhibit"])):
         raise UserError(f"Nothing was recorded for {', '.join(lacking)}: {FILL} --out {runs} --only them.")
-    _evidence(every, to)
-    _write_drawings(to, figures, pd.concat([known[~ours], cards], ignore_index=True))
+    _write_recorded(to, every, figures, pd.concat([known[~ours], cards], ignore_index=True))
     made = json.loads((to / MADE).read_text(encoding="utf-8")) | {"texts": len(every)}
     (to / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     return sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
@@ -171,7 +169,7 @@ def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
         file = to / EVAL_FOLDER / str(name) / "part-000000.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         there = [pd.read_parquet(file)] if file.exists() else []
-        rows = newest(pd.concat([*there, _kept(group)], ignore_index=True))
+        rows = newest(pd.concat([*there, group.drop(columns=["name", *LEFT_OUT], errors="ignore")], ignore_index=True))
         rows.to_parquet(file, compression="zstd", index=False)
     known = pd.read_parquet(to / CARDS)
     cards_now = pd.concat([known[~known["exhibit"].isin(keys)], pd.DataFrame(cards)], ignore_index=True)
@@ -195,15 +193,13 @@ def _all_recorded(runs: Path, model: str) -> list[list[Run]]:
     return every
 
 
-def _evidence(every: Sequence[list[Run]], to: Path) -> None:
+def _write_recorded(to: Path, every: Sequence[list[Run]], figures: pd.DataFrame, cards: pd.DataFrame) -> None:
+    """Write the evidence of recorded runs, the figures and the cards."""
     (to / EVIDENCE).mkdir(parents=True, exist_ok=True)
     for evidence in ALL_EVIDENCE:
         if found := [rows for group in every for rows in _shown(group, evidence)]:
             rows = pd.concat(found, ignore_index=True)
             rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
-
-
-def _write_drawings(to: Path, figures: pd.DataFrame, cards: pd.DataFrame) -> None:
     figures.to_parquet(to / DRAWN, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
     cards.to_parquet(to / CARDS, compression="zstd", compression_level=12)
 
@@ -226,11 +222,8 @@ def _tables(sources: Sources, to: Path) -> None:
         for name, group in rows.groupby("name") if len(rows) else ():
             file = to / folder / (f"{name}/part-000000.parquet" if folder == EVAL_FOLDER else f"{name}.parquet")
             file.parent.mkdir(parents=True, exist_ok=True)
-            _kept(group).to_parquet(file, compression="zstd", index=False)
-
-
-def _kept(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.drop(columns=["name", *[column for column in LEFT_OUT if column in rows]])
+            kept = group.drop(columns=["name", *LEFT_OUT], errors="ignore")
+            kept.to_parquet(file, compression="zstd", index=False)
 
 
 def _drawings(sources: Sources, exhibits: Sequence[Exhibit]) -> tuple[pd.DataFrame, pd.DataFrame]:

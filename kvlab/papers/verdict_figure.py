@@ -77,7 +77,10 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
     left, right = _span(frame)
     figure = go.Figure()
     _add_dots(figure, dots, blue, SURFACES[theme])
-    rows = {DOTS_AT: _unit(frame)}
+    # What one dot is.
+    singles = int((frame["part"] == DOT).sum())
+    unit = "each pair" if singles and singles != int(means[0]["n"]) else "each prompt"
+    rows = {DOTS_AT: "each value" if (frame["part"] == UNIT).any() else unit}
     for mean in means:
         rows[MEAN_AT] = "mean, 95 %" if mean["n"] > 1 else "mean"
         low, high = (max(left, mean["low"]), min(right, mean["high"])) if mean["n"] > 1 else (mean["value"],) * 2
@@ -170,15 +173,6 @@ def _span(frame: pd.DataFrame) -> tuple[float, float]:
     return float(shown.min()) - room, float(shown.max()) + room
 
 
-def _unit(frame: pd.DataFrame) -> str:
-    """What one dot is."""
-    if (frame["part"] == UNIT).any():
-        return "each value"
-    dots = int((frame["part"] == DOT).sum())
-    n = frame.loc[frame["part"] == MEAN, "n"]
-    return "each pair" if dots and dots != int(n.iloc[0]) else "each prompt"
-
-
 def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> None:
     """Add a dot per value; those of nearly the same value are stacked, symmetric about `DOTS_AT`."""
     heights = np.zeros(len(dots))
@@ -188,9 +182,10 @@ def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> 
         width = float(np.ptp(dots)) / BINS or 1.0
         bins = np.round((dots - dots.min()) / width).astype(int)
         most = int(np.bincount(bins).max())
+        step = min(MOST_STEP, DOTS_HIGH / max(1, most - 1))  # height between two dots of a stack
         for one in np.unique(bins):
             places = np.flatnonzero(bins == one)
-            heights[places] = _step(most) * (np.arange(len(places)) - (len(places) - 1) / 2)
+            heights[places] = step * (np.arange(len(places)) - (len(places) - 1) / 2)
             stacks.append((float(dots[places].mean()), len(places)))
     size = min(LARGEST_DOT, max(SMALLEST_DOT, PIXELS * DOTS_HIGH / most))
     figure.add_scatter(
@@ -205,7 +200,7 @@ def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> 
         if count >= COUNTED:
             figure.add_annotation(
                 x=value,
-                y=DOTS_AT + _step(most) * (count - 1) / 2,
+                y=DOTS_AT + step * (count - 1) / 2,
                 yshift=5,
                 yanchor="bottom",
                 text=f"{count}",
@@ -249,11 +244,6 @@ def _range(held: dict[str, float]) -> str:
     if np.isfinite(low) and np.isfinite(high):
         return f"{number(low)} to {number(high)}"
     return f"above {number(low)}" if np.isfinite(low) else f"below {number(high)}"
-
-
-def _step(most: int) -> float:
-    """Height between two dots of a stack, where the largest stack has `most`."""
-    return min(MOST_STEP, DOTS_HIGH / max(1, most - 1))
 
 
 LOOKS = {HOLDS: ("green", ""), FAILS: ("red", "/"), OPEN: ("grey", ".")}

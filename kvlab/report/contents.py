@@ -17,9 +17,7 @@ from kvlab.views import regret, trade_off
 from kvlab.views.base.export import Section
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import byte_size, number, percent
-from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames import board, compare
-from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.labels import differing_settings
 from kvlab.views.frames.lineage import token_texts
 from kvlab.views.frames.textdiff import Segment, diff
@@ -78,7 +76,7 @@ def slide_title(title: str, runs: Sequence[Run], address: Mapping[str, str], wit
 def _named(runs: Sequence[Run]) -> list[str]:
     """Each run as `keepkv 30 %`, longer where names would collide."""
     labels = [run.record.label for run in runs]
-    return labels if len(set(labels)) == len(runs) else unique_labels(runs)
+    return labels if len(set(labels)) == len(runs) else compare.unique_labels(runs)
 
 
 def place_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
@@ -190,7 +188,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     )
     origin = " · ".join(parts)
     full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
-    written = [(label, run.record.free_text) for label, run in zip(unique_labels(runs), runs, strict=True)]
+    written = [(label, run.record.free_text) for label, run in zip(compare.unique_labels(runs), runs, strict=True)]
     return Report(
         title=labels.name or record.title or f"Comparison {record.comparison_id}",
         name=record.comparison_id,
@@ -259,13 +257,13 @@ def text_table(table: pd.DataFrame) -> pd.DataFrame:
     reads = "reading" in table and table["reading"].ne("").any()
     columns = {
         "run": table["label"],
-        "answer": [verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
+        "answer": [board_figures.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": [number(value) for value in table["mean_kl"]],
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
         "read a step": [byte_size(value) for value in table["bytes_read"].astype(float)] if reads else None,
         "of full": [percent(value) for value in table["live_ratio"]],
-        "over budget": [excess_text(value) if value == value else "–" for value in above]
+        "over budget": [board_figures.excess_text(value) if value == value else "–" for value in above]
         if (above := table["over_budget"].astype(float)).notna().any()
         else None,
         "tokens/s": table["speed"],

@@ -1,10 +1,7 @@
 """A report as one self-contained HTML file with interactive figures, and a story as a page of captions with links."""
 
 import html
-from collections.abc import Sequence
 from urllib.parse import urlencode
-
-import pandas as pd
 
 from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
@@ -57,15 +54,23 @@ def page(report: Report, theme: Theme = "light") -> bytes:
         paper_height=round((WIDE + 2 * EDGE) * 2**0.5),
         paper_edge=EDGE,
     )
+    results, caveats = (
+        "<ul>" + "".join(f"<li>{words(line)}</li>" for line in lines) + "</ul>"
+        for lines in (report.lines, report.distrust)
+    )
+    runs, settings = (
+        f"<div class=wide>{table.to_html(index=False, border=0, escape=True, na_rep='')}</div>"
+        for table in (report.table, report.settings.reset_index())
+    )
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{words(report.title)}</title>',
         f"<style>{style}</style>",
         f"<h1>{words(report.title)}</h1><p class=origin>{words(report.origin)}</p>",
         f"<blockquote>{words(report.question)}</blockquote>",
-        _listed(report.lines),
+        results,
         "<h2>Runs</h2>",
-        _table(report.table),
-        "<h2>Different settings</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
+        runs,
+        f"<h2>Different settings</h2>{settings}" if len(report.settings) else "",
         "<h2>Figures</h2>",
         *(
             f"<section>{figure_html(one.figure, theme, WIDE, not place)}<p>{words(one.caption)}</p></section>"
@@ -75,18 +80,10 @@ def page(report: Report, theme: Theme = "light") -> bytes:
         "text.</small></p>",
         *(passage(label, segments) for label, segments in report.texts),
         "<h2>Caveats</h2>",
-        _listed(report.distrust),
+        caveats,
         f"<details><summary>The whole prompt</summary><blockquote>{words(report.prompt)}</blockquote></details></html>",
     ]
     return "\n".join(parts).encode()
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
-
-
-def _table(table: pd.DataFrame) -> str:
-    return f"<div class=wide>{table.to_html(index=False, border=0, escape=True, na_rep='')}</div>"
 
 
 STORY_STYLE = (

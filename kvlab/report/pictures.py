@@ -251,7 +251,8 @@ def legend(
             return
         _shade(drawing, kind, x, y - 14, 30, 19, theme)
         drawing.write_text(x + 15, y, "abc", SMALL, INK[theme], mono=True, middle=True, opacity=PALE.get(kind.cue, 1.0))
-        _strike(drawing, kind, x + 3, y - 4.5, 24, theme)
+        if kind.cue == "strike":
+            drawing.line(x + 3, y - 4.5, x + 27, y - 4.5, mix(INK[theme], SURFACES[theme], 0.45), 1)
         drawing.write_text(x + 37, y, name, LEGEND_SIZE, INK[theme])
         x += wide
 
@@ -282,7 +283,9 @@ def draw_shaded_text(
         if text:
             pale = 1.0 if here else PALE.get(kind.cue, 1.0)
             drawing.write_text(left + indent, top + size, text, size, INK[theme], mono=True, opacity=pale)
-        _strike(drawing, kind, left + indent, top + size * 0.68, wide - indent, theme)
+        if kind.cue == "strike" and wide > indent:
+            middle = top + size * 0.68
+            drawing.line(left + indent, middle, left + wide, middle, mix(INK[theme], SURFACES[theme], 0.45), 1)
         if here:
             drawing.box(left, top, wide, size * 1.35, "none", INK[theme], dash=True)
 
@@ -294,11 +297,6 @@ def _shade(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float,
     drawing.box(x, y, max(width - 1, 1), height, mix(colour, SURFACES[theme], 1 - FILLS[kind.cue]))
     if kind.cue in ("under", "dashed"):
         drawing.line(x, y + height - 1, x + width - 1, y + height - 1, colour, 2, dash=kind.cue == "dashed")
-
-
-def _strike(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float, theme: Theme) -> None:
-    if kind.cue == "strike" and width > 0:
-        drawing.line(x, y, x + width, y, mix(INK[theme], SURFACES[theme], 0.45), 1)
 
 
 def _slots(

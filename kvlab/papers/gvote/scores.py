@@ -308,7 +308,8 @@ def against_usage(
         rows = experiment.rows(sources)
         if rows.empty or not (rows["method"] == OURS).any():
             return experiment.needs(sources)
-        rows = rename_tasks(rows, name(rows))
+        # Under another task name, prompts of different tasks stay distinct.
+        rows = rows.assign(content=rows["task"] + rows["content"], task=name(rows))
         # Only panels that show more than the full cache.
         rows = rows[rows["task"].isin(rows.loc[rows["method"] != FULL.method, "task"])]
         rows = rows.sort_values("length", kind="stable") if panel == "length" else rows
@@ -340,22 +341,10 @@ def _judged(sources: Sources) -> tuple[Claim, Claim]:
     return saves, budget_claim(usage_rows(rows), own_rows(score_table(rows)))
 
 
-def own_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """GVote's rows of a score table."""
-    return table[(table["method"] == OURS) & has_known_settings(table["options"])]
-
-
-def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of prompts that all arms have at all budgets; all rows if there is none."""
-    cells = rows["method"] + rows["hyper_parameters"].fillna("") + rows["budget"].astype(str)
-    asked = rows.assign(cell=cells).groupby(PROMPT, dropna=False)["cell"].nunique()
-    common = asked[asked == cells.nunique()].reset_index()[PROMPT]
-    return rows.merge(common, on=PROMPT) if len(common) else rows
-
-
-def rename_tasks(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
-    """The rows with another task name; prompts of different tasks stay distinct."""
-    return rows.assign(content=rows["task"] + rows["content"], task=names)
+def own_rows(rows: pd.DataFrame, column: str = "options") -> pd.DataFrame:
+    """GVote's rows under its paper's settings or the defaults; `column` holds the settings."""
+    known = ["{}", canonical_json(evaluations.Arm(OURS).published)]
+    return rows[(rows["method"] == OURS) & rows[column].isin(known)]
 
 
 def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -365,20 +354,19 @@ def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return every.assign(task=MEAN, metric="mean", higher=True).reset_index(drop=True)
 
 
-def has_known_settings(options: pd.Series) -> pd.Series:
-    """Whether GVote ran with its paper's settings or the defaults."""
-    return options.isin(["{}", canonical_json(evaluations.Arm(OURS).published)])
-
-
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per prompt under GVote: task, index, prompt_tokens, kept."""
-    voted = rows[(rows["method"] == OURS) & has_known_settings(rows["hyper_parameters"])]
+    voted = own_rows(rows, "hyper_parameters")
     kept = voted["slots"] / voted["logical_tokens"]
     return voted.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
 
 def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:
-    rows = on_the_same_prompts(rows)
+    # The rows of prompts that all arms have at all budgets; all rows if there is none.
+    cells = rows["method"] + rows["hyper_parameters"].fillna("") + rows["budget"].astype(str)
+    counts = rows.assign(cell=cells).groupby(PROMPT, dropna=False)["cell"].nunique()
+    common = counts[counts == cells.nunique()].reset_index()[PROMPT]
+    rows = rows.merge(common, on=PROMPT) if len(common) else rows
     table = score_table(rows)
     claim = memory_claim(mean_rows(rows, table), prompt_rows(rows, table))
     return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
@@ -400,12 +388,16 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     asked = []
     claims = {}
     for model in sorted(map(str, names), key=lambda name: (name != here, name)):
-        rows = BY_MODEL.rows(_only(sources, model))
+        # The same evaluations, of which those of one model count.
+        narrowed = replace(sources, run=None, runs=(), named=model)
+        narrowed.__dict__["evaluations"] = sources.evaluations
+        rows = BY_MODEL.rows(narrowed)
         if len(rows) and (rows["method"] == OURS).any():
             title = model_title(model)
             parts.append(mean_rows(rows, score_table(rows)).assign(task=title))
             claims[title] = _saves(rows, BY_MODEL.more_prompts(sources) if model == here else None)
-            asked.append(rename_tasks(rows[rows["metric"].map(higher_is_better)], title))
+            higher = rows[rows["metric"].map(higher_is_better)]
+            asked.append(higher.assign(content=higher["task"] + higher["content"], task=title))
     if model_title(here) not in claims:
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
@@ -415,13 +407,6 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     return (
         Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(words.plural(len(parts), "model")), claim),
     )
-
-
-def _only(sources: Sources, model: str) -> Sources:
-    """The same evaluations, of which those of one model count."""
-    narrowed = replace(sources, run=None, runs=(), named=model)
-    narrowed.__dict__["evaluations"] = sources.evaluations
-    return narrowed
 
 
 def over_option(experiment: evaluations.Experiment, option: str, says: str) -> Draw:
@@ -441,7 +426,7 @@ def over_option(experiment: evaluations.Experiment, option: str, says: str) -> D
             claim = Claim(says, OPEN, f"Only one value of {option} was evaluated.")
         elif best["score"] < evaluations.ABLE:
             shown = figures.line_text(best)
-            claim = evaluations.unable(says, f"No value of {option} scores above {shown} on these tasks.")
+            claim = Claim(says, OPEN, f"No value of {option} scores above {shown} on these tasks.", effect="floor")
         else:
             first = means.iloc[0]
             last = means.iloc[-1]

@@ -295,8 +295,8 @@ def sags(rows: pd.DataFrame) -> Claim:
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {mean_text(one, words.lost_share)} in {int(group['merges'].sum()):,} merges, {_share(group)} of "
-        "which sag"
+        f"{label} {mean_text(one, words.lost_share)} in {int(group['merges'].sum()):,} merges, "
+        f"{words.percent(float(group['sagging'].sum() / group['merges'].sum()))} of which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
     verdict, decider, held = decisive([(every, CLEAR), *((one, ANY) for one in found.values())])
@@ -311,7 +311,8 @@ def exact(rows: pd.DataFrame) -> Claim:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
         f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), words.lost_share)} in "
-        f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
+        f"{int(group['merges'].sum()):,} merges, "
+        f"{words.percent(float(group['moved'].sum() / group['before'].sum()))} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )
     now = ours[ours["rule"].isin(AT_THIS_QUERY)]
@@ -335,10 +336,6 @@ def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:
     sums = rows.groupby("prompt", sort=False)[["loss", "before"]].sum()
     shares = sums["loss"] / sums["before"]
     return interval_of((shares.abs() if size else shares).tolist())
-
-
-def _share(rows: pd.DataFrame, part: str = "sagging", whole: str = "merges") -> str:
-    return words.percent(float(rows[part].sum() / rows[whole].sum()))
 
 
 KEEPS = "With its votes the merged slot keeps the influence its tokens had."

@@ -91,7 +91,12 @@ RATIOS = Evidence("layer-order", ratio_rows)
 
 def same(rows: pd.DataFrame) -> Claim:
     """Rank correlation of two prompts' layers, over all pairs of prompts."""
-    layers = _correlations(rows, ["layer"])
+    layers, heads = (
+        persistence(rows.groupby([*place, "prompt"])["ratio"].mean().unstack("prompt"))
+        if len(rows)
+        else np.zeros((0, 0))
+        for place in (["layer"], ["layer", "head"])
+    )
     basis = basis_of(rows)
     if len(layers) < 2 or np.isnan(layers).any():
         why = f"{prompts(basis.prompts).capitalize()}: it takes 2, and layers that differ."
@@ -99,16 +104,10 @@ def same(rows: pd.DataFrame) -> Claim:
     found = pairs_interval(layers)
     finding = (
         f"The rank correlation of two prompts' layers is {_pair_words(layers)} on average, of their heads "
-        f"{_pair_words(_correlations(rows, ['layer', 'head']))} (sets at a cosine of {PAPER_THRESHOLD})."
+        f"{_pair_words(heads)} (sets at a cosine of {PAPER_THRESHOLD})."
     )
     over = Interval(found.mean, found.low, found.high, basis.prompts, found.samples)
     return judge(SAME, over, ORDER, basis, finding)
-
-
-def _correlations(rows: pd.DataFrame, place: list[str]) -> np.ndarray:
-    if rows.empty:
-        return np.zeros((0, 0))
-    return persistence(rows.groupby([*place, "prompt"])["ratio"].mean().unstack("prompt"))
 
 
 def _pair_words(correlations: np.ndarray) -> str:

@@ -33,7 +33,6 @@ from kvlab.views.frames.head_states import (
     readable_heads,
     spread_heads,
 )
-from kvlab.views.similarity import FAR
 
 LINES = (("blue", "solid", "circle"), ("orange", "dash", "square"), ("grey", "dot", "diamond"))
 HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple", "dashdot"), ("ink", "solid"))
@@ -62,7 +61,7 @@ def cosine_by_distance(frame: pd.DataFrame, note: str, origin: Provenance, claim
     figure.update_xaxes(**log_axis(frame["offset"]))
     # The kinds of which adjacent tokens are more alike than others.
     first = frame.groupby("kind", sort=False)[["cosine", "any_pair"]].first()
-    kinds = [str(kind) for kind, one in first.iterrows() if one["cosine"] > one["any_pair"] + FAR]
+    kinds = [str(kind) for kind, one in first.iterrows() if one["cosine"] > one["any_pair"] + maps.FAR]
     return Drawn("by distance", figure, frame, f"{closer_sentence(kinds, len(first))}{note}", origin, claim)
 
 
@@ -227,7 +226,7 @@ def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     figure.update_annotations(font={"size": 13, "color": QUIET[theme]})
     figure.update_layout(margin={"t": 76, "r": 96})
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
-    closer = [str(kind) for kind, row in found.iterrows() if row["near"] > row["any_pair"] + FAR]
+    closer = [str(kind) for kind, row in found.iterrows() if row["near"] > row["any_pair"] + maps.FAR]
     parts = [
         frame.stack().rename("cosine").reset_index().assign(kind=kind)[["kind", "token", "other token", "cosine"]]
         for kind, frame in tiles.items()
@@ -292,7 +291,12 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return run
     others = readable_heads(run, spread_heads(run, 3, 9 * run.record.prompt_tokens))
     heads = list(dict.fromkeys([(choice.layer, choice.head), *others[:: max(1, len(others) // 4)]]))[:5]
-    tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
+    # The current token; else the paper's if the prompt is long enough, else three spread over it.
+    length = run.record.prompt_tokens
+    spread = sorted({round(share * (length - 1)) for share in (0.25, 0.5, 0.75)})
+    tokens = list(PAPER_TOKENS) if length > PAPER_TOKENS[-1] else spread
+    if choice.token is not None:
+        tokens = [min(max(choice.token, 0), length - 1)]
     parts = []
     for layer, head in heads:
         unit = run.keys(layer, head)[0]
@@ -339,15 +343,6 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         caption = sentence(text if same else f"{text}, in some heads more than in others") + drawn
     claim = differs(gather(sources, LOCALITY))
     return (Drawn("neighbours", figure, frame, caption, of_run(run), claim),)
-
-
-def chosen_tokens(length: int, token: int | None) -> list[int]:
-    """The current token; else the paper's if the prompt is long enough, else three spread over it."""
-    if token is not None:
-        return [min(max(token, 0), length - 1)]
-    if length > PAPER_TOKENS[-1]:
-        return list(PAPER_TOKENS)
-    return sorted({round(share * (length - 1)) for share in (0.25, 0.5, 0.75)})
 
 
 DRAWINGS = {

@@ -270,7 +270,7 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     run = sources.run_of(*PYRAMIDS) or sources.run
     if run is None or run.steps.empty:
         return Needs("No run recorded its slots by layer and head.", evidence.comparison(sources, PYRAMIDS[:1]))
-    step = _step(run, choice)
+    step = min(choice.step, int(run.steps["step"].max()))
     if run.record.method == OURS:
         claim = two_axes(evidence.gather(sources, AXES, [run]))
     else:
@@ -288,7 +288,7 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = evidence.recorded_run(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return run
-    frame = pyramid.layer_budgets(run.steps, _step(run, choice))
+    frame = pyramid.layer_budgets(run.steps, min(choice.step, int(run.steps["step"].max())))
     sinks = _option(run, "sinks", 0)
     figure = go.Figure()
     figure.add_bar(
@@ -338,10 +338,6 @@ def _option(run: Run, name: str, default: int) -> int:
     """A whole number among the run's options."""
     value = run.record.hyper_parameters.get(name)
     return value if isinstance(value, int) else default
-
-
-def _step(run: Run, choice: Choice) -> int:
-    return min(choice.step, int(run.steps["step"].max()))
 
 
 MOST_FRAMES = 16
