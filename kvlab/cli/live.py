@@ -75,7 +75,14 @@ def live(
     if replay is not None and replay.suffix not in (".html", ".gif"):
         raise UserError(f"A replay is an HTML or GIF file: end {replay.name!r} with .html or .gif.")
     if prefix:
-        session: LiveSession = _of_prefixes(prefix, root, text, model, seed)
+        from kvlab.library.prefixes import live_request
+        from kvlab.live.session import PrefixSession
+
+        if text.given:
+            raise UserError("A prefix has its text: leave the prompt out, or leave out --prefix.")
+        elsewhere = "" if model.model == ModelOptions.model else model.model
+        kept = live_request(root, prefix, elsewhere, model.device, model.cache_dir, seed)
+        session: LiveSession = PrefixSession.of_request(kept, root, held_model(kept))
     else:
         context = text.read()
         if text.sample is not None:  # its question is asked in the conversation
@@ -100,29 +107,13 @@ def live(
             talk.read_questions()
     finally:
         if replay is not None:
-            write_replay(replay, events, f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}")
+            from kvlab.report import live_replay
 
-
-def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: ModelOptions, seed: int) -> LiveSession:
-    """A session over kept prefixes. Raises UserError for a text beside them, or prefixes of several models."""
-    from kvlab.library.prefixes import live_request
-    from kvlab.live.session import PrefixSession
-    from kvlab.models.load import held_model
-
-    if text.given:
-        raise UserError("A prefix has its text: leave the prompt out, or leave out --prefix.")
-    elsewhere = "" if model.model == ModelOptions.model else model.model
-    request = live_request(root, names, elsewhere, model.device, model.cache_dir, seed)
-    return PrefixSession.of_request(request, root, held_model(request))
-
-
-def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
-    """Write a conversation as a page or GIF that plays it."""
-    from kvlab.report.live_replay import live_gif, replay
-
-    content = live_gif(events, title) if path.suffix == ".gif" else replay(events, title).encode()
-    replace_file(path, lambda temporary: temporary.write_bytes(content))
-    typer.echo(f"{path}: {format_bytes(len(content))}", err=True)
+            title = f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}"
+            is_gif = replay.suffix == ".gif"
+            page = live_replay.live_gif(events, title) if is_gif else live_replay.replay(events, title).encode()
+            replace_file(replay, lambda temporary: temporary.write_bytes(page))
+            typer.echo(f"{replay}: {format_bytes(len(page))}", err=True)
 
 
 @dataclass
