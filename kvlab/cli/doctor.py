@@ -88,6 +88,7 @@ def doctor(
 def _machine_report() -> dict[str, str]:
     import torch
 
+    from kvlab.core.attention.kernels import shared_memory
     from kvlab.core.plugins.load import load_plugins
     from kvlab.engine.energy import describe_energy, energy_counter
 
@@ -109,6 +110,15 @@ def _machine_report() -> dict[str, str]:
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
+    gpus = {}
+    for device in devices[1:]:
+        free, total = torch.cuda.mem_get_info(device)
+        kib = shared_memory(device) / 1024
+        major, minor = torch.cuda.get_device_capability(device)
+        gpus[str(device)] = (
+            f"{torch.cuda.get_device_name(device)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, "
+            f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
+        )
     energy = {f"energy counter, {device}": describe_energy(energy_counter(device)) for device in devices}
     # What each plug-in registers, or why it failed to load.
     plugins = {
@@ -118,24 +128,15 @@ def _machine_report() -> dict[str, str]:
         for one in load_plugins()
     }
     kernels = {"fused kernels": _fused_kernels()}
-    return {**versions, **machine, **_gpus(), **energy, **kernels, **plugins, **_self_tests()}
-
-
-def _gpus() -> dict[str, str]:
-    import torch
-
-    from kvlab.core.attention.kernels import shared_memory
-
-    found = {}
-    for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        kib = shared_memory(torch.device("cuda", index)) / 1024
-        major, minor = torch.cuda.get_device_capability(index)
-        found[f"cuda:{index}"] = (
-            f"{torch.cuda.get_device_name(index)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, "
-            f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
-        )
-    return found or {"cuda": "no"}
+    # The self-tests, those of kernels on every GPU.
+    tests = {
+        "self-test: same as plain attention": _timed(_check_full_budget),
+        "self-test: a comparison is recorded": _timed(_check_comparison),
+    }
+    for device in devices[1:]:
+        tests[f"self-test: attention kernel, {device}"] = _timed(partial(_check_kernel, device))
+        tests[f"self-test: decision kernel, {device}"] = _timed(partial(_check_decisions, device))
+    return {**versions, **machine, **(gpus or {"cuda": "no"}), **energy, **kernels, **plugins, **tests}
 
 
 def _fused_kernels() -> str:
@@ -147,20 +148,6 @@ def _fused_kernels() -> str:
     lacks = missing()
     ready = f"ready, used on CUDA; {SWITCH}=off disables them"
     return f"missing {' and '.join(lacks)}: plain torch is used" if lacks else ready
-
-
-def _self_tests() -> dict[str, str]:
-    import torch
-
-    tests = {
-        "self-test: same as plain attention": _timed(_check_full_budget),
-        "self-test: a comparison is recorded": _timed(_check_comparison),
-    }
-    for index in range(torch.cuda.device_count()):
-        device = torch.device("cuda", index)
-        tests[f"self-test: attention kernel, cuda:{index}"] = _timed(partial(_check_kernel, device))
-        tests[f"self-test: decision kernel, cuda:{index}"] = _timed(partial(_check_decisions, device))
-    return tests
 
 
 def _timed(check: Callable[[], str]) -> str:

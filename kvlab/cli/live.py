@@ -124,14 +124,9 @@ class Talk:
     sampling: Sampling
     show: Callable[[Iterator[Event]], None]
 
-    @property
-    def session(self) -> LiveSession:
-        """The session that is talked to."""
-        return self.reporter.session
-
     def follow(self, events: Iterator[Event]) -> None:
         """Show events; Ctrl-C ends the answers, not the conversation."""
-        before = signal.signal(signal.SIGINT, lambda *_: self.session.stop())
+        before = signal.signal(signal.SIGINT, lambda *_: self.reporter.session.stop())
         try:
             self.show(self.reporter.follow(events))
         finally:
@@ -140,12 +135,13 @@ class Talk:
     def ask(self, question: str) -> None:
         """Answer a question in all lanes."""
         self.reporter.question(question)
-        self.follow(self.session.ask(question, self.sampling))
+        self.follow(self.reporter.session.ask(question, self.sampling))
 
     def read_questions(self) -> None:
         """Read questions and commands from standard input until its end or `/quit`."""
         from kvlab.core.methods.spec import parse_choices
 
+        session = self.reporter.session
         typer.echo(COMMANDS, err=True)
         while True:
             typer.echo("> ", err=True, nl=False)
@@ -155,20 +151,20 @@ class Talk:
             command, _, value = line.strip().partition(" ")
             try:
                 if command == "/again":
-                    if not self.session.history:
+                    if not session.history:
                         raise UserError("Nothing was asked yet.")
-                    question = self.session.history[-1].question
-                    self.go_back(self.session.turn - 1)
+                    question = session.history[-1].question
+                    self.go_back(session.turn - 1)
                     self.ask(question)
                 elif command == "/restart":
                     self.go_back(0)
                 elif command == "/budget":
                     # Compress the context again in every lane but the full cache's; the conversation begins again.
                     budget = parse_choices("h2o", value)[0].budget
-                    self.session.go_back(0)
-                    for number, lane in enumerate(self.session.lanes[1:], 1):
+                    session.go_back(0)
+                    for number, lane in enumerate(session.lanes[1:], 1):
                         changed = lane.choice.model_copy(update={"budget": budget})
-                        self.follow(self.session.change_lane(number, changed))
+                        self.follow(session.change_lane(number, changed))
                     self.reporter.tell({"kind": "went_back", "turn": 0})
                 elif command.startswith("/"):
                     raise UserError(f"There is no command {command}: {COMMANDS}.")
@@ -179,7 +175,7 @@ class Talk:
 
     def go_back(self, turn: int) -> None:
         """Return to the state before a question."""
-        self.session.go_back(turn)
+        self.reporter.session.go_back(turn)
         self.reporter.tell({"kind": "went_back", "turn": turn})
 
 

@@ -22,7 +22,16 @@ def methods(
 ) -> None:
     """List the methods with their parts (score, allocate, select, settle), or one method's presets."""
     if held:
-        typer.echo(json.dumps([_held(method, settings) for method, settings in json.load(sys.stdin)]))
+        from kvlab.core.methods import make_method
+
+        # Memory footprints (`planning.method_footprints`), or why the settings are refused.
+        found: list[dict[str, Any] | str] = []
+        for method, settings in json.load(sys.stdin):
+            try:
+                found.append(dict(make_method(method, **settings).footprints()))
+            except UserError as error:
+                found.append(str(error))
+        typer.echo(json.dumps(found))
         return
     lists = stored_list("methods", "kvlab.core.methods", describe_methods)
     listed = lists["methods"] if name is None else [method for method in lists["methods"] if method["name"] == name]
@@ -54,16 +63,6 @@ def describe_methods() -> dict[str, Any]:
         settings = ", ".join(f"{setting}={_shown(field.default)}" for setting, field in kind.model_fields.items())
         readings.append((name, kind.title, kind.acts_on, settings))
     return {"methods": [asdict(method) for method in list_methods()], "stores": stores, "readings": readings}
-
-
-def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
-    """Memory footprint of the method with these settings (`planning.method_footprints`), or why they are refused."""
-    from kvlab.core.methods import make_method
-
-    try:
-        return dict(make_method(method, **settings).footprints())
-    except UserError as error:
-        return str(error)
 
 
 def _list(lists: dict[str, Any]) -> None:
