@@ -88,7 +88,6 @@ def doctor(
 def _machine_report() -> dict[str, str]:
     import torch
 
-    from kvlab.core.attention.kernels import shared_memory
     from kvlab.core.plugins.load import load_plugins
     from kvlab.engine.energy import describe_energy, energy_counter
 
@@ -110,15 +109,6 @@ def _machine_report() -> dict[str, str]:
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
-    gpus = {}
-    for device in devices[1:]:
-        free, total = torch.cuda.mem_get_info(device)
-        kib = shared_memory(device) / 1024
-        major, minor = torch.cuda.get_device_capability(device)
-        gpus[str(device)] = (
-            f"{torch.cuda.get_device_name(device)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, "
-            f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
-        )
     energy = {f"energy counter, {device}": describe_energy(energy_counter(device)) for device in devices}
     # What each plug-in registers, or why it failed to load.
     plugins = {
@@ -136,7 +126,24 @@ def _machine_report() -> dict[str, str]:
     for device in devices[1:]:
         tests[f"self-test: attention kernel, {device}"] = _timed(partial(_check_kernel, device))
         tests[f"self-test: decision kernel, {device}"] = _timed(partial(_check_decisions, device))
-    return {**versions, **machine, **(gpus or {"cuda": "no"}), **energy, **kernels, **plugins, **tests}
+    return {**versions, **machine, **_gpus(), **energy, **kernels, **plugins, **tests}
+
+
+def _gpus() -> dict[str, str]:
+    import torch
+
+    from kvlab.core.attention.kernels import shared_memory
+
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        kib = shared_memory(torch.device("cuda", index)) / 1024
+        major, minor = torch.cuda.get_device_capability(index)
+        found[f"cuda:{index}"] = (
+            f"{torch.cuda.get_device_name(index)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, "
+            f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
+        )
+    return found or {"cuda": "no"}
 
 
 def _fused_kernels() -> str:
