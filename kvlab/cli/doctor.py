@@ -118,15 +118,7 @@ def _machine_report() -> dict[str, str]:
         for one in load_plugins()
     }
     kernels = {"fused kernels": _fused_kernels()}
-    # The self-tests, those of kernels on every GPU.
-    tests = {
-        "self-test: same as plain attention": _timed(_check_full_budget),
-        "self-test: a comparison is recorded": _timed(_check_comparison),
-    }
-    for device in devices[1:]:
-        tests[f"self-test: attention kernel, {device}"] = _timed(partial(_check_kernel, device))
-        tests[f"self-test: decision kernel, {device}"] = _timed(partial(_check_decisions, device))
-    return {**versions, **machine, **_gpus(), **energy, **kernels, **plugins, **tests}
+    return {**versions, **machine, **_gpus(), **energy, **kernels, **plugins, **_self_tests()}
 
 
 def _gpus() -> dict[str, str]:
@@ -155,6 +147,20 @@ def _fused_kernels() -> str:
     lacks = missing()
     ready = f"ready, used on CUDA; {SWITCH}=off disables them"
     return f"missing {' and '.join(lacks)}: plain torch is used" if lacks else ready
+
+
+def _self_tests() -> dict[str, str]:
+    import torch
+
+    tests = {
+        "self-test: same as plain attention": _timed(_check_full_budget),
+        "self-test: a comparison is recorded": _timed(_check_comparison),
+    }
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        tests[f"self-test: attention kernel, cuda:{index}"] = _timed(partial(_check_kernel, device))
+        tests[f"self-test: decision kernel, cuda:{index}"] = _timed(partial(_check_decisions, device))
+    return tests
 
 
 def _timed(check: Callable[[], str]) -> str:

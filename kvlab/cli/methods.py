@@ -44,7 +44,24 @@ def methods(
     elif name is not None:
         _show(listed[0])
     else:
-        _list(lists)
+        table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
+        for method in lists["methods"]:
+            acts = "prompt and decoding" if method["compresses_while_decoding"] else "prompt"
+            acts = "never" if method["family"] == "reference" else acts
+            table.add_row(
+                method["name"], method["family"], *method["choices"].values(), acts, ", ".join(method["presets"])
+            )
+        print_wide(table)
+        typer.echo("Every method works with every store, such as snapkv:store=kivi4:")
+        stores = Table("store", "how slots are stored", "bits per number at width 128, with scales")
+        for row in lists["stores"]:
+            stores.add_row(*row)
+        print_wide(stores)
+        typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
+        readings = Table("reading", "which slots a decode step reads", "acts on", "settings")
+        for row in lists["readings"]:
+            readings.add_row(*row)
+        print_wide(readings)
 
 
 def describe_methods() -> dict[str, Any]:
@@ -63,25 +80,6 @@ def describe_methods() -> dict[str, Any]:
         settings = ", ".join(f"{setting}={_shown(field.default)}" for setting, field in kind.model_fields.items())
         readings.append((name, kind.title, kind.acts_on, settings))
     return {"methods": [asdict(method) for method in list_methods()], "stores": stores, "readings": readings}
-
-
-def _list(lists: dict[str, Any]) -> None:
-    table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
-    for method in lists["methods"]:
-        acts = "prompt and decoding" if method["compresses_while_decoding"] else "prompt"
-        acts = "never" if method["family"] == "reference" else acts
-        table.add_row(method["name"], method["family"], *method["choices"].values(), acts, ", ".join(method["presets"]))
-    print_wide(table)
-    typer.echo("Every method works with every store, such as snapkv:store=kivi4:")
-    stores = Table("store", "how slots are stored", "bits per number at width 128, with scales")
-    for row in lists["stores"]:
-        stores.add_row(*row)
-    print_wide(stores)
-    typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
-    readings = Table("reading", "which slots a decode step reads", "acts on", "settings")
-    for row in lists["readings"]:
-        readings.add_row(*row)
-    print_wide(readings)
 
 
 def _show(method: dict[str, Any]) -> None:
