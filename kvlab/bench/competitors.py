@@ -87,13 +87,7 @@ class Contender(ABC):
         """Fill a new cache and draw the first token."""
         self.check()
         self.cache = self.make_cache()
-        if self.request.fill == "synthetic":
-            load = self.load
-            if self.is_baseline:  # its decisions do not depend on what was generated
-                load = Load(load.batch, load.context)
-            fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
-        else:
-            self.prefill()
+        self._fill() if self.request.fill == "synthetic" else self.prefill()
         self.token = random_token(self.model, self.load.batch)
 
     def prefill(self) -> None:
@@ -118,6 +112,12 @@ class Contender(ABC):
     def release(self) -> None:
         self.cache = self.token = None
         release_memory(self.model.device)
+
+    def _fill(self) -> None:
+        load = self.load
+        if self.is_baseline:  # its decisions do not depend on what was generated
+            load = Load(load.batch, load.context)
+        fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
 
 
 class SlotContender(Contender):
