@@ -114,6 +114,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
                 file.write(content.data)
 
 
+def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:
+    """The tensors by name, in memory that is read from the file when it is used; changes stay in this process.
+
+    Raises UserError if the file's header does not describe tensors.
+    """
+    whole = torch.from_file(str(file.path), shared=False, size=file.bytes, dtype=torch.uint8)
+    found = {}
+    for name, (kind, shape, start, end) in file.tensors.items():
+        try:
+            found[name] = whole[start:end].view(DTYPES[kind]).reshape(shape)
+        except (KeyError, RuntimeError) as error:
+            raise prefixes.damage_error(file.path, name) from error
+    return found
+
+
 def _bytes(tensor: Tensor) -> np.ndarray:
     """The memory of a contiguous tensor, on the host."""
     return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
@@ -239,15 +254,7 @@ class Prefix:
         check_model(header, model)
         method = method_of(header)
         cache = make_cache(model, method, header.choice.budget, seed=header.seed, compress_every=header.compress_every)
-        # The tensors, in memory that is read from the file when it is used; changes stay in this process.
-        whole = torch.from_file(str(file.path), shared=False, size=file.bytes, dtype=torch.uint8)
-        tensors = {}
-        for name, (kind, shape, start, end) in file.tensors.items():
-            try:
-                tensors[name] = whole[start:end].view(DTYPES[kind]).reshape(shape)
-            except (KeyError, RuntimeError) as error:
-                raise prefixes.damage_error(file.path, name) from error
-        restore_state(cache, CacheState(json.loads(file.state), tensors), model.device)
+        restore_state(cache, CacheState(json.loads(file.state), mapped_tensors(file)), model.device)
         turns = _turns(model, header.chat, header.system, header.thinking)
         executor = ThreadPoolExecutor(1, "kvlab-checksums")
         check = executor.submit(prefixes.check_tensors, file)
