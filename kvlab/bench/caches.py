@@ -34,7 +34,11 @@ def fill(
     for tokens in (prompt, generated):
         for index, layer in enumerate(cache.layers) if tokens else ():
             place = model.device_of(index)
-            keys, values = (part.to(place) for part in _states(model, batch, tokens, states, shared))
+            size = (batch, model.shape.num_key_value_heads, tokens, model.shape.head_dim)
+            keys = normal(model, states, *size)
+            direction = normal(model, states, size[1], 1, size[3])
+            keys = keys.add_(direction, alpha=shared).to(place)
+            values = normal(model, states, *size).to(place)
             if isinstance(layer, CompressedLayer):
                 _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
             else:
@@ -66,16 +70,6 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     hidden = take_hidden_states(module)
     call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden)
     return attending.attend(query, seen_keys, seen_values, call)
-
-
-def _states(
-    model: BenchModel, batch: int, tokens: int, source: torch.Generator, shared: float
-) -> tuple[Tensor, Tensor]:
-    shape = model.shape
-    size = (batch, shape.num_key_value_heads, tokens, shape.head_dim)
-    keys = normal(model, source, *size)
-    direction = normal(model, source, shape.num_key_value_heads, 1, shape.head_dim)
-    return keys.add_(direction, alpha=shared), normal(model, source, *size)
 
 
 def _through_attention(

@@ -177,7 +177,10 @@ def evaluate(
     if preset and preset != request_parser.REASONING:
         from kvlab.cli.paper_table import run_paper_table
 
-        _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS, forced=not forced)
+        changed = {"tasks": tasks != DEFAULT_TASKS, "budgets": budgets != DEFAULT_BUDGETS, "forced": forced}
+        for option, is_changed in changed.items():
+            if is_changed:
+                raise UserError(f"--preset {preset} defines the experiment: leave out --{option}.")
         run_paper_table(
             preset,
             data or [],
@@ -241,12 +244,6 @@ def evaluate(
     print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
     if preset and not as_json:
         print_wide(as_table(frame_of(result.rows, "reasoning"), "reasoning"), SUMMARY_WIDTH)
-
-
-def _check_defaults(preset: str, **is_default: bool) -> None:
-    for name, default in is_default.items():
-        if not default:
-            raise UserError(f"--preset {preset} defines the experiment: leave out --{name}.")
 
 
 def _check_in_parts(engine: str, shard: str, kept: PrefixOptions, is_table: bool) -> None:

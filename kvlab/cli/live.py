@@ -75,7 +75,14 @@ def live(
     if replay is not None and replay.suffix not in (".html", ".gif"):
         raise UserError(f"A replay is an HTML or GIF file: end {replay.name!r} with .html or .gif.")
     if prefix:
-        session: LiveSession = _of_prefixes(prefix, root, text, model, seed)
+        from kvlab.library.prefixes import live_request
+        from kvlab.live.session import PrefixSession
+
+        if text.given:
+            raise UserError("A prefix has its text: leave the prompt out, or leave out --prefix.")
+        elsewhere = "" if model.model == ModelOptions.model else model.model
+        kept = live_request(root, prefix, elsewhere, model.device, model.cache_dir, seed)
+        session: LiveSession = PrefixSession.of_request(kept, root, held_model(kept))
     else:
         context = text.read()
         if text.sample is not None:  # its question is asked in the conversation
@@ -100,29 +107,13 @@ def live(
             talk.read_questions()
     finally:
         if replay is not None:
-            write_replay(replay, events, f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}")
+            from kvlab.report import live_replay
 
-
-def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: ModelOptions, seed: int) -> LiveSession:
-    """A session over kept prefixes. Raises UserError for a text beside them, or prefixes of several models."""
-    from kvlab.library.prefixes import live_request
-    from kvlab.live.session import PrefixSession
-    from kvlab.models.load import held_model
-
-    if text.given:
-        raise UserError("A prefix has its text: leave the prompt out, or leave out --prefix.")
-    elsewhere = "" if model.model == ModelOptions.model else model.model
-    request = live_request(root, names, elsewhere, model.device, model.cache_dir, seed)
-    return PrefixSession.of_request(request, root, held_model(request))
-
-
-def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
-    """Write a conversation as a page or GIF that plays it."""
-    from kvlab.report.live_replay import live_gif, replay
-
-    content = live_gif(events, title) if path.suffix == ".gif" else replay(events, title).encode()
-    replace_file(path, lambda temporary: temporary.write_bytes(content))
-    typer.echo(f"{path}: {format_bytes(len(content))}", err=True)
+            title = f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}"
+            is_gif = replay.suffix == ".gif"
+            page = live_replay.live_gif(events, title) if is_gif else live_replay.replay(events, title).encode()
+            replace_file(replay, lambda temporary: temporary.write_bytes(page))
+            typer.echo(f"{replay}: {format_bytes(len(page))}", err=True)
 
 
 @dataclass
@@ -133,14 +124,9 @@ class Talk:
     sampling: Sampling
     show: Callable[[Iterator[Event]], None]
 
-    @property
-    def session(self) -> LiveSession:
-        """The session that is talked to."""
-        return self.reporter.session
-
     def follow(self, events: Iterator[Event]) -> None:
         """Show events; Ctrl-C ends the answers, not the conversation."""
-        before = signal.signal(signal.SIGINT, lambda *_: self.session.stop())
+        before = signal.signal(signal.SIGINT, lambda *_: self.reporter.session.stop())
         try:
             self.show(self.reporter.follow(events))
         finally:
@@ -149,12 +135,13 @@ class Talk:
     def ask(self, question: str) -> None:
         """Answer a question in all lanes."""
         self.reporter.question(question)
-        self.follow(self.session.ask(question, self.sampling))
+        self.follow(self.reporter.session.ask(question, self.sampling))
 
     def read_questions(self) -> None:
         """Read questions and commands from standard input until its end or `/quit`."""
         from kvlab.core.methods.spec import parse_choices
 
+        session = self.reporter.session
         typer.echo(COMMANDS, err=True)
         while True:
             typer.echo("> ", err=True, nl=False)
@@ -164,20 +151,20 @@ class Talk:
             command, _, value = line.strip().partition(" ")
             try:
                 if command == "/again":
-                    if not self.session.history:
+                    if not session.history:
                         raise UserError("Nothing was asked yet.")
-                    question = self.session.history[-1].question
-                    self.go_back(self.session.turn - 1)
+                    question = session.history[-1].question
+                    self.go_back(session.turn - 1)
                     self.ask(question)
                 elif command == "/restart":
                     self.go_back(0)
                 elif command == "/budget":
                     # Compress the context again in every lane but the full cache's; the conversation begins again.
                     budget = parse_choices("h2o", value)[0].budget
-                    self.session.go_back(0)
-                    for number, lane in enumerate(self.session.lanes[1:], 1):
+                    session.go_back(0)
+                    for number, lane in enumerate(session.lanes[1:], 1):
                         changed = lane.choice.model_copy(update={"budget": budget})
-                        self.follow(self.session.change_lane(number, changed))
+                        self.follow(session.change_lane(number, changed))
                     self.reporter.tell({"kind": "went_back", "turn": 0})
                 elif command.startswith("/"):
                     raise UserError(f"There is no command {command}: {COMMANDS}.")
@@ -188,7 +175,7 @@ class Talk:
 
     def go_back(self, turn: int) -> None:
         """Return to the state before a question."""
-        self.session.go_back(turn)
+        self.reporter.session.go_back(turn)
         self.reporter.tell({"kind": "went_back", "turn": turn})
 
 

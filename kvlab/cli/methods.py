@@ -22,7 +22,16 @@ def methods(
 ) -> None:
     """List the methods with their parts (score, allocate, select, settle), or one method's presets."""
     if held:
-        typer.echo(json.dumps([_held(method, settings) for method, settings in json.load(sys.stdin)]))
+        from kvlab.core.methods import make_method
+
+        # Memory footprints (`planning.method_footprints`), or why the settings are refused.
+        found: list[dict[str, Any] | str] = []
+        for method, settings in json.load(sys.stdin):
+            try:
+                found.append(dict(make_method(method, **settings).footprints()))
+            except UserError as error:
+                found.append(str(error))
+        typer.echo(json.dumps(found))
         return
     lists = stored_list("methods", "kvlab.core.methods", describe_methods)
     listed = lists["methods"] if name is None else [method for method in lists["methods"] if method["name"] == name]
@@ -35,7 +44,24 @@ def methods(
     elif name is not None:
         _show(listed[0])
     else:
-        _list(lists)
+        table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
+        for method in lists["methods"]:
+            acts = "prompt and decoding" if method["compresses_while_decoding"] else "prompt"
+            acts = "never" if method["family"] == "reference" else acts
+            table.add_row(
+                method["name"], method["family"], *method["choices"].values(), acts, ", ".join(method["presets"])
+            )
+        print_wide(table)
+        typer.echo("Every method works with every store, such as snapkv:store=kivi4:")
+        stores = Table("store", "how slots are stored", "bits per number at width 128, with scales")
+        for row in lists["stores"]:
+            stores.add_row(*row)
+        print_wide(stores)
+        typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
+        readings = Table("reading", "which slots a decode step reads", "acts on", "settings")
+        for row in lists["readings"]:
+            readings.add_row(*row)
+        print_wide(readings)
 
 
 def describe_methods() -> dict[str, Any]:
@@ -54,35 +80,6 @@ def describe_methods() -> dict[str, Any]:
         settings = ", ".join(f"{setting}={_shown(field.default)}" for setting, field in kind.model_fields.items())
         readings.append((name, kind.title, kind.acts_on, settings))
     return {"methods": [asdict(method) for method in list_methods()], "stores": stores, "readings": readings}
-
-
-def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
-    """Memory footprint of the method with these settings (`planning.method_footprints`), or why they are refused."""
-    from kvlab.core.methods import make_method
-
-    try:
-        return dict(make_method(method, **settings).footprints())
-    except UserError as error:
-        return str(error)
-
-
-def _list(lists: dict[str, Any]) -> None:
-    table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
-    for method in lists["methods"]:
-        acts = "prompt and decoding" if method["compresses_while_decoding"] else "prompt"
-        acts = "never" if method["family"] == "reference" else acts
-        table.add_row(method["name"], method["family"], *method["choices"].values(), acts, ", ".join(method["presets"]))
-    print_wide(table)
-    typer.echo("Every method works with every store, such as snapkv:store=kivi4:")
-    stores = Table("store", "how slots are stored", "bits per number at width 128, with scales")
-    for row in lists["stores"]:
-        stores.add_row(*row)
-    print_wide(stores)
-    typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
-    readings = Table("reading", "which slots a decode step reads", "acts on", "settings")
-    for row in lists["readings"]:
-        readings.add_row(*row)
-    print_wide(readings)
 
 
 def _show(method: dict[str, Any]) -> None:

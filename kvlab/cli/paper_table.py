@@ -24,7 +24,6 @@ from kvlab.evaluation.request import EvalJob, EvalRequest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvlab.papers.paper_tables import PaperTable
 
 RESULTS = Path("runs/eval")
 WIDTH = 160  # without a terminal
@@ -63,10 +62,24 @@ def run_paper_table(
     files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
     if not files:
         raise UserError(f"None of the files of {name} is in {data[0]}: see above for the files and where to get them.")
+    # The table's choices, or those of the named methods with the options given there.
+    choices = table.choices()
+    named = [parse_spec(text) for text in split_list(methods)]
+    names = {choice.method for choice in choices}
+    for method, _ in named:
+        if method not in names:
+            raise UserError(f"{table.name} has no method {method!r}: choose among {', '.join(sorted(names))}.")
+    if named:
+        choices = tuple(
+            choice.model_copy(update={"hyper_parameters": {**choice.hyper_parameters, **options}})
+            for method, options in named
+            for choice in choices
+            if choice.method == method
+        )
     defaults = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
     fields = defaults | {key: value for key, value in fields.items() if value is not None}
     try:
-        request = EvalRequest(files=tuple(files), choices=_chosen(table, methods), **fields)
+        request = EvalRequest(files=tuple(files), choices=choices, **fields)
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error
     if not force:
@@ -83,24 +96,6 @@ def run_paper_table(
             shown.add_row(*(cell.text for cell in cells))
         print_wide(shown, WIDTH)
     errors.print(f"As a file: kvlab table {folder} --preset {name} --out FILE.md, .tex or .html", soft_wrap=True)
-
-
-def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
-    """The table's choices, or those of the named methods with the options given there."""
-    every = table.choices()
-    named = [parse_spec(text) for text in split_list(methods)]
-    names = {choice.method for choice in every}
-    for name, _ in named:
-        if name not in names:
-            raise UserError(f"{table.name} has no method {name!r}: choose among {', '.join(sorted(names))}.")
-    if not named:
-        return every
-    return tuple(
-        choice.model_copy(update={"hyper_parameters": {**choice.hyper_parameters, **options}})
-        for name, options in named
-        for choice in every
-        if choice.method == name
-    )
 
 
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:

@@ -73,7 +73,23 @@ def serve_check(
             table.add_row(name, value)
         print_wide(table)
     else:
-        _list(rows)
+        freed = [f"freed, page {page}" for page in PAGES]
+        table = Table("method", "level", "why", "reads", "decoding", "second pass", *freed, "one page table")
+        for row in rows:
+            shares = [*(row.freed[page].layer for page in PAGES), row.freed[PAGES[0]].model]
+            acts = ["yes" if holds else "" for holds in (row.decodes, row.second_pass)]
+            table.add_row(
+                row.method,
+                str(row.level),
+                row.held.why,
+                row.needs,
+                *acts,
+                *(f"{100 * share:.0f} %" for share in shares),
+            )
+        table.caption = (
+            f"freed: slots in pages of which a layer keeps nothing; one page table for all layers: page {PAGES[0]}"
+        )
+        print_wide(table)
 
 
 def write_table(rows: list[Servability], file: Path) -> None:
@@ -86,18 +102,3 @@ def write_table(rows: list[Servability], file: Path) -> None:
             f"{file} cannot be read and written ({error.strerror or error}): name a Markdown file."
         ) from error
     write_csv(rows)
-
-
-def _list(rows: list[Servability]) -> None:
-    freed = [f"freed, page {page}" for page in PAGES]
-    table = Table("method", "level", "why", "reads", "decoding", "second pass", *freed, "one page table")
-    for row in rows:
-        shares = [*(row.freed[page].layer for page in PAGES), row.freed[PAGES[0]].model]
-        acts = ["yes" if holds else "" for holds in (row.decodes, row.second_pass)]
-        table.add_row(
-            row.method, str(row.level), row.held.why, row.needs, *acts, *(f"{100 * share:.0f} %" for share in shares)
-        )
-    table.caption = (
-        f"freed: slots in pages of which a layer keeps nothing; one page table for all layers: page {PAGES[0]}"
-    )
-    print_wide(table)

@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -19,9 +19,6 @@ from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.evaluation.request import EvalRequest, TaskChoice, split_file
-
-if TYPE_CHECKING:
-    from kvlab.evaluation.data_check import Lengths
 
 SHOWN_LINES = 20
 
@@ -54,7 +51,15 @@ def tasks(
     a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines.
     """
     if fits:
-        typer.echo(json.dumps({"problem": _problem(sys.stdin.read())}))
+        from kvlab.evaluation.data_check import check_tasks
+
+        # Why a prompt of the evaluation cannot be generated (`kvlab.forms.eval_form`); empty if all can.
+        problem = ""
+        try:
+            check_tasks(EvalRequest.model_validate_json(sys.stdin.read()))
+        except UserError as error:
+            problem = str(error)
+        typer.echo(json.dumps({"problem": problem}))
         return
     if check is not None:
         _check(check, loader, model or "mini", max_prompt, cut, revision, cache_dir, as_json)
@@ -171,17 +176,6 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     print_wide(table)
 
 
-def _problem(request: str) -> str:
-    """Why a prompt of the evaluation cannot be generated (`kvlab.forms.eval_form`); empty if all can."""
-    from kvlab.evaluation.data_check import check_tasks
-
-    try:
-        check_tasks(EvalRequest.model_validate_json(request))
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def _check(
     file: str,
     loader: str,
@@ -216,13 +210,17 @@ def _check(
                 f"{len(report.shortened):,} of {report.count:,} prompts lose their {report.cut}: {report.lost:,} "
                 f"tokens, {share:.0f} % of these prompts ({allowed})"
             )
+        of_prompts, of_answers = (
+            f"median {found.median:,.0f}, 95 % at most {found.p95:,.0f}, longest {found.longest:,}"
+            for found in (report.prompts, report.answers)
+        )
         shown = [f"{count:,} {name}" for name, count in list(tasks.items())[:6]]
         lines: list[tuple[str, Any]] = [
             ("file", report.path),
             ("benchmark", f"{report.benchmark} (--data {report.form}={report.path})"),
             ("prompts", ", ".join([*shown, *([f"and {len(tasks) - 6} more tasks"] if len(tasks) > 6 else [])])),
-            ("tokens per prompt", f"{_lengths(report.prompts)} by {model}'s tokenizer"),
-            ("tokens per answer", f"{_lengths(report.answers)}; at most {report.new_tokens:,} are generated"),
+            ("tokens per prompt", f"{of_prompts} by {model}'s tokenizer"),
+            ("tokens per answer", f"{of_answers}; at most {report.new_tokens:,} are generated"),
             ("scored by", ", ".join(report.metrics)),
             ("cut", words_of_cut),
             ("malformed", f"{len(report.malformed)} lines" if report.malformed else "none"),
@@ -237,7 +235,3 @@ def _check(
             typer.echo(f"note: {note}")
     if report.malformed:
         raise typer.Exit(1)
-
-
-def _lengths(report: Lengths) -> str:
-    return f"median {report.median:,.0f}, 95 % at most {report.p95:,.0f}, longest {report.longest:,}"

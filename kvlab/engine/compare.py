@@ -23,6 +23,7 @@ from kvlab.core.choice import DEFAULT_METHOD, FULL, MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.validation import in_one_sentence, path_of, quote_value
 from kvlab.engine.active_run import ActiveRun, OwnText
+from kvlab.engine.forward import chooser
 from kvlab.engine.interleaved_timing import TimedRun, time_interleaved
 from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.out_of_memory import drop_frames, machine_of, memory_guard, release_memory
@@ -32,7 +33,7 @@ from kvlab.engine.progress import Cancelled, Watch, download_reporter
 from kvlab.engine.prompt import Reference
 from kvlab.engine.record import complete_runs, record_of
 from kvlab.engine.recording.recorder import ObserverGroup, Recorder
-from kvlab.engine.shared_pass import SharedPass, chooser_of
+from kvlab.engine.shared_pass import SharedPass
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, Progress, RecordLevel, run_id_of
 from kvlab.requests.recording import Recording
@@ -179,8 +180,9 @@ class ComparisonPasses:
             recorder = Recorder(writer, request.level, prepared.ids.shape[1], steps, *recorded)
         observers = ObserverGroup([] if recorder is None else [recorder])
         run = prepared.runs[index]
+        choose = chooser(prepared.loaded, prepared.ids, request.max_new_tokens, request.generation_config)
         cache = run.new_cache(timed=True, observer=None if recorder is None else observers)
-        return ActiveRun(prepared, run, writer, cache, recorder, observers, OwnText(chooser_of(prepared)()))
+        return ActiveRun(prepared, run, writer, cache, recorder, observers, OwnText(choose))
 
 
 def compare(

@@ -6,7 +6,7 @@ Only new tokens are decoded, and `Watch` asks a few times per second at most.
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from kvlab.core.choice import FULL, MethodChoice
+from kvlab.core.choice import FULL
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prepare import Prepared
@@ -74,16 +74,16 @@ class _Writer:
         return self.shown
 
 
-def _unwritten(choice: MethodChoice) -> LiveText:
-    return LiveText(label="full cache" if choice == FULL else choice.label, method=choice.method)
-
-
 class LiveComparison:
     """The texts of all runs of a comparison, over all of its passes."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._texts = [_unwritten(run.choice) for run in prepared.runs]
+        choices = [run.choice for run in prepared.runs]
+        self._unwritten = [
+            LiveText(label="full cache" if choice == FULL else choice.label, method=choice.method) for choice in choices
+        ]
+        self._texts = list(self._unwritten)
         self._writers: dict[int, _Writer] = {}
         self._turn = 0
 
@@ -93,7 +93,7 @@ class LiveComparison:
         active = {index: run for index, one in enumerate(self._prepared.runs) for run in runs if run.run is one}
         for index, run in active.items():
             if index not in self._writers or self._writers[index].run is not run:
-                self._writers[index] = _Writer(run, _unwritten(run.run.choice))
+                self._writers[index] = _Writer(run, self._unwritten[index])
             measure = self._turn % len(active) == index % len(active)  # one run at a time
             self._texts[index] = self._writers[index].update(reference, measure)
         for index, text in enumerate(self._texts):

@@ -5,7 +5,7 @@ recorded, and the run's own text from the first token on that differs: a second 
 recorded, otherwise a copy of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -61,7 +61,7 @@ class SharedPass:
             else:
                 leader.settings.observer = probe
             leader.settings.part_observer = probe
-        self.choose = chooser_of(prepared)()
+        self.choose = chooser(loaded, prepared.ids, request.max_new_tokens, request.generation_config)
         self.has_ended = end_check(loaded, prepared.ids, request.generation_config)
         self.most = request.max_new_tokens
         self.forced_ended = False
@@ -208,12 +208,6 @@ class SharedPass:
 
     def _branch(self, run: ActiveRun) -> Branch:
         return self.branch_of[id(run.cache)]
-
-
-def chooser_of(prepared: Prepared) -> Callable[[], Choose]:
-    """A function that creates the token chooser of one text."""
-    request = prepared.request
-    return partial(chooser, prepared.loaded, prepared.ids, request.max_new_tokens, request.generation_config)
 
 
 def _pick(rows: Tensor, likeliest: list[int], row: int, choose: Choose) -> int:

@@ -65,9 +65,10 @@ class ChatRequest(ModelRequest):
     )
 
 
-def _check_turns(turns: tuple[Turn, ...], prompt: str) -> None:
-    if turns and prompt != as_text(check_turns(turns)):
+def _check_turns(request: Any) -> Any:
+    if request.turns and request.prompt != as_text(check_turns(request.turns)):
         raise ValueError("a conversation is given as its turns alone, and its prompt follows from them")
+    return request
 
 
 def _filled_in(given: Any) -> Any:
@@ -100,10 +101,7 @@ class OnePrompt(Strict):
 
     _fill_in = model_validator(mode="before")(_filled_in)
 
-    @model_validator(mode="after")
-    def _turns_can_be_answered(self) -> "OnePrompt":
-        _check_turns(self.turns, self.prompt)
-        return self
+    _turns_can_be_answered = model_validator(mode="after")(_check_turns)
 
 
 class CompareRequest(ChatRequest):
@@ -177,8 +175,9 @@ class CompareRequest(ChatRequest):
             raise ValueError("a conversation has its system prompt as its first turn: leave out the other")
         if self.other_answers and self.answer is None:
             raise ValueError("other answers need an answer: give the first of them as the answer")
-        _check_turns(self.turns, self.prompt)
         return self
+
+    _turns_can_be_answered = model_validator(mode="after")(_check_turns)
 
 
 def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:

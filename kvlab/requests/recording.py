@@ -86,11 +86,6 @@ class Recording(Strict):
                 )
 
 
-def state_bytes(layers: int, heads: int, head_dim: int, tokens: int) -> int:
-    """Bytes on disk of keys and values with their lengths."""
-    return 2 * layers * heads * tokens * (head_dim + 1) * HALF
-
-
 def states_that_fit(
     recording: Recording,
     layers: Sequence[int],
@@ -105,7 +100,8 @@ def states_that_fit(
     `layers` are the compressed ones, `heads` the model's KV heads, `tokens` those of prompt and forced text.
     """
     wanted = recording.of_layers(layers)
-    layer = runs * state_bytes(1, len(recording.of_heads(heads)), head_dim, tokens)
+    # Bytes on disk of a layer's keys and values with their lengths.
+    layer = runs * 2 * len(recording.of_heads(heads)) * tokens * (head_dim + 1) * HALF
     if len(wanted) * layer <= most:
         return recording, ""
     layers_kept = spread(wanted, most // layer)

@@ -76,7 +76,7 @@ def killed_in_the_second(request: CompareRequest, root: Path, **how: Any) -> lis
     finish = ActiveRun.finish
 
     def die_in_the_second(self: ActiveRun, *rest: Any) -> None:
-        if self.label == request.runs[1].label:
+        if self.run.choice.label == request.runs[1].label:
             os.kill(os.getpid(), signal.SIGKILL)
         finish(self, *rest)
 

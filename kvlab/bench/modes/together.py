@@ -50,7 +50,8 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row]:
-    prompt = _prompt(loaded, context)
+    sample = get_task("needle").generate(loaded.tokenizer, context, 0, 0)
+    prompt = sample.context + sample.question
     choices = bench.request.choices_run()
     new = max(bench.request.shortened(bench.request.new_tokens), 1)
     compared = partial(_compare, loaded, prompt, new, bench.request.compress_every)
@@ -82,11 +83,6 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
     for name, other in RATIOS:
         ratios = [numerator / denominator for numerator, denominator in zip(samples[name], samples[other], strict=True)]
         yield complete_row(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
-
-
-def _prompt(loaded: LoadedModel, tokens: int) -> str:
-    sample = get_task("needle").generate(loaded.tokenizer, tokens, 0, 0)
-    return sample.context + sample.question
 
 
 def _compare(

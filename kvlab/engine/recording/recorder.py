@@ -122,7 +122,11 @@ class Recorder:
             "key_growth": self.same,
             "value_growth": self.same,
         }
-        layer.truth = layer.shadow.truth(layer_pass, self._following(layer_idx))
+        # The states of the shadow used after this one are sent ahead, if it serves the same device.
+        places = list(self.layers)
+        after = self.layers[places[(places.index(layer_idx) + 1) % len(places)]].shadow
+        is_near = after is not layer.shadow and after.keys and after.host is layer.shadow.host
+        layer.truth = layer.shadow.truth(layer_pass, after if is_near else None)
         layer.given = given_answer(slots, layer_pass, output)
         columns = layer.shadow.columns(slots)
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
@@ -232,13 +236,6 @@ class Recorder:
             last.move(torch.device("cpu"))
         else:
             last.truth = last.given = last.broken = None
-
-    def _following(self, layer_idx: int) -> Shadow | None:
-        """The shadow used after this one, if it serves the same device."""
-        places = list(self.layers)
-        after = self.layers[places[(places.index(layer_idx) + 1) % len(places)]].shadow
-        current = self.layers[layer_idx].shadow
-        return after if after is not current and after.keys and after.host is current.host else None
 
     def _append_events(self, layer_idx: int, columns: dict[str, np.ndarray]) -> None:
         if count := len(columns["head"]):
