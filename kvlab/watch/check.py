@@ -70,10 +70,6 @@ class Check:
         return float(self.table.loc[self.table["step"] == 0, "agreement"].mean())
 
     @property
-    def agrees(self) -> bool:
-        return bool((self.table["agreement"] == 1).all())
-
-    @property
     def agrees_but_for_ties(self) -> bool:
         """Whether every head holds the method's tokens after the prompt, ties apart."""
         return bool((self.table.loc[self.table["step"] == 0, "agreement_but_for_ties"] == 1).all())
@@ -84,7 +80,7 @@ class Check:
         name = f"{self.spec} at {self.budget:g} {'of the prompt' if isinstance(self.budget, float) else 'slots a head'}"
         steps = self.table["step"].nunique()
         heads = len(self.table) // max(steps, 1)
-        if self.agrees:
+        if (self.table["agreement"] == 1).all():
             return [
                 f"All {heads} heads hold the tokens that {name} holds, after the prompt and {steps - 1} later passes."
             ]
