@@ -54,7 +54,8 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     lines = score_lines(answers, comparison.modes)
     tasks = [choice.task for choice in comparison.request.tasks]
     speed = list(SPEED) if times is not None else []
-    nearest = ["less kvlab's nearest"] if full.same_model else []
+    is_same_model = abs(full.kvlab - full.engine) <= SAME_NLL  # else the engine runs other weights
+    nearest = ["less kvlab's nearest"] if is_same_model else []
     header = ["engine", "cache", *tasks, "less its own full cache", *nearest, *speed]
     rows = [header, ["---"] * len(header)]
     beside = {mode.name: mode.beside for mode in comparison.modes}
@@ -76,7 +77,7 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
     scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
     judged = f"{scores}: the same model, and they write the same text to {_words(equal_texts(answers))} of the prompts."
-    if not full.same_model:
+    if not is_same_model:
         judged = (
             f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
             "and each is to be held against its own full cache."
