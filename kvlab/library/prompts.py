@@ -174,23 +174,20 @@ def _read(file: Path) -> SavedPrompt | None:
         found = SavedPrompt.model_validate_json(decode_text(file.read_bytes(), str(file)))
     except (OSError, ValidationError, UserError):
         return None
-    return found if _slug(found.name, found.owner) == file.stem else None
+    return found if _file(Path(), found.name, found.owner).name == file.name else None
 
 
 def _file(root: Path, name: str, owner: str) -> Path:
-    return Path(root) / FOLDER / f"{_slug(name, owner)}.json"
-
-
-def _removed(file: Path) -> Path:
-    return file.parent / REMOVED / file.name
-
-
-def _slug(name: str, owner: str) -> str:
     """A readable file name that is never a path; a checksum distinguishes similar names and owners."""
     words = "-".join("".join(character if character.isalnum() else " " for character in name.casefold()).split())
     short = words.encode()[:60].decode("utf-8", "ignore")
     identity = f"{name}\n{owner}" if owner else name
-    return f"{short}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}".lstrip("-")
+    slug = f"{short}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}".lstrip("-")
+    return Path(root) / FOLDER / f"{slug}.json"
+
+
+def _removed(file: Path) -> Path:
+    return file.parent / REMOVED / file.name
 
 
 @contextmanager
