@@ -111,7 +111,8 @@ def save_prompt(root: Path, name: str, prompt: OnePrompt, replace: bool = False)
 
 def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
     """Rename a prompt. Raises UserError if there is none, or the new name is taken."""
-    known = _own(root, name)
+    known = load_prompt(root, name)
+    require_owner(known.owner, "change this")
     renamed = _made(**known.model_dump() | {"name": to})
     with _changing(root):
         if renamed.name != known.name and _file(root, renamed.name, known.owner).exists():
@@ -127,7 +128,9 @@ def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
 
     Raises UserError if one does not exist, before any is removed.
     """
-    known = [_own(root, name) for name in names]
+    known = [load_prompt(root, name) for name in names]
+    for one in known:
+        require_owner(one.owner, "change this")
     with _changing(root):
         for one in known:
             file = _file(root, one.name, one.owner)
@@ -150,13 +153,6 @@ def restore_prompt(root: Path, name: str) -> SavedPrompt:
             raise UserError(f"There is another prompt {quote_value(name)} now: rename it first.")
         os.replace(_removed(file), file)
     return load_prompt(root, name)
-
-
-def _own(root: Path, name: str) -> SavedPrompt:
-    """The prompt of this name, if the current user may change it; else raises UserError."""
-    known = load_prompt(root, name)
-    require_owner(known.owner, "change this")
-    return known
 
 
 def _made(**fields: Any) -> SavedPrompt:
