@@ -158,13 +158,9 @@ def _difference(values: np.ndarray, level: float) -> Bounds:
     losses, losses_low, losses_high = wilson(float((values < 0).sum()), len(values), level)
     both = gains * losses
     together = -((both / ((1 - gains) * (1 - losses))) ** 0.5) if both else 0.0
-    below = _side(gains - gains_low, losses_high - losses, together)
-    above = _side(gains_high - gains, losses - losses_low, together)
+    sides = (gains - gains_low, losses_high - losses), (gains_high - gains, losses - losses_low)
+    below, above = ((one**2 + other**2 - 2 * together * one * other) ** 0.5 for one, other in sides)
     return gains - losses, max(gains - losses - below, -1.0), min(gains - losses + above, 1.0)
-
-
-def _side(first: float, second: float, together: float) -> float:
-    return (first**2 + second**2 - 2 * together * first * second) ** 0.5
 
 
 def _drawn_means(data: np.ndarray, random: np.random.Generator, resamples: int) -> np.ndarray:

@@ -142,8 +142,7 @@ def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known,
     """The table, newest first; `known` are the cached results in the index, `labels_of` all labels."""
     rows = [_comparison(group, known, labels_of) for group in by_batch(comparisons)]
     for kind in FOLDERS:
-        for path in result_paths(root, kind):
-            name = result_name(kind, path)
+        for name, path in result_paths(root, kind).items():
             labels = labels_of.get((kind, name), NO_LABELS)
             files = sorted(_parts(path)) if path.is_dir() else [path]
             stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
@@ -174,19 +173,14 @@ def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known,
     return table.sort_values("created", ascending=False, kind="stable", ignore_index=True)
 
 
-def result_paths(root: Path, kind: Kind) -> list[Path]:
-    """The folders of evaluations, or files of benchmarks, that the current user may see."""
+def result_paths(root: Path, kind: Kind) -> dict[str, Path]:
+    """The folders of evaluations, or files of benchmarks, that the current user may see, by the results' names."""
     folder = Path(root) / FOLDERS[kind]
     if kind == "benchmark":
-        found = (path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+        found = {path.stem: path for path in sorted(folder.glob("*.parquet")) if not path.name.startswith(".")}
     else:
-        found = (path for path in folder.glob("*") if path.is_dir() and next(_parts(path), None))
-    return sorted(path for path in found if may_view(root, result_name(kind, path), kind))
-
-
-def result_name(kind: Kind, path: Path) -> str:
-    """Name of the results at this path."""
-    return path.stem if kind == "benchmark" else path.name
+        found = {path.name: path for path in sorted(folder.glob("*")) if path.is_dir() and next(_parts(path), None)}
+    return {name: path for name, path in found.items() if may_view(root, name, kind)}
 
 
 def result_path(root: Path, kind: Kind, name: str) -> Path:
@@ -278,7 +272,7 @@ def item_paths(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:
             made = [Path(run.run_id) for run in found.runs] + [Path(restore_results.FOLDER) / name]
         else:
             asked = result_path(root, kind, name)
-            made = [path.relative_to(root) for path in result_paths(root, kind) if path == asked]
+            made = [path.relative_to(root) for path in result_paths(root, kind).values() if path == asked]
             if not made:
                 raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` lists all.")
         labels = label_path(root, name, kind).relative_to(root)

@@ -111,7 +111,8 @@ def save_prompt(root: Path, name: str, prompt: OnePrompt, replace: bool = False)
 
 def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
     """Rename a prompt. Raises UserError if there is none, or the new name is taken."""
-    known = _own(root, name)
+    known = load_prompt(root, name)
+    require_owner(known.owner, "change this")
     renamed = _made(**known.model_dump() | {"name": to})
     with _changing(root):
         if renamed.name != known.name and _file(root, renamed.name, known.owner).exists():
@@ -127,7 +128,9 @@ def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
 
     Raises UserError if one does not exist, before any is removed.
     """
-    known = [_own(root, name) for name in names]
+    known = [load_prompt(root, name) for name in names]
+    for one in known:
+        require_owner(one.owner, "change this")
     with _changing(root):
         for one in known:
             file = _file(root, one.name, one.owner)
@@ -152,13 +155,6 @@ def restore_prompt(root: Path, name: str) -> SavedPrompt:
     return load_prompt(root, name)
 
 
-def _own(root: Path, name: str) -> SavedPrompt:
-    """The prompt of this name, if the current user may change it; else raises UserError."""
-    known = load_prompt(root, name)
-    require_owner(known.owner, "change this")
-    return known
-
-
 def _made(**fields: Any) -> SavedPrompt:
     try:
         return SavedPrompt(**fields)
@@ -174,23 +170,20 @@ def _read(file: Path) -> SavedPrompt | None:
         found = SavedPrompt.model_validate_json(decode_text(file.read_bytes(), str(file)))
     except (OSError, ValidationError, UserError):
         return None
-    return found if _slug(found.name, found.owner) == file.stem else None
+    return found if _file(Path(), found.name, found.owner).name == file.name else None
 
 
 def _file(root: Path, name: str, owner: str) -> Path:
-    return Path(root) / FOLDER / f"{_slug(name, owner)}.json"
-
-
-def _removed(file: Path) -> Path:
-    return file.parent / REMOVED / file.name
-
-
-def _slug(name: str, owner: str) -> str:
     """A readable file name that is never a path; a checksum distinguishes similar names and owners."""
     words = "-".join("".join(character if character.isalnum() else " " for character in name.casefold()).split())
     short = words.encode()[:60].decode("utf-8", "ignore")
     identity = f"{name}\n{owner}" if owner else name
-    return f"{short}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}".lstrip("-")
+    slug = f"{short}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}".lstrip("-")
+    return Path(root) / FOLDER / f"{slug}.json"
+
+
+def _removed(file: Path) -> Path:
+    return file.parent / REMOVED / file.name
 
 
 @contextmanager

@@ -63,7 +63,9 @@ def delete(root: Path, kind: Kind, names: Sequence[str], title: str = "") -> Del
     try:
         replace_text(root / FOLDER / key / FILE, deleted.model_dump_json(indent=1))
         for path in paths:
-            _move(root / path, root / FOLDER / key / path)
+            target = root / FOLDER / key / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(root / path, target)
     except OSError as error:
         raise UserError(f"{root} cannot be changed ({error.strerror or error}): is it read-only?") from error
     return deleted
@@ -98,7 +100,8 @@ def restore_deleted(root: Path, key: str) -> Deleted:
         raise UserError(f"{there[0]} was created again since {deleted.title[:60]} was deleted: move it away first.")
     try:
         for path in moved:
-            _move(root / FOLDER / key / path, root / path)
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(root / FOLDER / key / path, root / path)
         shutil.rmtree(root / FOLDER / key)
     except OSError as error:
         raise UserError(f"{root} cannot be changed ({error.strerror or error}): is it read-only?") from error
@@ -111,8 +114,3 @@ def empty_bin(root: Path, keys: Sequence[str] | None = None) -> int:
     for one in chosen:
         shutil.rmtree(Path(root) / FOLDER / one.key, ignore_errors=True)
     return sum(one.bytes for one in chosen)
-
-
-def _move(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(source, target)

@@ -36,11 +36,6 @@ class Reference:
     known: Sequence[int] | None = None
     logits: list[Tensor] = field(default_factory=list)
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the full cache's text and its logits are known, so that it does not run."""
-        return self.known is not None and len(self.logits) >= len(self.known) > 0
-
     def is_silent(self, lane: Lane) -> bool:
         """Whether this lane is not reported."""
         return lane is self.lane and self.known is not None
@@ -101,9 +96,10 @@ class Answers:
         full = reference.lane
         expected = None
         written = tokens.get(reference.lane)
-        if reference.is_held:
+        if reference.known and len(reference.logits) >= len(reference.known):
+            # The full cache's text and its logits are known, so that it does not run.
             expected = torch.log_softmax(reference.logits[index], -1) if index < len(reference.logits) else None
-            written = reference.known[index] if reference.known and index < len(reference.known) else None
+            written = reference.known[index] if index < len(reference.known) else None
         elif full in active:
             expected = torch.log_softmax(rows[full], -1)
             if reference.known is None:

@@ -137,7 +137,7 @@ class Lane:
         self.cache.settings.observer = None  # later decisions run in place, which an observer prevents
         self.tokens_seen = self.merges.tokens
         self.checkpoints = {}
-        self._remember(0)
+        self.begin_answer(0)
         self.cache = copy_cache(self.cache)  # lanes that read together share their layers without slots
 
     def return_to(self, turn: int) -> None:
@@ -157,9 +157,6 @@ class Lane:
         other.return_to(0)
         return other
 
-    def _remember(self, turn: int) -> None:
-        self.checkpoints[turn] = Checkpoint(copy_cache(self.cache), self.tokens_seen, self.follows)
-
     def fail(self, error: Exception) -> None:
         """Note the error that ends the lane."""
         self.failure = str(error) or type(error).__name__
@@ -167,7 +164,7 @@ class Lane:
     def begin_answer(self, turn: int) -> None:
         """Remember the state from before question `turn`."""
         if turn not in self.checkpoints:
-            self._remember(turn)
+            self.checkpoints[turn] = Checkpoint(copy_cache(self.cache), self.tokens_seen, self.follows)
         self.answer = []
         self.text = ""
 

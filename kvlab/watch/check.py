@@ -65,15 +65,6 @@ class Check:
     query_heads: int = 1
 
     @property
-    def agreement(self) -> float:
-        """Mean share of slots in common after the prompt."""
-        return float(self.table.loc[self.table["step"] == 0, "agreement"].mean())
-
-    @property
-    def agrees(self) -> bool:
-        return bool((self.table["agreement"] == 1).all())
-
-    @property
     def agrees_but_for_ties(self) -> bool:
         """Whether every head holds the method's tokens after the prompt, ties apart."""
         return bool((self.table.loc[self.table["step"] == 0, "agreement_but_for_ties"] == 1).all())
@@ -84,11 +75,13 @@ class Check:
         name = f"{self.spec} at {self.budget:g} {'of the prompt' if isinstance(self.budget, float) else 'slots a head'}"
         steps = self.table["step"].nunique()
         heads = len(self.table) // max(steps, 1)
-        if self.agrees:
+        if (self.table["agreement"] == 1).all():
             return [
                 f"All {heads} heads hold the tokens that {name} holds, after the prompt and {steps - 1} later passes."
             ]
-        unlike = int((self.table.loc[self.table["step"] == 0, "agreement"] < 1).sum())
+        after_prompt = self.table.loc[self.table["step"] == 0, "agreement"]
+        mean = 100 * float(after_prompt.mean())
+        unlike = int((after_prompt < 1).sum())
         if not unlike and self.first is not None:
             return [
                 f"After the prompt all {heads} heads hold the tokens that {name} holds; they part at step "
@@ -98,12 +91,12 @@ class Check:
         if self.agrees_but_for_ties and self.first is not None:
             return [
                 f"After the prompt {unlike} of {heads} heads hold other tokens than {name}, all by ties: their scores "
-                f"are equal but for rounding ({100 * self.agreement:.3g} % of slots agree on average).",
+                f"are equal but for rounding ({mean:.3g} % of slots agree on average).",
                 _sentence(self.first),
             ]
         lines = [
             f"After the prompt {unlike} of {heads} heads hold other tokens than {name}; "
-            f"{100 * self.agreement:.3g} % of slots agree on average."
+            f"{mean:.3g} % of slots agree on average."
         ]
         if self.first is not None:
             lines.append(_sentence(self.first))

@@ -127,11 +127,6 @@ class FullCaches:
     kvlab: float
     engine: float
 
-    @property
-    def same_model(self) -> bool:
-        """Whether scores of both sides can be compared: else the engine runs other weights."""
-        return abs(self.kvlab - self.engine) <= SAME_NLL
-
 
 @torch.inference_mode()
 def compare_full_caches(comparison: Comparison, out: Path) -> FullCaches:

@@ -54,10 +54,13 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     lines = score_lines(answers, comparison.modes)
     tasks = [choice.task for choice in comparison.request.tasks]
     speed = list(SPEED) if times is not None else []
-    nearest = ["less kvlab's nearest"] if full.same_model else []
+    is_same_model = abs(full.kvlab - full.engine) <= SAME_NLL  # else the engine runs other weights
+    nearest = ["less kvlab's nearest"] if is_same_model else []
     header = ["engine", "cache", *tasks, "less its own full cache", *nearest, *speed]
     rows = [header, ["---"] * len(header)]
     beside = {mode.name: mode.beside for mode in comparison.modes}
+    timed = [] if times is None else times.to_dict("records")
+    speeds = {(one["engine"], one["method"]): one for one in timed}
     for line in lines.to_dict("records"):
         cells = [line["engine"], f"`{line['method']}`", *(_words(line[task]) for task in tasks)]
         cells.append("" if line["own"] is None else _words(line["own"]))
@@ -66,7 +69,7 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
             cells.append("" if less is None else f"`{beside[line['method']]}`: {_words(less)}")
         if times is not None:
             # Ratios to the engine's own full cache, and the bytes held.
-            one, full_cache = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
+            one, full_cache = (speeds[line["engine"], method] for method in (line["method"], FULL.method))
             cells += [
                 f"{one[key] / full_cache[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")
             ]
@@ -76,7 +79,7 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
     scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
     judged = f"{scores}: the same model, and they write the same text to {_words(equal_texts(answers))} of the prompts."
-    if not full.same_model:
+    if not is_same_model:
         judged = (
             f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
             "and each is to be held against its own full cache."
@@ -87,11 +90,10 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
             f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
             f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
         )
-        speeds = {engine: _time_of(times, engine, FULL.method) for engine in (KVLAB, OPENVINO)}
         judged += "; ".join(
             f"{engine}'s {one['tokens_per_second']:.1f} tokens/s, {one['first_seconds']:.1f} s to the first token, "
             f"{format_bytes(int(one['peak_bytes']))} at most"
-            for engine, one in speeds.items()
+            for engine, one in ((engine, speeds[engine, FULL.method]) for engine in (KVLAB, OPENVINO))
         )
         judged += "."
     (length,), asked = request.lengths or (0,), len({one.index for one in answers})
@@ -119,8 +121,3 @@ def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:
 def _words(found: Interval) -> str:
     mean, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in (found.mean, found.low, found.high))  # no -0.00
     return f"{mean} ({low} to {high}), n {found.n}"
-
-
-def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, float]:
-    (one,) = times[(times["engine"] == engine) & (times["method"] == method)].to_dict("records")
-    return {str(key): value for key, value in one.items()}

@@ -47,34 +47,34 @@ def ship_run(rows: Sequence[Agreement], file: Path = FILE) -> list[Agreement]:
 
 
 def with_agreements(text: str, rows: Sequence[Agreement]) -> str:
-    """A document's text with a table per model between the marks; raises UserError without marks."""
-    models = dict.fromkeys(row.model for row in rows)
-    tables = [_of_model(model, [row for row in rows if row.model == model]) for model in models]
+    """A document's text with a table per model between the marks; raises UserError without marks.
+
+    Below each table stand what vLLM does alone, and a line per reason and situation with the methods.
+    """
+    tables = []
+    for model in dict.fromkeys(row.model for row in rows):
+        those = [row for row in rows if row.model == model]
+        cells = defaultdict[tuple[str, str], str](str)
+        broken = defaultdict[tuple[str, str], list[str]](list)
+        for row in those:
+            whole = row.slots == row.prompts == row.tokens
+            counts = str(row.prompts) if whole else f"{row.slots} / {row.tokens}"
+            cells[row.method, row.situation] = f"{counts} of {row.prompts}" if row.prompts else "error"
+            for part in row.note.split("; "):
+                number, colon, reason = part.partition(": ")
+                if colon and row.situation != NATIVE:
+                    broken[row.situation, reason].append(f"{row.method} {number}")
+        situations = {row.situation for row in those} - {NATIVE}
+        columns = [name for name in NAMES if name in situations]
+        lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
+        for method in dict.fromkeys(row.method for row in those):
+            lines.append(f"| {method} | " + " | ".join(cells[method, name] for name in columns) + " |")
+        sentences = [
+            f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
+            for row in those
+            if row.situation == NATIVE
+        ]
+        for (situation, reason), who in sorted(broken.items()):
+            sentences.append(f"- {situation}: {reason} ({', '.join(who)}).")
+        tables.append("\n".join([*lines, "", *sentences]))
     return replace_between(text, BEGIN, "\n\n".join(tables))
-
-
-def _of_model(model: str, rows: Sequence[Agreement]) -> str:
-    """The table of a model; below it what vLLM does alone, and a line per reason and situation with the methods."""
-    cells = defaultdict[tuple[str, str], str](str)
-    broken = defaultdict[tuple[str, str], list[str]](list)
-    for row in rows:
-        whole = row.slots == row.prompts == row.tokens
-        counts = str(row.prompts) if whole else f"{row.slots} / {row.tokens}"
-        cells[row.method, row.situation] = f"{counts} of {row.prompts}" if row.prompts else "error"
-        for part in row.note.split("; "):
-            number, colon, reason = part.partition(": ")
-            if colon and row.situation != NATIVE:
-                broken[row.situation, reason].append(f"{row.method} {number}")
-    situations = {row.situation for row in rows} - {NATIVE}
-    columns = [name for name in NAMES if name in situations]
-    lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
-    for method in dict.fromkeys(row.method for row in rows):
-        lines.append(f"| {method} | " + " | ".join(cells[method, name] for name in columns) + " |")
-    sentences = [
-        f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
-        for row in rows
-        if row.situation == NATIVE
-    ]
-    for (situation, reason), who in sorted(broken.items()):
-        sentences.append(f"- {situation}: {reason} ({', '.join(who)}).")
-    return "\n".join([*lines, "", *sentences])
