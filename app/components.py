@@ -18,9 +18,8 @@ from app.figures.export_menu import Offer, show_title
 from kvlab.browser import pack_payload, read_static
 from kvlab.report.views import Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
-from kvlab.views.base.palette import pick
-from kvlab.views.base.provenance import FigureSource
-from kvlab.views.base.template import along_text as along_text
+from kvlab.views.base import FigureSource, pick
+from kvlab.views.base import along_text as along_text
 
 _present = component("present", '<button class="kv-present" type="button">Present</button>', "present.css")
 

@@ -24,10 +24,7 @@ from app.session.url_state import in_url, set_param, url_numbers
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views import similarity
-from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
-from kvlab.views.base.provenance import of_run
-from kvlab.views.base.template import INK, QUIET
-from kvlab.views.base.words import MARKS, percent
+from kvlab.views.base import DIVERGING, INK, MARKS, QUIET, STATE_COLOURS, Theme, of_run, percent, pick
 from kvlab.views.frames.head_states import recorded_layers
 from kvlab.views.similarity import Tile, as_outlines, consecutive_sets, merge_sets, outlines, set_count
 

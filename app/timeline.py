@@ -22,8 +22,7 @@ from kvlab.browser import pack_payload, read_static
 from kvlab.core.errors import UserError
 from kvlab.report.views import history_of
 from kvlab.trace.reader import Run
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.provenance import FigureSource, of_run
+from kvlab.views.base import FigureSource, Theme, of_run
 from kvlab.views.decision import replay
 from kvlab.views.frames.lineage import (
     Lineage,

@@ -22,14 +22,12 @@ from app.queue.job_panel import queue_and_open
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, set_page_param, url_value
 from kvlab.browser import pack_payload, read_static
-from kvlab.core.errors import UserError
-from kvlab.core.restore import OF_TOKENS, Restore
+from kvlab.core import OF_TOKENS, Restore, UserError
 from kvlab.jobs.work import rerun_with_restored
 from kvlab.report.views import Cue, TokenClass
 from kvlab.trace.reader import Run
 from kvlab.views import difference
-from kvlab.views.base.palette import HUES
-from kvlab.views.base.provenance import join_sources, of_run
+from kvlab.views.base import HUES, join_sources, of_run
 from kvlab.views.base.view import Subject, find_view
 from kvlab.views.frames import compare
 from kvlab.views.frames.facts import facts_in

@@ -28,8 +28,7 @@ import pandas as pd
 from pydantic import ValidationError
 from tqdm import tqdm
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import in_one_sentence, path_of
+from kvlab.core import UserError, in_one_sentence, path_of
 from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.requests.recording import Recording
 from kvlab.trace.catalogue import list_runs, load_request

@@ -26,9 +26,8 @@ from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from kvlab.views import board as figures
 from kvlab.views import trade_off
-from kvlab.views.base.provenance import FigureSource, of_run
+from kvlab.views.base import FigureSource, byte_size, number, of_run
 from kvlab.views.base.view import find_view
-from kvlab.views.base.words import byte_size, number
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.facts import fact_fates, fate_shares

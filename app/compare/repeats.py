@@ -24,8 +24,7 @@ from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
 from kvlab.views import repeats as figures
-from kvlab.views.base.provenance import of_batch
-from kvlab.views.base.words import byte_size, plural
+from kvlab.views.base import byte_size, of_batch, plural
 from kvlab.views.board import verdict_text
 from kvlab.views.frames import repeats as analysis
 from kvlab.views.frames.trade_off import at_budget, batch_points

@@ -12,8 +12,7 @@ from app.base.theme import theme
 from app.navigation import page
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.browser import read_static
-from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, pick
-from kvlab.views.base.template import FONT, INK
+from kvlab.views.base import FONT, HUES, INK, STATE_COLOURS, Theme, pick
 
 WIDTH = 320
 HEIGHT = 132

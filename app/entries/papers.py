@@ -32,9 +32,7 @@ from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
-from kvlab.views.base import export
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.provenance import PUBLISHED
+from kvlab.views.base import PUBLISHED, Theme, export
 from kvlab.views.base.thumbnail import blank
 
 CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases

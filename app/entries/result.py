@@ -32,8 +32,7 @@ from kvlab.report.views import Passages, table_of
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
 from kvlab.views import compare as figures
-from kvlab.views.base.provenance import of_comparison
-from kvlab.views.base.words import byte_size, number, percent
+from kvlab.views.base import byte_size, number, of_comparison, percent
 from kvlab.views.board import excess_text, verdict_text
 from kvlab.views.frames import compare
 from kvlab.views.frames.board import places, rank_runs, runs_at

@@ -32,8 +32,7 @@ from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
 from kvlab.views import autopsy as figures
-from kvlab.views.base.palette import FATES_OF_READING
-from kvlab.views.base.provenance import of_run
+from kvlab.views.base import FATES_OF_READING, of_run
 from kvlab.views.frames import autopsy, board
 from kvlab.views.frames import restore as analysis
 from kvlab.views.frames.facts import fact_positions

@@ -20,8 +20,7 @@ from app.queue.job_panel import queue_and_open
 from app.session.url_state import in_url
 from kvlab.common.formatting import join_words as in_words
 from kvlab.common.formatting import model_title
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, UserError
 from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files

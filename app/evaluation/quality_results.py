@@ -18,8 +18,7 @@ from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.common.formatting import model_title
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, UserError
 from kvlab.evaluation.request import SampleJob
 from kvlab.forms import eval_form
 from kvlab.papers import paper_tables as paper_table_text

@@ -16,8 +16,7 @@ from app.figures.figure import show_view
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of

@@ -17,8 +17,7 @@ from kvlab.report.deck import deck
 from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.provenance import FigureSource
+from kvlab.views.base import FigureSource, Theme
 
 STORY = "story-name"
 MOST_SLIDES = 3  # of a whole view

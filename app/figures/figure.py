@@ -16,9 +16,7 @@ from app.figures.image_writer import browser, image_writer
 from app.figures.provenance import ITEMS, Item, picture_source, record_item, view_query
 from app.session.open_runs import BY_STAMP
 from kvlab.core.errors import UserError
-from kvlab.views.base import export
-from kvlab.views.base.provenance import FigureSource
-from kvlab.views.base.template import PLOTLY_CONFIG, has_colour_bar, same_cells, same_lines
+from kvlab.views.base import PLOTLY_CONFIG, FigureSource, export, has_colour_bar, same_cells, same_lines
 from kvlab.views.base.view import Drawn, Subject, find_view
 
 SHOWN = "shown_figures"

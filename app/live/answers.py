@@ -16,8 +16,7 @@ from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
 from kvlab.live.transcript import Answer, LaneState, Transcript, Turn
-from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.words import plural
+from kvlab.views.base import HUES, Theme, pick, plural
 
 # URL parameter
 PRESENT = "present"

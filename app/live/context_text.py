@@ -14,10 +14,7 @@ from app.figures.figure import show
 from app.live import sessions
 from app.navigation.selection import runs_root
 from app.session.url_state import chosen_value, drop_stale_option, params, set_param
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
-from kvlab.core.restore import token_words
-from kvlab.core.validation import quote_value
+from kvlab.core import FULL, UserError, quote_value, token_words
 from kvlab.forms import compare_form
 from kvlab.live.events import fork_log, heads_path
 from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence

@@ -13,8 +13,7 @@ from app.queue.job_panel import queue_job
 from app.session import url_state
 from kvlab import jobs
 from kvlab.common.lab import acting, is_owner
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import MethodChoice, UserError
 from kvlab.live.events import append_event, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveJob, LiveRequest

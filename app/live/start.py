@@ -15,9 +15,7 @@ from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import get_params, in_url, params, set_param
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.lab import lab
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.validation import in_one_sentence
+from kvlab.core import FULL, MethodChoice, UserError, in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TEXTS, read_upload
 from kvlab.library.prefixes import KeptText, PrefixFile, in_order, kept_texts, list_prefixes, live_request

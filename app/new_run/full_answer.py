@@ -16,8 +16,7 @@ from app.new_run.answer import Question
 from app.new_run.model_section import chat_model_button, one_line
 from kvlab import jobs
 from kvlab.common.lab import acting
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import MethodChoice, UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.job_reporter import read_live

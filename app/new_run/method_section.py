@@ -16,8 +16,7 @@ from app.new_run.prompt_view import further_down
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import in_url, params
 from kvlab.common.formatting import model_title
-from kvlab.core.budget import Budget, unbounded_note
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, UserError, unbounded_note
 from kvlab.forms import compare_form, measurement_job
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.planning.choices import MethodEntry, methods

@@ -37,9 +37,8 @@ from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import Claim, basis_sentences, verdict_sentence, what_would_change
+from kvlab.views.base import QUIET, with_spaces
 from kvlab.views.base.export import Section
-from kvlab.views.base.template import QUIET
-from kvlab.views.base.words import with_spaces
 
 V = TypeVar("V")
 MAX_AGE_SECONDS = 60.0  # after which an outdated value is redrawn

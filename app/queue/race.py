@@ -20,9 +20,7 @@ from kvlab.requests.live_texts import LiveTexts
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
-from kvlab.views.base.palette import Theme, run_styles
-from kvlab.views.base.provenance import of_comparison
-from kvlab.views.base.words import percent
+from kvlab.views.base import Theme, of_comparison, percent, run_styles
 from kvlab.views.frames.outcome import batch_outcome, outcome, own_texts
 from kvlab.views.frames.repeats import build_batch, repeat_table
 from kvlab.views.frames.textdiff import Segment

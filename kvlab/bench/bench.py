@@ -12,8 +12,7 @@ from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
-from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
+from kvlab.core import Budget, MethodChoice
 from kvlab.core.methods import make_method
 
 

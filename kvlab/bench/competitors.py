@@ -16,13 +16,11 @@ from kvlab.bench.device import check_room
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest
+from kvlab.core import FULL, Budget, MethodChoice, UserError
 from kvlab.core.attention import ATTENTION_NAME
-from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.chunked_prefill import chunk_sizes
 from kvlab.core.cache.settings import Observer
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.interleaved_timing import CapturedDecoder
 from kvlab.engine.out_of_memory import release_memory

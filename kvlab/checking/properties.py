@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
 from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.composition.composed import compose
 from kvlab.core.methods.composition.register import REGISTERED

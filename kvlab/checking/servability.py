@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.core.assets import asset_path
-from kvlab.core.budget import NATIVE, Amount
+from kvlab.core import NATIVE, Amount, asset_path
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.contract.parts import OPTIONAL, Capabilities, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline

@@ -10,8 +10,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from kvlab.cli.options.signature import with_plugins
 from kvlab.cli.replacements import replacement
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text, quote_value
+from kvlab.core import UserError, check_text, quote_value
 
 # Show no `<bool>` beside a switch in --help: it takes no value, so that `--headless true` fails.
 if hasattr(TyperOption, "display_type"):  # older versions show none

@@ -19,9 +19,7 @@ from kvlab.cli.options.repeats import RepeatsOptions, Resume, show_batch
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_headline, print_speeds
 from kvlab.common.terminal import progress_columns, standard_error
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import split_list
-from kvlab.core.validation import as_option, in_one_sentence
+from kvlab.core import UserError, as_option, in_one_sentence, split_list
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.recording import Recording
 from kvlab.trace import Run, open_run

@@ -12,9 +12,7 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import SUMMARY_WIDTH, as_table, frame_of, print_summary
 from kvlab.common.terminal import print_wide, standard_error
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec, split_list
+from kvlab.core import MethodChoice, UserError, parse_spec, split_list
 from kvlab.evaluation.request import EvalJob
 
 QUESTIONS = "questions.jsonl"  # in the folder of results: the questions with the prefix's text

@@ -12,8 +12,7 @@ from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.formatting import model_title
-from kvlab.core.errors import UserError
-from kvlab.core.validation import as_option, in_one_sentence
+from kvlab.core import UserError, as_option, in_one_sentence
 from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 
 

@@ -24,8 +24,7 @@ from kvlab.cli.options.signature import group_parameters
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import standard_error, standard_output, without_controls
-from kvlab.core.errors import UserError
-from kvlab.core.validation import as_option, in_one_sentence
+from kvlab.core import UserError, as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.terminal import standard_error
-from kvlab.core.errors import UserError
-from kvlab.core.validation import as_option, in_one_sentence
+from kvlab.core import UserError, as_option, in_one_sentence
 from kvlab.requests.compare import CompareRequest
 
 

@@ -15,10 +15,7 @@ from rich.table import Table
 import kvlab
 from kvlab.cli.options.plan_check import check_fits
 from kvlab.common.terminal import print_wide, standard_error
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec, split_list
-from kvlab.core.validation import as_option, in_one_sentence
+from kvlab.core import MethodChoice, UserError, as_option, in_one_sentence, parse_spec, split_list
 from kvlab.evaluation.request import EvalJob, EvalRequest
 
 if TYPE_CHECKING:

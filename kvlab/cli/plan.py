@@ -13,8 +13,7 @@ from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.common.formatting import format_bytes
 from kvlab.common.terminal import print_wide
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning.plan import this_machine
 from kvlab.requests.compare import OnePrompt

@@ -18,8 +18,7 @@ from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import Setting, group_parameters, with_plugins
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import print_wide
-from kvlab.core.errors import UserError
-from kvlab.core.validation import as_option, in_one_sentence
+from kvlab.core import UserError, as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import print_wide
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import change_labels, change_tags
 

@@ -19,10 +19,7 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.terminal import print_wide, standard_error
-from kvlab.core.budget import Budget
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import split_list
+from kvlab.core import FULL, Budget, UserError, split_list
 from kvlab.evaluation.request import EvalJob
 
 if TYPE_CHECKING:

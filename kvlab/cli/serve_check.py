@@ -10,9 +10,7 @@ from rich.table import Table
 
 from kvlab.cli.options.model import Device, Model
 from kvlab.common.terminal import print_wide
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec, split_list
+from kvlab.core import Budget, UserError, parse_spec, split_list
 from kvlab.planning.serving_table import BEGIN, FURTHER, PAGES, Servability, markdown, replace_between, write_csv
 
 

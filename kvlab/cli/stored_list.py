@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.core.assets import cache_folder
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, cache_folder
 from kvlab.core.plugins.load import files_named, packages_named
 
 PACKAGE = Path(__file__).resolve().parents[1]

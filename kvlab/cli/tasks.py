@@ -16,8 +16,7 @@ from kvlab.cli.options.model import CacheDir, Revision
 from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.stored_list import stored_list
 from kvlab.common.terminal import print_wide, standard_error
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.evaluation.request import EvalRequest, TaskChoice, split_file
 
 SHOWN_LINES = 20

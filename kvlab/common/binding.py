@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from kvlab.common.lab import Lab
-from kvlab.core.assets import project_root
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, project_root
 
 # Environment of the server: no sign-in; only this machine is answered.
 OPEN = "KVLAB_OPEN_TO_EVERYONE"

@@ -17,8 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import decode_text, in_one_sentence, read_file
+from kvlab.core import UserError, decode_text, in_one_sentence, read_file
 
 VARIABLE = "KVLAB_LAB"
 LARGEST = 1 << 20

@@ -16,3 +16,13 @@ What happens in one layer during a pass:
 A method (`methods/`) is four parts, described in `contract/parts.py`: score, allocate, select, settle (evict or merge).
 `docs/writing-a-method.md` builds one.
 """
+
+# What is asked for and refused, as data that loads no torch.
+# ruff: noqa: F403
+from kvlab.core.assets import *
+from kvlab.core.budget import *
+from kvlab.core.choice import *
+from kvlab.core.errors import *
+from kvlab.core.method_spec import *
+from kvlab.core.restore import *
+from kvlab.core.validation import *

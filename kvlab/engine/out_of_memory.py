@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError, is_out_of_memory
+from kvlab.core import MethodChoice, UserError, is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.planning.choices import Footprint
 from kvlab.planning.plan import SHARE, Machine, this_machine

@@ -8,14 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from kvlab.core.budget import Budget
+from kvlab.core import Budget, MethodChoice, UserError
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache import nothing_to_compress
 from kvlab.core.cache.chunked_prefill import check_chunks
 from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.settings import LayerSettings
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.engine.environment import model_shape

@@ -19,8 +19,7 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, registered
 from kvlab.models.load import LoadedModel

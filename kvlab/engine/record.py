@@ -4,9 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvlab.common.liveness import is_being_written
-from kvlab.core.budget import Budget
+from kvlab.core import Budget, UserError
 from kvlab.core.contract.preset import PAPER
-from kvlab.core.errors import UserError
 from kvlab.core.families import compressed_only
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.prepare import Prepared, PreparedRun

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import read_file
+from kvlab.core import UserError, read_file
 from kvlab.evaluation.plan import Plan, fit_to_window, make_plan
 from kvlab.evaluation.request import EvalRequest
 from kvlab.evaluation.scoring.metrics import check_metric

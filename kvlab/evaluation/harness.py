@@ -9,10 +9,9 @@ from typing import TypeVar
 import pandas as pd
 
 from kvlab.common.thoughts import MORE_TOKENS, is_unfinished
+from kvlab.core import FULL, MethodChoice, UserError
 from kvlab.core.cache.chunked_prefill import check_chunks
 from kvlab.core.cache.factory import make_cache
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import model_digest
 from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter

@@ -12,8 +12,7 @@ from rich.progress import Progress as Bar
 
 from kvlab.common.formatting import format_duration
 from kvlab.common.terminal import progress_columns
-from kvlab.core.choice import MOST_NEW_TOKENS
-from kvlab.core.errors import UserError
+from kvlab.core import MOST_NEW_TOKENS, UserError
 from kvlab.engine.progress import download_reporter
 from kvlab.evaluation.harness import Listener, evaluate
 from kvlab.evaluation.plan import make_plan

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.evaluation.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import ANY_LENGTH, PromptIdentity, canonical_json

@@ -5,12 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvlab.common.thoughts import Tags, open_tag
+from kvlab.core import MethodChoice, UserError, check_ids
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.validation import check_ids
 from kvlab.engine.prefix import Prefix
 from kvlab.engine.prefix.provenance import header_of, model_of
 from kvlab.evaluation.plan import PlannedPrompt

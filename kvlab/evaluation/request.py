@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, RootModel, ValidationError, field_validator
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.method_spec import parse_value
-from kvlab.core.validation import Strict, Text
+from kvlab.core import FULL, MethodChoice, Strict, Text, parse_value
 from kvlab.requests.compare import ModelRequest
 from kvlab.tasks.sample import StyleChoice, check_seed
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError, is_out_of_memory
+from kvlab.core import Budget, MethodChoice, UserError, is_out_of_memory
 from kvlab.engine.energy import Energy, Meter, NoCounter, describe_energy
 from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluation.measure import Measurer

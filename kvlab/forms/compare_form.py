@@ -9,10 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.core.budget import Amount, Budget
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.validation import in_one_sentence
+from kvlab.core import Amount, Budget, MethodChoice, UserError, in_one_sentence
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.info.names import EMBEDDED, check_model, context_length

@@ -12,9 +12,7 @@ from pydantic import JsonValue, ValidationError
 
 from kvlab.bench.request import BenchJob, make_request
 from kvlab.common.lab import lab
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.validation import in_one_sentence
+from kvlab.core import MethodChoice, UserError, in_one_sentence
 from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
 from kvlab.evaluation.request import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files

@@ -12,10 +12,7 @@ from pydantic import ValidationError
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import model_title
 from kvlab.common.lab import lab
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec
-from kvlab.core.validation import in_one_sentence
+from kvlab.core import MethodChoice, UserError, in_one_sentence, parse_spec
 from kvlab.evaluation.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms import compare_form
 from kvlab.jobs.work import Work

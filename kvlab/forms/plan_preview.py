@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvlab.common.formatting import join_words, model_title, prompts
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.forms import compare_form, measurement_job
 from kvlab.jobs.size_check import refusal, requested_device

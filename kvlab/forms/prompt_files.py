@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import format_bytes
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Frozen, decode_text
+from kvlab.core import Frozen, UserError, decode_text
 from kvlab.evaluation.request import FileChoice
 from kvlab.jobs.queue_db import FOLDER
 from kvlab.planning.choices import run_command

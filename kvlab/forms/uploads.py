@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from kvlab.common.formatting import prompts
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text, in_one_sentence
+from kvlab.core import UserError, check_text, in_one_sentence
 from kvlab.models.info import token_count
 from kvlab.models.info.chat_template import ChatFormat, RenderedPrompt
 from kvlab.models.info.names import context_length

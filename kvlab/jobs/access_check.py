@@ -9,8 +9,7 @@ from typing import Any
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_bytes
 from kvlab.common.lab import acting, is_owner, lab
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import MethodChoice, UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix

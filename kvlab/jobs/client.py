@@ -15,8 +15,7 @@ from typing import Literal
 from kvlab.common.atomic_write import transaction
 from kvlab.common.lab import acting, may_see, require_owner
 from kvlab.common.liveness import host_id
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Frozen
+from kvlab.core import Frozen, UserError
 from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs import queue_db
 from kvlab.jobs.access_check import check_access, check_disk

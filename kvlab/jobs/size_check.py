@@ -6,8 +6,7 @@ Functions that load torch do so when they are called.
 from collections.abc import Callable, Iterable, Iterator
 
 from kvlab.bench.request import BenchJob, parts_of
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, MethodChoice, UserError
 from kvlab.evaluation.request import EvalJob, EvalRequest, SampleJob, full_first
 from kvlab.jobs.batch import repeat_request
 from kvlab.jobs.work import Work

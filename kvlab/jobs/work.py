@@ -3,8 +3,7 @@
 from pydantic import TypeAdapter
 
 from kvlab.bench.request import BenchJob
-from kvlab.core.errors import UserError
-from kvlab.core.restore import Restore
+from kvlab.core import Restore, UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.models.fitting.request import FitJob
 from kvlab.requests.compare import CompareRequest, ImportRequest, RestoreRequest

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import model_title
 from kvlab.common.lab import viewer
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text
+from kvlab.core import UserError, check_text
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import AllLabels, cache_results, item_table, without_results
 from kvlab.trace import catalogue, index

@@ -33,9 +33,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.core.budget import BYTE_SHARE, BYTES, SLOTS, Budget
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import BYTE_SHARE, BYTES, FULL, SLOTS, Budget, UserError
 from kvlab.trace import catalogue, restore_results
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons, worst_status
 from kvlab.trace.reader import Run, open_run

@@ -20,9 +20,7 @@ from pydantic import JsonValue, ValidationError
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.formatting import model_title
 from kvlab.common.lab import is_owner
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Frozen, check_text, in_one_sentence, quote_value, read_json
+from kvlab.core import FULL, Frozen, MethodChoice, UserError, check_text, in_one_sentence, quote_value, read_json
 from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP, MOST_LANES, LiveRequest
 

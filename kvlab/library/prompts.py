@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.common.lab import acting, require_owner
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Text, check_text, decode_text, in_one_sentence, quote_value, read_json
+from kvlab.core import Text, UserError, check_text, decode_text, in_one_sentence, quote_value, read_json
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact

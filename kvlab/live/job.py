@@ -16,8 +16,7 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.prefix import Prefix

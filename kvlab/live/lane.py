@@ -7,16 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.core import MethodChoice, is_out_of_memory
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.prompt_pass import PromptPass
-from kvlab.core.choice import MethodChoice
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
-from kvlab.core.errors import is_out_of_memory
+from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.engine.forward import read_on

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from kvlab.core import FULL, MethodChoice, UserError
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.prompt_pass import PromptPass
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prefix import Prefix
 from kvlab.library.prefixes import find_prefix

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kvlab.core.assets import asset_path
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, asset_path
 
 TEXT = "prompts/haystack/alice_in_wonderland.txt"
 TOKENS = 256  # of that text, on which the loss by rounding is measured

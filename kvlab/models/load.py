@@ -15,11 +15,10 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from kvlab.core import UserError, check_ids, path_of
 from kvlab.core.attention import register_attention
 from kvlab.core.attention.inline_attention import INLINE
-from kvlab.core.errors import UserError
 from kvlab.core.families import SUPPORTED, check_supported, model_class, prepare
-from kvlab.core.validation import check_ids, path_of
 from kvlab.models import checkpoint
 from kvlab.models.bfloat16_weights import check_bfloat16, round_weights
 from kvlab.models.downloads import Report, fetch

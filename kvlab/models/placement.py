@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import name_of
+from kvlab.core import UserError, name_of
 
 log = logging.getLogger(__name__)
 DRIVER = Path("/proc/driver/nvidia/version")  # exists if NVIDIA's driver is installed

@@ -16,8 +16,7 @@ from huggingface_hub.errors import (
 )
 from transformers.utils import cached_file
 
-from kvlab.core.assets import asset_path
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, asset_path
 from kvlab.models.info.model_faults import description_folder, fault, gguf_file
 from kvlab.models.info.offered_models import place_of
 from kvlab.models.info.packaged_models import not_here

@@ -13,8 +13,7 @@ from pydantic import JsonValue
 
 from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import Interval
-from kvlab.core.choice import FULL
-from kvlab.core.method_spec import format_spec, parse_spec
+from kvlab.core import FULL, format_spec, parse_spec
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.evaluation.scoring.metrics import higher_is_better, packages
 from kvlab.models.info.names import context_length

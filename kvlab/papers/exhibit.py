@@ -15,8 +15,7 @@ from kvlab.core.errors import UserError
 from kvlab.requests.measurement import ExhibitFill, Measurement
 from kvlab.results.sources import Sources, SourceState
 from kvlab.results.verdict import OPEN, Claim
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.provenance import Provenance
+from kvlab.views.base import Provenance, Theme
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only user input

@@ -17,9 +17,8 @@ from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, is_exception
+from kvlab.views.base import HUES, SURFACES, Provenance, Theme, pick
 from kvlab.views.base.export import decode_arrays
-from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.thumbnail import HEIGHT, WIDTH, thumbnail
 
 DIGITS = 6  # of the numbers behind a figure

@@ -18,16 +18,12 @@ from pydantic import JsonValue
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import in_range
-from kvlab.core.budget import Budget
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import format_spec, parse_spec
+from kvlab.core import FULL, Budget, MethodChoice, UserError, format_spec, parse_spec
 from kvlab.evaluation.request import FileChoice
 from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import is_installed, packages, rescore
 from kvlab.results.quality_tables import ranks, scores
-from kvlab.views.base.provenance import PRESET, as_published, settings_of_rows
-from kvlab.views.base.words import plural
+from kvlab.views.base import PRESET, as_published, plural, settings_of_rows
 from kvlab.views.public_board import agreements
 
 COLUMNS = ("exhibit", "source", "model", "method", "budget", "dataset", "metric", "value", "note")

@@ -21,8 +21,7 @@ from kvlab.results import score_tables
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold
 from kvlab.views import scores as figures
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.words import arm_text, number, percent
+from kvlab.views.base import Theme, arm_text, number, percent
 
 LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
 THRESHOLDS = {"ahead": evaluations.AHEAD, "not behind": evaluations.NOT_BEHIND, "level KL": LEVEL_KL}

@@ -10,9 +10,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import in_range, short
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim
-from kvlab.views.base.palette import HUES, SURFACES, Theme, mix, pick
-from kvlab.views.base.template import INK, QUIET, finish
-from kvlab.views.base.words import number
+from kvlab.views.base import HUES, INK, QUIET, SURFACES, Theme, finish, mix, number, pick
 
 COLUMNS = ["number", "part", "value", "low", "high", "n"]
 HEIGHT = 270

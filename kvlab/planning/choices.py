@@ -12,9 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from kvlab.core.budget import Sizes
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Frozen
+from kvlab.core import Frozen, Sizes, UserError
 from kvlab.models.info.names import EMBEDDED, HUB_NAME, PREFIX, model_file
 from kvlab.models.info.offered_models import offered_models, server_models
 from kvlab.models.info.packaged_models import PACKAGED

@@ -7,9 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kvlab.core.budget import Budget, resolve_store, window_note
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, MethodChoice, UserError, resolve_store, window_note
 from kvlab.planning import choices, parameters
 from kvlab.planning.choices import Footprint, MethodEntry, MethodFootprint
 from kvlab.planning.plan import FootprintOf

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import read_json
+from kvlab.core import UserError, read_json
 from kvlab.planning.choices import MethodEntry
 
 Kind = Literal["choice", "switch", "integer", "number", "text", "json"]

@@ -14,9 +14,7 @@ from typing import Any, Literal
 import psutil
 
 from kvlab.common.formatting import format_bytes
-from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import UNLIMITED, Amount, Budget, MethodChoice, Sizes, UserError
 from kvlab.models.info.size import Model
 from kvlab.planning.choices import FULL, SHORT_TEXT, Footprint
 from kvlab.requests.compare import CompareRequest

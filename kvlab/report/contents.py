@@ -7,16 +7,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kvlab.common.formatting import ONE_PROMPT, join_words, model_title
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 from kvlab.views import board as board_figures
 from kvlab.views import compare as figures
 from kvlab.views import regret, trade_off
+from kvlab.views.base import Theme, byte_size, number, percent
 from kvlab.views.base.export import Section
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.words import byte_size, number, percent
 from kvlab.views.frames import board, compare
 from kvlab.views.frames.labels import differing_settings
 from kvlab.views.frames.lineage import token_texts

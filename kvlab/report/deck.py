@@ -19,9 +19,8 @@ from kvlab.report.interactive import PARTS, STYLES, data, markup
 from kvlab.report.pictures import PICTURED
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
+from kvlab.views.base import FONT, GRID, HUES, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET, SURFACES, THEMES, Theme, pick
 from kvlab.views.base.export import decode_arrays
-from kvlab.views.base.palette import HUES, SURFACES, THEMES, Theme, pick
-from kvlab.views.base.template import FONT, GRID, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET
 from kvlab.views.base.thumbnail import HEIGHT, OPENING, WIDTH, blank, thumbnail
 
 FONT_SIZE = 15  # legible from the back of a room

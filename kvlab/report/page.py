@@ -7,9 +7,8 @@ from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
 from kvlab.trace.stories import Story
+from kvlab.views.base import FONT, INK, SURFACES, Theme
 from kvlab.views.base.export import figure_html
-from kvlab.views.base.palette import SURFACES, Theme
-from kvlab.views.base.template import FONT, INK
 
 # width of a figure and of the margin in pixels; the page has the aspect ratio of A4
 WIDE = 1080

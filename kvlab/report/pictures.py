@@ -12,10 +12,8 @@ from PIL import Image
 
 from kvlab.core.errors import UserError
 from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
+from kvlab.views.base import FONT, GRID, INK, QUIET, STATE_COLOURS, SURFACES, Theme, byte_size, mix, pick, plural
 from kvlab.views.base.export import ImageWriter
-from kvlab.views.base.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.views.base.template import FONT, GRID, INK, QUIET
-from kvlab.views.base.words import byte_size, plural
 from kvlab.views.frames.lineage import STATES, Lineage, State, event_steps, mosaic, states_at
 
 MONO = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"

@@ -17,8 +17,7 @@ from kvlab.report.deck import content, missing_picture_text, slide_text
 from kvlab.report.pictures import NOT_XML, picture
 from kvlab.report.views import Passages, Shown, Table, table_of
 from kvlab.trace.stories import Story
-from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.views.base.template import INK, QUIET
+from kvlab.views.base import HUES, INK, QUIET, SURFACES, Theme, pick
 from kvlab.views.frames.textdiff import Segment
 
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML or PDF instead."

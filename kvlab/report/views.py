@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.core.errors import UserError
 from kvlab.trace.stories import Kind, View
-from kvlab.views.base.palette import STATE_COLOURS, STATE_NAMES
-from kvlab.views.base.words import number
+from kvlab.views.base import STATE_COLOURS, STATE_NAMES, number
 from kvlab.views.frames.lineage import NEVER, Lineage
 from kvlab.views.frames.textdiff import Segment
 from kvlab.views.timeline import VECTORS, encode_never

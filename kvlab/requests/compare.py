@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
-from kvlab.core.choice import FULL, MOST_NEW_TOKENS, MethodChoice
-from kvlab.core.validation import Frozen, Seed, Strict, Text, check_text
+from kvlab.core import FULL, MOST_NEW_TOKENS, Frozen, MethodChoice, Seed, Strict, Text, check_text
 from kvlab.requests.conversation import MOST_TURNS, Turn, as_text, check_turns
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.requests.generation_settings import GenerationSettings

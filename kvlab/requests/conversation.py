@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from kvlab.common.formatting import left_out
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Strict, Text, plain_text, quote_value
+from kvlab.core import Strict, Text, UserError, plain_text, quote_value
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -8,8 +8,7 @@ from pydantic import AfterValidator, Field
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.numerals import quantity
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text
+from kvlab.core import UserError, check_text
 
 Span = tuple[int, int]
 LONGEST_FACT = 300  # characters; of a longer sentence the words around the answer

@@ -5,10 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
-from kvlab.core.restore import Restore, RestoreKind, token_words
-from kvlab.core.validation import Strict, Text
+from kvlab.core import FULL, MethodChoice, Restore, RestoreKind, Strict, Text, UserError, token_words
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, ModelRequest, run_id_of
 
 Edit = Literal["keep", "drop", "merge"]

@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from kvlab.common.formatting import format_bytes
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Strict, quote_value
+from kvlab.core import Strict, UserError, quote_value
 
 # Five runs of 32 layers x 8 KV heads x 128 numbers x 32,768 tokens x 256 steps stay under 24 GB of disk: keys and
 # values take 4.36 GB a run and are whole; attention rows, which would take 8.7 GB, get some of what is left.

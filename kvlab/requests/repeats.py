@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import Strict
+from kvlab.core import Strict, UserError
 
 MOST_REPEATS = 200
 VARIED = ("depth", "wording")  # name and number differ in every repeat

@@ -12,9 +12,7 @@ import pandas as pd
 
 from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval, Kind, mean_intervals
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import format_spec
+from kvlab.core import FULL, UserError, format_spec
 from kvlab.evaluation.results.summary import over_tasks, with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative

@@ -8,9 +8,7 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.common.intervals import Interval, Kind
-from kvlab.core.budget import Budget
-from kvlab.core.choice import FULL
-from kvlab.core.method_spec import format_spec
+from kvlab.core import FULL, Budget, format_spec
 from kvlab.evaluation.results.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.views.base.provenance import PAPER, PRESET

@@ -13,16 +13,13 @@ from pydantic import JsonValue
 
 from kvlab.common.formatting import range_words
 from kvlab.common.intervals import mean_over_groups
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, UserError
 from kvlab.evaluation.results.summary import PROMPT
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative
 from kvlab.results.score_tables import with_names
-from kvlab.views.base import words
+from kvlab.views.base import QUIET, SEQUENTIAL, Theme, colour_bar, finish, words
 from kvlab.views.base.head_map import cell_text
-from kvlab.views.base.palette import SEQUENTIAL, Theme
-from kvlab.views.base.template import QUIET, colour_bar, finish
 from kvlab.views.base.view import view
 from kvlab.views.scores import line_text, sample_note
 

@@ -8,14 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words, model_title
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.views import speed
-from kvlab.views.base.palette import Theme, method_style
-from kvlab.views.base.provenance import Provenance
-from kvlab.views.base.template import finish
+from kvlab.views.base import Provenance, Theme, finish, method_style, number
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number
 from kvlab.views.frames.speed import REFERENCE
 
 

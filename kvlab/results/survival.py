@@ -10,11 +10,8 @@ from plotly.subplots import make_subplots
 from kvlab.common.intervals import mean_over_groups, wilson
 from kvlab.core.errors import UserError
 from kvlab.results.score_tables import NAMES, with_names
-from kvlab.views.base.lines import interval_bars
-from kvlab.views.base.palette import Theme, run_styles
-from kvlab.views.base.template import QUIET, finish, legend_room
+from kvlab.views.base import QUIET, Theme, arm_text, finish, interval_bars, join_names, legend_room, number, run_styles
 from kvlab.views.base.view import view
-from kvlab.views.base.words import arm_text, join_names, number
 
 GROUP = ["task", "difficulty", "depth", *NAMES]
 IN_ONE, IN_ANY = "in one head", "in at least one head"

@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.models.info.mini import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random

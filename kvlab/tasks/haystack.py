@@ -8,8 +8,7 @@ from itertools import accumulate, pairwise
 from random import Random
 
 from kvlab.common.answer_match import find_answer
-from kvlab.core.assets import asset_path
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, asset_path
 from kvlab.models.info import mini
 
 _SENTENCE_END = re.compile(r"[.!?][”’\"')_]*\s+$")

@@ -15,8 +15,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from kvlab.common.formatting import join_words
-from kvlab.core.errors import UserError
-from kvlab.core.validation import plain_text, read_json
+from kvlab.core import UserError, plain_text, read_json
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages
 from kvlab.tasks.choices import ENDINGS, KEYS, LISTS, Choices, find_choices
 from kvlab.tasks.rows import is_conversation

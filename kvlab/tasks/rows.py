@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.common.formatting import format_bytes
-from kvlab.core.errors import UserError
-from kvlab.core.validation import decode_text, read_json
+from kvlab.core import UserError, decode_text, read_json
 
 PARQUET = b"PAR1"
 TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")

@@ -3,8 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from kvlab.core.assets import asset_path
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, asset_path
 
 QUESTION = "\nQuestion:"
 

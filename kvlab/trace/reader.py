@@ -13,8 +13,7 @@ import pyarrow.dataset as ds
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import path_of
+from kvlab.core import UserError, path_of
 from kvlab.trace.checksums import SUMS, Index, known_checksum, not_recorded, read_parts, state_of, why_no_array
 from kvlab.trace.record import FILE, REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord

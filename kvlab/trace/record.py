@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import MethodChoice, UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.schema import SCHEMA_VERSION, RunRecord
 

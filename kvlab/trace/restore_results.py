@@ -5,8 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.core.errors import UserError
-from kvlab.core.restore import Restore
+from kvlab.core import Restore, UserError
 
 FOLDER = "killed"  # as folders of runs made by earlier versions have it
 

@@ -20,9 +20,7 @@ from pydantic import (
 )
 
 from kvlab.common.formatting import model_title
-from kvlab.core.choice import Bytes, Fraction, Slots
-from kvlab.core.errors import UserError
-from kvlab.core.restore import Restore
+from kvlab.core import Bytes, Fraction, Restore, Slots, UserError
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.facts import Fact
 from kvlab.requests.generation_settings import GenerationSettings

@@ -18,8 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.common.lab import acting, is_owner, may_see, require_owner
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text, in_one_sentence
+from kvlab.core import UserError, check_text, in_one_sentence
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.checksums import State, state_of

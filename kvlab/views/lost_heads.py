@@ -10,17 +10,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import prompts
-from kvlab.core.errors import UserError
-from kvlab.core.restore import head_words
+from kvlab.core import UserError, head_words
 from kvlab.trace.catalogue import list_repeats, list_runs
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, load_result
 from kvlab.trace.schema import RunRecord
+from kvlab.views.base import LOSS, Theme, of_batch, plural, sentence, some_of
 from kvlab.views.base.head_map import head_map
-from kvlab.views.base.palette import LOSS, Theme
-from kvlab.views.base.provenance import of_batch
 from kvlab.views.base.view import view
-from kvlab.views.base.words import plural, sentence, some_of
 from kvlab.views.frames.restore import cheapest, slot_count_text
 
 FAILED = ("nearly", "wrong")

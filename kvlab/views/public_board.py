@@ -15,14 +15,9 @@ from plotly.subplots import make_subplots
 from kvlab.common.answer_match import LEAST_SCORE
 from kvlab.common.formatting import join_words, mean_words, model_title
 from kvlab.common.intervals import mean_over_groups, rank_correlation
-from kvlab.core.assets import asset_path
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import format_spec, parse_spec
-from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.template import INK, KEEPS_HEIGHT, QUIET, finish
+from kvlab.core import FULL, UserError, asset_path, format_spec, parse_spec
+from kvlab.views.base import HUES, INK, KEEPS_HEIGHT, QUIET, Theme, finish, number, percent, pick, plural
 from kvlab.views.base.view import view
-from kvlab.views.base.words import number, percent, plural
 from kvlab.views.scores import sample_note
 
 SHIPPED = "board"

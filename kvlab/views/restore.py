@@ -6,11 +6,8 @@ import plotly.graph_objects as go
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
-from kvlab.views.base.lines import add_line
-from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.template import finish
+from kvlab.views.base import HUES, Theme, add_line, finish, join_names, near, pick, token_text, visible
 from kvlab.views.base.view import view
-from kvlab.views.base.words import join_names, near, token_text, visible
 from kvlab.views.frames.lineage import SINKS
 from kvlab.views.frames.restore import LEAST_MASS, cheapest
 
@@ -19,7 +16,9 @@ BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
 CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
-def searched(run: Run, search: str | None, result: RestoreResult | None) -> tuple[RestoreResult, SearchResult | None]:
+def find_search(
+    run: Run, search: str | None, result: RestoreResult | None
+) -> tuple[RestoreResult, SearchResult | None]:
     """The result of searching what restores the run's answer, and the search of this name in it.
 
     Without such a name, the cheapest that restores the answer, else the first. Raises UserError if it was not searched.
@@ -37,7 +36,7 @@ def searched(run: Run, search: str | None, result: RestoreResult | None) -> tupl
 @view("restored_kl", title="KL from the full cache along its text", page="why_wrong")
 def restored_kl(run: Run, search: str | None = None, result: RestoreResult | None = None) -> pd.DataFrame:
     """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
-    result, found = searched(run, search, result)
+    result, found = find_search(run, search, result)
     series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.description: found.kl})
     parts = [
         pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
@@ -91,7 +90,7 @@ def restored_attention(run: Run, search: str | None = None, result: RestoreResul
     Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
     Empty where no head reads the fact.
     """
-    result, found = searched(run, search, result)
+    result, found = find_search(run, search, result)
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
     series = {"full cache": result.attention_full, "as it ran": result.attention_before}
     series |= {} if found is None else {found.returned.description: found.attention}

@@ -7,9 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.views.base import words
-from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.views.base.template import INK, QUIET, finish
+from kvlab.views.base import HUES, INK, QUIET, SURFACES, Theme, finish, method_style, mix, pick, words
 from kvlab.views.frames.speed import REFERENCE, SCATTERED
 
 

@@ -7,9 +7,8 @@ worker read of one lane after the last answer, which the next answer replaces.
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.views.base import STATE_COLOURS, Theme, near, pick, sentence, some_of, stepped_scale
 from kvlab.views.base.head_map import Place, head_map
-from kvlab.views.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
-from kvlab.views.base.words import near, sentence, some_of
 from kvlab.views.frames.token_heads import STATES
 
 COLOURS = ("evicted", "absorbed", "kept")  # of the states, as in all texts

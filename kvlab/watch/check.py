@@ -16,10 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from kvlab.core import UserError, parse_spec
 from kvlab.core.cache.factory import make_cache
 from kvlab.core.contract.view import Slots, View
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
 from kvlab.watch.recording import Pass, read_recording

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvlab.core import FULL, UserError
 from kvlab.core.attention.queries import num_key_value_heads
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import RECORDINGS, CompareRequest, ImportRequest, Progress

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, UserError
 from kvlab.jobs.size_check import tokens_of, too_big
 from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest

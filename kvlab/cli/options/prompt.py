@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvlab.cli.options.signature import Setting
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text, decode_text, plain_text, read_file
+from kvlab.core import UserError, check_text, decode_text, plain_text, read_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.facts import check_answer, find_facts
 

@@ -9,9 +9,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from kvlab.core.errors import UserError
+from kvlab.core import SETTINGS, UserError, quote_value
 from kvlab.core.plugins.load import name_files
-from kvlab.core.validation import SETTINGS, quote_value
 
 Command = Callable[..., None]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY

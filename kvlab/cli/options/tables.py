@@ -12,9 +12,7 @@ from rich.table import Table
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import KIB, ONE_PROMPT, in_range
 from kvlab.common.terminal import print_wide
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import format_spec
+from kvlab.core import FULL, UserError, format_spec
 from kvlab.tasks.sample import current_difficulty
 from kvlab.views.frames.speed import limit_text, ratio_text
 

@@ -25,8 +25,7 @@ from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_laye
 from kvlab.core.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.core.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.core.choice import MOST_NEW_TOKENS
-from kvlab.core.contract.parts import optional
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract import Pipeline, optional
 from kvlab.core.errors import UserError
 from kvlab.core.families import ATTACHMENT, SUPPORTED, Attachment, check_layers, switch_attention
 from kvlab.core.fitted.kinds import with_feature_maps, with_profile, with_scores

@@ -16,8 +16,7 @@ from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.second_pass import run_second_pass
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Plan, Slots, View
 
 
 @dataclass

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from kvlab.core.attention.alibi import uses_alibi
 from kvlab.core.attention.queries import family, text_config
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract import Plan, Rotary
 from kvlab.core.errors import UserError
 
 # Gemma 3 has one set of frequencies per layer type; only full-attention layers are compressed.

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import Budget
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.reading import Reading
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.second_pass import SecondPassRequest
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Pipeline, Plan, Reading, Rotary, SecondPassRequest, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.stores import NATIVE, Store, store_of
 

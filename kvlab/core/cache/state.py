@@ -21,8 +21,7 @@ from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.view import NEVER, Slots, is_constant
+from kvlab.core.contract import NEVER, Rotary, Slots, is_constant
 from kvlab.core.errors import UserError
 
 CLASSES: dict[str, type] = {

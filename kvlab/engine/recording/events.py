@@ -10,8 +10,7 @@ from torch import Tensor
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache.buckets.joined_layer import STATES, measure_slots, per_table, states_at
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import Edges, Plan, Slots
 from kvlab.engine.recording.shadow import Answer, Shadow
 from kvlab.requests.recording import decision_that_fits
 from kvlab.trace import RunWriter

@@ -12,8 +12,7 @@ from torch import Tensor
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.settings import Observer
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.methods.scorers.ema import EMA
 from kvlab.engine.recording.events import (
     absent_columns,

@@ -11,8 +11,7 @@ from torch import Tensor
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache.buckets.joined_layer import states_at
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import Plan, Slots
 
 ROOM = 2  # blocks on the device at once: one in use, one being copied
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.contract.slot_columns import is_valid
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import Slots, is_valid
 from kvlab.trace import RunWriter
 
 LEFT = "left"  # evicted or merged; separated when the rows are written

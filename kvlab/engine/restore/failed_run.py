@@ -12,21 +12,18 @@ from torch import Tensor
 from kvlab.common.answer_match import find_answer
 from kvlab.common.formatting import shared_prefix
 from kvlab.common.thoughts import Tags, declared_tags, hide_in, hide_thinking
+from kvlab.core import Restore, UserError
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import PromptCache
 from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
 from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.core.cache.settings import Observer
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
-from kvlab.core.errors import UserError
+from kvlab.core.contract import Pipeline, Plan, Slots, View
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import keeping
 from kvlab.core.methods.wrappers.read_back import reading_back
 from kvlab.core.methods.wrappers.restore import giving_back
-from kvlab.core.restore import Restore
 from kvlab.engine.forward import Choose, Ended, chooser, decode_one, end_check, end_ids, prefill
 from kvlab.engine.prompt import continuation, divergence, encode_prompt
 from kvlab.models.chat import chat_of

@@ -10,10 +10,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from kvlab.common.formatting import format_duration
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, Restore, RestoreKind, UserError
 from kvlab.core.methods import make_method
-from kvlab.core.restore import Restore, RestoreKind
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.engine.restore.failed_run import Evidence, Prompt, decode_forced, gather_evidence, read_prompt

@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
+from kvlab.core import UserError, check_ids
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.replay import supports_token_by_token, token_by_token
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_ids
 from kvlab.engine.forward import end_ids
 from kvlab.evaluation.lm_eval.request import LmEvalRequest
 from kvlab.evaluation.lm_eval.rows import (

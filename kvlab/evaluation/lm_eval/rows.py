@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, MethodChoice, UserError
 from kvlab.evaluation.lm_eval.request import LmEvalRequest
 from kvlab.evaluation.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
 

@@ -11,8 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.core.choice import FULL, MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, MethodChoice, UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter

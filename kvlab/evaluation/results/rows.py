@@ -17,9 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, MethodChoice, UserError
 
 ROWS = pa.schema(
     [

@@ -9,8 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.common.formatting import ONE_PROMPT, in_range, model_title
-from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
+from kvlab.core import Budget, MethodChoice
 from kvlab.evaluation.results.rows import ANY_LENGTH
 from kvlab.evaluation.scoring.metrics import higher_is_better, packages
 

@@ -22,9 +22,8 @@ from rouge_score import rouge_scorer
 from kvlab.common.answer_match import find_answer
 from kvlab.common.formatting import shared_prefix
 from kvlab.common.thoughts import Tags, answer_of, declared_tags
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, read_json
 from kvlab.core.plugins.load import Registry
-from kvlab.core.validation import read_json
 from kvlab.evaluation.scoring.order import each_line, last_line, line_results, no_loop, walk
 from kvlab.tasks.rules import rule_score
 from kvlab.tasks.sample import UNSCORED

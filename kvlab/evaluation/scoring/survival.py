@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.methods.scorers.time_stamps import OF_PROMPT
 
 GONE = -1

@@ -8,8 +8,7 @@ import typer
 from kvlab.cli import run_alone
 from kvlab.cli.options.model import Model
 from kvlab.common.terminal import standard_error
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
+from kvlab.core import Budget, UserError
 
 
 def openvino(

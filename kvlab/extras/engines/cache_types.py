@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from kvlab.common.formatting import shared_prefix
+from kvlab.core import UserError, parse_spec
 from kvlab.core.cache import make_cache
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
 from kvlab.evaluation.request_parser import parse_request
 from kvlab.extras.engines.comparison import prepared_prompts

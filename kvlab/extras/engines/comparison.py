@@ -14,9 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import format_spec
-from kvlab.core.validation import read_json
+from kvlab.core import UserError, format_spec, read_json
 from kvlab.evaluation.generate import Stops
 from kvlab.evaluation.harness import Listener, evaluate, prepare_evaluation
 from kvlab.evaluation.prepare import PreparedPrompt, prepare

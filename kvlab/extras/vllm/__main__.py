@@ -14,9 +14,7 @@ from kvlab.cli import run_alone
 from kvlab.cli.options.model import Model
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.terminal import print_wide
-from kvlab.core.budget import Budget
-from kvlab.core.errors import UserError
-from kvlab.core.method_spec import parse_spec, split_list
+from kvlab.core import Budget, UserError, parse_spec, split_list
 
 METHODS = "full,window,streaming-llm,snapkv,h2o,keepkv,exactmerge2"
 

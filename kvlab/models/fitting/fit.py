@@ -10,10 +10,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from kvlab.common.atomic_write import replace_text
+from kvlab.core import UserError, read_json
 from kvlab.core.cache import make_cache
-from kvlab.core.errors import UserError
 from kvlab.core.fitted.kinds import write_profile
-from kvlab.core.validation import read_json
 from kvlab.models.fitting.curves import fit_curves
 from kvlab.models.fitting.kvzap import fit_kvzap
 from kvlab.models.fitting.less import fit_less

@@ -17,8 +17,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Pipeline, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.kinds import write_score_heads
 from kvlab.core.methods.eviction.kvzip import KVzip

@@ -7,8 +7,7 @@ from random import Random
 
 from torch import Tensor
 
-from kvlab.core.assets import asset_path
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, asset_path
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.info.mini import VALIDATION_BOOKS, book_paths, read_book
 from kvlab.models.load import LoadedModel

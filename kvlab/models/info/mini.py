@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from kvlab.core.assets import asset_path
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, asset_path
 
 CARD = "mini/README.md"
 CANNOT = "## What it cannot do"

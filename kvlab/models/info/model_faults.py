@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kvlab.core.assets import cache_folder
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, cache_folder
 from kvlab.models.info.packaged_models import not_here, packaged_file
 
 SUFFIX = ".gguf"

@@ -6,9 +6,7 @@ from os.path import expanduser  # leaves a path with an unknown home as it is
 from pathlib import Path
 from typing import Any
 
-from kvlab.core.assets import project_root
-from kvlab.core.errors import UserError
-from kvlab.core.validation import read_json
+from kvlab.core import UserError, project_root, read_json
 from kvlab.models.info.model_faults import description_folder, fault, gguf_file
 from kvlab.models.info.offered_models import offered_models, place_of
 from kvlab.models.info.packaged_models import PACKAGED

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import read_file, read_json
+from kvlab.core import UserError, read_file, read_json
 from kvlab.models.info.model_faults import ABOUT, about, fault
 from kvlab.models.info.names import model_file
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.common.formatting import format_bytes
-from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text, decode_text
+from kvlab.core import UserError, check_text, decode_text
 from kvlab.models.info.chat_template import ChatFormat, render_prompt, tokenizer_info
 from kvlab.models.info.names import model_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES

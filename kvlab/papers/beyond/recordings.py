@@ -16,10 +16,7 @@ from kvlab.papers.pyramid_pool.recordings import GROWS
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
-from kvlab.views.base.palette import SEQUENTIAL, Theme
-from kvlab.views.base.provenance import of_run
-from kvlab.views.base.template import finish
-from kvlab.views.base.words import contrast, percent, two_digits
+from kvlab.views.base import SEQUENTIAL, Theme, contrast, finish, of_run, percent, two_digits
 
 CUT = "kvzip"
 INVARIANT = "DuoAttention, Attention Matching: where a model wants its slots hardly depends on the text."

@@ -21,11 +21,7 @@ from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_c
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 from kvlab.views import scores as figures
-from kvlab.views.base import words
-from kvlab.views.base.lines import interval_bars
-from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.views.base.provenance import Provenance
-from kvlab.views.base.template import finish
+from kvlab.views.base import HUES, SURFACES, Provenance, Theme, finish, interval_bars, method_style, mix, pick, words
 from kvlab.views.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}

@@ -13,8 +13,7 @@ from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 from kvlab.views import needle_map as figures
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.words import number, percent, plural
+from kvlab.views.base import Theme, number, percent, plural
 
 EXPERIMENT = Experiment(
     "kvmerger-fig-5",

@@ -9,10 +9,7 @@ from plotly.subplots import make_subplots
 from kvlab.papers.exhibit import Choice, Drawn, Entry
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, Claim, Threshold
-from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.provenance import Provenance
-from kvlab.views.base.template import INK, finish
-from kvlab.views.base.words import byte_size, contrast, percent
+from kvlab.views.base import HUES, INK, Provenance, Theme, byte_size, contrast, finish, percent, pick
 
 
 @dataclass(frozen=True)

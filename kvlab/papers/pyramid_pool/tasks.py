@@ -10,10 +10,7 @@ from kvlab.requests.measurement import Evaluation
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import HOLDS, OPEN, Claim, Verdict
-from kvlab.views.base.palette import HUES, Theme, pick
-from kvlab.views.base.provenance import Provenance
-from kvlab.views.base.template import finish
-from kvlab.views.base.words import plural, with_spaces
+from kvlab.views.base import HUES, Provenance, Theme, finish, pick, plural, with_spaces
 
 PAPER_TASKS = ("qasper", "musique", "multi_news", "trec", "triviaqa")
 PAPER_TABLE = (

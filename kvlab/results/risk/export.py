@@ -10,8 +10,7 @@ from kvlab.core.errors import UserError
 from kvlab.results.risk import sentences
 from kvlab.results.risk.losses import ARM, ASKED, Measure, flips, measurable, overlap
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
-from kvlab.views.base.palette import HUES, Theme, pick, run_styles
-from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base import HUES, QUIET, Theme, finish, pick, run_styles
 from kvlab.views.base.view import view
 
 TOLERANCES = 4  # the axis has room for as many at least

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.formatting import join_words, prompts
-from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
+from kvlab.core import FULL, UserError
 from kvlab.evaluation.results.summary import CHUNK, PROMPT, with_measures
 from kvlab.evaluation.scoring.metrics import LIKELIHOOD_METRICS, UNSCORED
 from kvlab.results.quality_tables import label_rows

@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 from typing import TypeVar
 
 from kvlab.common.formatting import left_out
-from kvlab.core.errors import UserError
-from kvlab.core.validation import BYTE_ORDER_MARKS, decode_text, plain_text
+from kvlab.core import BYTE_ORDER_MARKS, UserError, decode_text, plain_text
 from kvlab.tasks.documents.document import HIDDEN, Document, Lines, number_as, raise_script
 
 CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE)

@@ -12,8 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from kvlab.common.formatting import format_bytes, left_out
-from kvlab.core.errors import UserError
-from kvlab.core.validation import decode_text, plain_text, read_json
+from kvlab.core import UserError, decode_text, plain_text, read_json
 from kvlab.tasks.documents.document import LARGEST_BYTES, TYPES, Document, Lines
 from kvlab.tasks.documents.docx import read_docx
 from kvlab.tasks.documents.html import read_html

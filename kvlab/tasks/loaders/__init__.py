@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, quote_value
 from kvlab.core.plugins.load import Registry
-from kvlab.core.validation import quote_value
 from kvlab.tasks.loaders.benchmarks import load_gsm8k, load_helm, load_ifeval, load_math, load_summaries
 from kvlab.tasks.loaders.haystack import load_haystack
 from kvlab.tasks.loaders.jsonl import Loaded

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from pydantic import AliasChoices, BaseModel, JsonValue, ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.core.errors import UserError
-from kvlab.core.validation import decode_text, read_file
+from kvlab.core import UserError, decode_text, read_file
 from kvlab.tasks.prompt_table import ANSWERS, TableRecord
 from kvlab.tasks.rows import PARQUET, read_rows
 from kvlab.tasks.sample import Sample

@@ -6,8 +6,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.formatting import join_words, prompts
-from kvlab.core.errors import UserError
-from kvlab.core.validation import read_file
+from kvlab.core import UserError, read_file
 from kvlab.tasks import rows
 from kvlab.tasks.documents import document as documents
 from kvlab.tasks.documents.read import is_document, read_document

@@ -10,8 +10,7 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.common.formatting import format_bytes, join_words
-from kvlab.core.choice import FULL
-from kvlab.core.method_spec import parse_spec
+from kvlab.core import FULL, parse_spec
 
 MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

@@ -11,8 +11,7 @@ from typing import Protocol
 import pandas as pd
 
 from kvlab.common.formatting import model_title
-from kvlab.core.budget import Amount, Budget
-from kvlab.core.choice import FULL
+from kvlab.core import FULL, Amount, Budget
 from kvlab.trace.schema import RunRecord
 
 SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # separates settings; commas within a list are followed by a value

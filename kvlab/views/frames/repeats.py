@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.intervals import mean_intervals, share_interval
-from kvlab.core.errors import UserError
-from kvlab.core.validation import quote_value
+from kvlab.core import UserError, quote_value
 from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import Labels, load_labels

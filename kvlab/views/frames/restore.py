@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.formatting import join_words
-from kvlab.core.errors import UserError
-from kvlab.core.restore import head_words, spans
+from kvlab.core import UserError, head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views.frames.facts import fact_fates

@@ -13,11 +13,7 @@ from kvlab.core.budget import UNLIMITED, Sizes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.apply_plan import TableSnapshot
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract.in_place import Work
-from kvlab.core.contract.pipeline import native_slots
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.reading import Index
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Index, Plan, Slots, View, Work, native_slots
 from kvlab.core.stores import store_bytes
 
 

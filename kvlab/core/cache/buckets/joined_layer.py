@@ -19,9 +19,7 @@ from kvlab.core.attention.low_rank_state import LowRankState
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Decision
 from kvlab.core.cache.table.head_index import Streams
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import AttentionPass, Slots, View
+from kvlab.core.contract import AttentionPass, Plan, Slots, View, gather
 
 STATES = ("keys", "values")
 NONE_YET = cast(Tensor, None)

@@ -23,9 +23,7 @@ from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, readin
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, note_second_pass
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract.parts import optional
-from kvlab.core.contract.slot_columns import integer_dtype
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import Slots, integer_dtype, optional
 from kvlab.core.errors import UserError
 
 

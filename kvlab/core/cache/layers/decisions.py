@@ -15,9 +15,7 @@ from kvlab.core.cache.buckets.regroup import compact_buckets
 from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reusable_work, run_kernel
 from kvlab.core.cache.layers.layer_state import LayerState
 from kvlab.core.cache.settings import LayerSettings, PendingLayer, synchronize
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import ASKED
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import ASKED, Rotary, Slots, View
 from kvlab.core.stores.code import query_squares
 from kvlab.core.stores.store import QUERY_SQUARES
 

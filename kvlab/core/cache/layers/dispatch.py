@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.kernels import kernels_on, launching_on, warn_without
-from kvlab.core.contract.in_place import EVICT, Work
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.view import KEY_LENGTH, View, is_constant
+from kvlab.core.contract import EVICT, KEY_LENGTH, Pipeline, View, Work, is_constant
 
 if TYPE_CHECKING:
     from kvlab.core.attention.pass_view import PassView

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.slot_columns import FREE, gather, is_valid
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import FREE, Slots, gather, is_valid
 from kvlab.core.stores.code import Code
 
 

@@ -6,10 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import round_to_total
-from kvlab.core.contract.parts import Allocator
-from kvlab.core.contract.pipeline import EqualHeads, Uniform
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Allocator, EqualHeads, Uniform, View, round_to_total
 
 FloorRule = Literal["blend", "rounded", "guarantee"]
 TINY = 1e-20

@@ -9,9 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import proportional
-from kvlab.core.contract.pipeline import EqualHeads
-from kvlab.core.contract.view import View
+from kvlab.core.contract import EqualHeads, View, proportional
 
 Schedule = Literal["compound", "direct"]
 

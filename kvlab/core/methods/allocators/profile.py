@@ -7,10 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import proportional
-from kvlab.core.contract.parts import Allocator, Scorer, Selector
-from kvlab.core.contract.pipeline import LowestScore, Uniform
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Allocator, LowestScore, Scorer, Selector, Uniform, View, proportional
 from kvlab.core.methods.allocators.model_wide import protected_by
 
 EVEN = "even"  # profile of equal heads

@@ -5,8 +5,7 @@ from typing import Literal
 
 import torch
 
-from kvlab.core.contract.numerics import round_to_total
-from kvlab.core.contract.pipeline import EqualHeads
+from kvlab.core.contract import EqualHeads, round_to_total
 
 Variant = Literal["paper", "code"]
 

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import create_model
 
-from kvlab.core.contract.method import METHODS, Method
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
+from kvlab.core.contract import METHODS, LowestScore, Method, Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.plugins.load import Registry

@@ -2,9 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import LowestScore, Pipeline, Preset, Uniform, register
 from kvlab.core.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.eviction import window_methods

@@ -6,12 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.parts import Victims
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import View
+from kvlab.core.contract import LowestScore, Pipeline, Preset, Uniform, Victims, View, register, round_relatively
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction import window_methods
 from kvlab.core.methods.scorers.value_norm import output_norms

@@ -7,11 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, LowestScore, Method, Pipeline, Preset, Slots, register, round_relatively
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 TINY = 1e-6

@@ -2,9 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
 from kvlab.core.methods.allocators.profile import HeadProfile, Levels
 from kvlab.core.methods.scorers.recency import Recency
 

@@ -2,9 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import DecodeCompression, LowestScore, Pipeline, Preset, Uniform, register
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention as Expected

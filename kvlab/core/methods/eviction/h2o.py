@@ -4,9 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 
 

@@ -6,11 +6,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import round_to_step
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, LowestScore, Method, Pipeline, Preset, Slots, register, round_to_step
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 

@@ -2,10 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.second_pass import SecondPassRequest
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, SecondPassRequest, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzip import LayerAttention
 

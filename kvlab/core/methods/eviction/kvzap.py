@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import View
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Uniform, View, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzap import PredictedScore
 

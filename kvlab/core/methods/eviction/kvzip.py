@@ -4,10 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.second_pass import SecondPassRequest
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, SecondPassRequest, Uniform, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzip import Over, SecondPassAttention
 

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
 

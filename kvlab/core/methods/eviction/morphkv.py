@@ -7,10 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import LowestScore, Pipeline, Preset, Slots, register
 from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.wrapper import WindowScorer
 

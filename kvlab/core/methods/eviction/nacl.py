@@ -6,12 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.numerics import gumbel_draws
-from kvlab.core.contract.parts import Victims
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import View
+from kvlab.core.contract import LowestScore, Pipeline, Preset, Victims, View, gumbel_draws, register
 from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.selectors.chunks import Reordering

@@ -8,11 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
 

@@ -8,10 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
-from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import Slots
+from kvlab.core.contract import DecodeCompression, LowestScore, Pipeline, Preset, Slots, register
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.wrapper import WindowScorer
 

@@ -6,10 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, DecodeCompression, LowestScore, Pipeline, Preset, Slots, register
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
 from kvlab.core.methods.scorers.window import query_mass
 from kvlab.core.methods.scorers.wrapper import WindowScorer

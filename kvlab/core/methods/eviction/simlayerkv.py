@@ -6,12 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import log_total
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Capabilities, LowestScore, Method, Pipeline, Preset, Uniform, View, log_total, register
 from kvlab.core.methods.scorers.recency import Recency
 
 

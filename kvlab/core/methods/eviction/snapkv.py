@@ -1,8 +1,6 @@
 """SnapKV: attention of an observation window at the prompt's end, pooled over neighbours."""
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import LowestScore, Pipeline, Preset, register
 from kvlab.core.methods.eviction import window_methods
 
 

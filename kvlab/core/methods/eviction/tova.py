@@ -7,11 +7,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import DecodeCompression, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import DecodeCompression, LowestScore, Pipeline, Preset, register
 from kvlab.core.methods.scorers.query_statistics import QueryCentres
 
 FILE_HELP = "query statistics: mini, a file of `kvlab fit --method triattention`, or untrained (random)"

@@ -2,9 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import LowestScore, Pipeline, Preset, register
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, WINDOW_REASONS, WindowEvicting
 from kvlab.core.methods.settlers.global_ridge import GlobalRidge
 

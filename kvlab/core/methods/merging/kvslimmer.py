@@ -4,9 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.preset import Preset
+from kvlab.core.contract import Pipeline, Preset, register
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.merging import asymkv
 

@@ -9,11 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, View, gather, register
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.settlers.consecutive import Sets
 from kvlab.core.methods.settlers.gaussian_sets import AnyPivot, GaussianSets, Weights

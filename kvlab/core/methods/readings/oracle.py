@@ -8,8 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, Reading, ReadingCapabilities, register_reading
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, Reading, ReadingCapabilities, register_reading
 from kvlab.core.methods.readings.selection import always, best, of_group, of_sets
 
 ORACLE = ReadingCapabilities(indexes=False, oracle=True)

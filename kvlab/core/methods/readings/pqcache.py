@@ -4,8 +4,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, register_reading
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, register_reading
 from kvlab.core.errors import UserError
 from kvlab.core.methods.readings.selection import always, best, k_means, nearest, of_group, write_newest
 from kvlab.core.stores.quantized_states import states_at

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.methods.readings.selection import best, step_draws
 
 

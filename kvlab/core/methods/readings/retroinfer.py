@@ -8,8 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from kvlab.core.contract import reading
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, reading
 from kvlab.core.errors import UserError
 from kvlab.core.methods.readings.selection import always, means_of, of_group, of_sets, spread_rows, write_newest
 from kvlab.core.stores.quantized_states import dense_states

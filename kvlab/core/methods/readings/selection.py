@@ -6,10 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.numerics import MIX, stream_start, uniform_draws
-from kvlab.core.contract.reading import Chosen, Held, PartReading
-from kvlab.core.contract.slot_columns import is_valid
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import MIX, NEVER, Chosen, Held, PartReading, is_valid, stream_start, uniform_draws
 from kvlab.core.stores.quantized_states import dense_states, states_at
 
 FAR = 1e6  # of every coordinate, in float32

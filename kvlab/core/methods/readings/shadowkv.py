@@ -8,9 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.contract.slot_columns import is_valid
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, ReadingCapabilities, is_valid, register_reading
 from kvlab.core.methods.readings.selection import always, of_sets, page_logits, room, write_newest
 from kvlab.core.stores.quantized_states import states_at
 

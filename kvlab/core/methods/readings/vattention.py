@@ -7,8 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.methods.readings.selection import always, counts_of, of_sets, step_draws
 
 # draws of the two samples

@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, Slots
 
 NEGLIGIBLE = 1e-6
 

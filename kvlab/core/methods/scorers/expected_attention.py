@@ -7,9 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, Slots, round_relatively
 from kvlab.core.methods.scorers.sampled_queries import ROW_BLOCK, average_turn
 from kvlab.core.methods.scorers.value_norm import output_norms
 

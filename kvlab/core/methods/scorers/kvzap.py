@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, softplus
 
-from kvlab.core.contract.numerics import round_to_step
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, Slots, round_to_step
 from kvlab.core.methods.scorers.kvzip import most_looked_at
 
 NORM_EPSILON = 1e-6  # of Qwen3RMSNorm, the original's norm

@@ -7,9 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.second_pass import SecondPassRequest
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, SecondPassRequest, Slots
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 Over = Literal["max", "rms", "mean"]

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, Slots
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 

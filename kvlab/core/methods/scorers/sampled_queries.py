@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.view import AttentionPass
+from kvlab.core.contract import AttentionPass, Rotary
 
 RowMask = Tensor
 ROW_BLOCK = 4096

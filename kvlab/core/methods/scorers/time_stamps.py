@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, Slots
 from kvlab.core.methods.scorers.window import query_mass
 
 STAMP = "stamp"  # position of the last query that gave the slot attention; negative: none since it was read

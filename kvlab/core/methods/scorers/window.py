@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.slot_columns import log_total
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Slots, log_total, round_relatively
 from kvlab.core.methods.scorers.value_norm import output_norms
 from kvlab.core.methods.scorers.wrapper import WindowScorer
 

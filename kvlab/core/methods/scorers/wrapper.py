@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of, optional
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, Scorer, Slots, capabilities_of, optional
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import LowestScore
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Capabilities, LowestScore, Victims, View, Wrapper
 
 TINY = 1e-8
 

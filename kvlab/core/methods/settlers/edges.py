@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.core.contract.numerics import STEP, round_to_step
-from kvlab.core.contract.slot_columns import TINY, gather, key_lengths
-from kvlab.core.contract.view import KEY_LENGTH, Slots, View
+from kvlab.core.contract import KEY_LENGTH, STEP, TINY, Slots, View, gather, key_lengths, round_to_step
 
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256

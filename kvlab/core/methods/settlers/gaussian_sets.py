@@ -8,12 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import uniform_draws
-from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
-from kvlab.core.contract.pipeline import Evict
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Capabilities, Edges, Evict, Plan, Selector, View, gather, protected_slots, uniform_draws
 from kvlab.core.methods.settlers.consecutive import Sets, find_sets, nearness
 from kvlab.core.methods.settlers.edges import max_to_target, sum_to_target
 from kvlab.core.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, rotate_sources, turns

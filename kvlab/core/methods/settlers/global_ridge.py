@@ -6,10 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.plan import NewKeys, Plan, ValueShift
-from kvlab.core.contract.slot_columns import gather, log_total
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Capabilities, NewKeys, Plan, Selector, ValueShift, View, gather, log_total
 from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.observed_queries import Observed
 

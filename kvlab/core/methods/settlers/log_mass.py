@@ -6,10 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import NEVER_SEEN
-from kvlab.core.contract.plan import Edges
-from kvlab.core.contract.slot_columns import gather, log_total
-from kvlab.core.contract.view import View
+from kvlab.core.contract import NEVER_SEEN, Edges, View, gather, log_total
 from kvlab.core.methods.settlers.edges import max_to_target, sum_to_target
 
 MassRule = Literal["none", "alpha", "votes", "exact", "bounded"]

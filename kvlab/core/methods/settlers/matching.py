@@ -7,11 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.plan import Plan, ValueShift
-from kvlab.core.contract.second_pass import SecondPassRequest
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Capabilities, Plan, SecondPassRequest, Selector, ValueShift, View, gather
 from kvlab.core.methods.settlers.edges import first_of
 from kvlab.core.methods.settlers.global_ridge import top_share
 from kvlab.core.methods.settlers.observed_queries import Observed

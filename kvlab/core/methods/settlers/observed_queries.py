@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from kvlab.core.contract.plan import Edges
-from kvlab.core.contract.slot_columns import gather, log_total
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract import Edges, Slots, View, gather, log_total
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
 from kvlab.core.methods.settlers.edges import ROW_BLOCK, at_rows, oldest_of_nearest, similarity
 

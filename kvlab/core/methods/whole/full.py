@@ -1,7 +1,6 @@
 """The full cache, as reference."""
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract import Method, Pipeline, register
 from kvlab.core.methods.scorers.recency import Unscored
 
 
