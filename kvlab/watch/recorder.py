@@ -348,6 +348,9 @@ class LayerHistory:
         )
         self.heads = int(getattr(config, "num_key_value_heads", None) or self.query_heads)
         self.head_dim = getattr(attention, "head_dim", None) or getattr(config, "head_dim", None)
+        # Filled by hooks, which hold these lists: they are cleared, never replaced.
+        self.caught: list[Tensor] = []  # outputs of the value (or fused) projection in this pass
+        self.caught_keys: list[Tensor] = []  # keys before they are rotated
         self.forget()
 
     def forget(self) -> None:
@@ -358,8 +361,6 @@ class LayerHistory:
         self.error: float | None = None
         self.buffers: dict[str, Tensor] = {}
         self.last: tuple[Tensor, Tensor, Tensor] | None = None  # of the slots: fingerprints, positions, kinds
-        self.caught: list[Tensor] = []  # outputs of the value (or fused) projection in this pass
-        self.caught_keys: list[Tensor] = []  # keys before they are rotated
         self.handed: list[tuple[Tensor, Tensor]] = []
         self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
 

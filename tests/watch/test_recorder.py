@@ -216,6 +216,7 @@ def test_generate_is_recorded_and_each_call_is_a_sequence(tmp_path: Path) -> Non
         for _ in range(2):
             model.generate(ids_of(), max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert "100 % kept" in recording.summary
+    assert not any("only as they were handed" in note for note in recording.notes)  # the second one's values too
     read = read_recording(tmp_path / "a.kvlab")
     assert {one.sequence for one in read.passes} == {0, 1}
     assert sum(one.tokens for one in read.passes) == 2 * (TOKENS + 4)
