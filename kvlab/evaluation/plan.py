@@ -204,11 +204,14 @@ def fit_to_window(
 
 
 def _as_measured(request: EvalRequest, generate: Callable[[], Sample], style: Style) -> Sample:
-    """The sample in its style, without its answers if the full cache's continuation is forced; a given text stays."""
+    """The sample in its style, without its answers and parts if the full cache's continuation is forced.
+
+    A given text stays.
+    """
     sample = apply_style(generate(), style)
     if not request.forced or sample.metric in LIKELIHOOD_METRICS:
         return sample
-    return sample.model_copy(update={"metric": "kl", "answers": []})
+    return sample.model_copy(update={"metric": "kl", "answers": [], "parts": ()})
 
 
 @dataclass

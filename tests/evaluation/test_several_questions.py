@@ -119,3 +119,11 @@ def test_rows_have_a_score_for_every_question(tiny: LoadedModel, tmp_path: Path)
     assert (rows["prediction"].str.count("\n") == 2).all() and len(rows) == 8
     assert evaluate(wanted, tmp_path, loaded=tiny).rows["key"].tolist() == rows["key"].tolist()
     assert len(ResultStore(tmp_path).frame()) == 8, "nothing is measured twice"
+
+
+def test_a_forced_text_has_no_parts_to_score(tiny: LoadedModel, tmp_path: Path) -> None:
+    tasks = (TaskChoice(task="turns", difficulty={"questions": 3, "needles": 3}),)
+    choices = (MethodChoice(method="streaming-llm", budget=0.3),)
+    wanted = EvalRequest(model="tiny", tasks=tasks, choices=choices, samples=1, lengths=(300,), forced=True)
+    rows = evaluate(wanted, tmp_path, loaded=tiny).rows
+    assert rows["error"].isna().all() and rows["parts"].isna().all() and rows["kl"].notna().all()
