@@ -83,7 +83,7 @@ class SlotTable:
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return self.with_states(self.add_scores(self.columns.with_log_mass(self.slots)), self.capacity)
+        return self.add_scores(self.with_states(self.columns.with_log_mass(self.slots), self.capacity))
 
     def with_states(self, slots: Slots, count: int) -> Slots:
         """The first `count` slots with their keys and values, which a native table's have already."""

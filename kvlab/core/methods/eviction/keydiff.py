@@ -6,7 +6,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from kvlab.core.contract import AttentionPass, LowestScore, Method, Pipeline, Preset, Slots, register, round_to_step
+from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
+from kvlab.core.contract.numerics import round_to_step
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 
@@ -14,14 +15,22 @@ from kvlab.core.methods.scorers.wrapper import PromptScorer
 class UnusualKeys(PromptScorer):
     """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff).
 
-    Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual.
+    Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual. The score
+    is that of the keys alone, so decisions compute it, and the steps between them do not.
     """
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(note=lambda slots, layer_pass: None, rate=self.rate)
+
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32, relative to the mean of the current slots."""
+        return {"score": self.rate(slots)}
+
+    def rate(self, slots: Slots) -> Tensor:
+        """Scores (B, H, S) float32, relative to the mean of the current slots."""
         units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
         mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
-        return {"score": -round_to_step(cosine_similarity(units, mean, dim=-1))}
+        return -round_to_step(cosine_similarity(units, mean, dim=-1))
 
 
 @register
