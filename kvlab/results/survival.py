@@ -28,7 +28,7 @@ def survival_table(rows: pd.DataFrame) -> pd.DataFrame:
     over prompts), trials (prompts x tokens, in one head x heads), binomial_low and binomial_high (95 % interval of as
     many independent trials), expected (the closed form, mean over trials), within (that lies in the binomial interval).
     """
-    known = rows[rows["draws"].notna()] if "draws" in rows else rows.iloc[:0]
+    known = (rows[rows["draws"].notna()] if "draws" in rows else rows.iloc[:0]).reset_index(drop=True)
     if known.empty:
         return pd.DataFrame(columns=[*GROUP, "samples", "where", "survived", "expected"])
     draws = pd.DataFrame([json.loads(text) for text in known["draws"]], index=known.index)

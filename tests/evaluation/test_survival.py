@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 import torch
 
@@ -155,6 +156,7 @@ def test_decoded_tokens_enter_as_if_the_model_had_written_them(tiny: LoadedModel
     rows = evaluate(request, tmp_path, loaded=tiny).rows
     assert (rows["hidden_at"] >= rows["tokens_in_sight"]).all() and not rows["question_aware"].any()
     table = survival_table(rows)
+    pd.testing.assert_frame_equal(survival_table(rows.set_index(rows["index"])), table)  # also joined from files
     assert set(table["arm"]) == {"streaming-llm", "h2o"} and (table["samples"] == 2).all()
     window = table[table["arm"] == "streaming-llm"]
     assert (window["survived"] == 0).all() and (window["expected"] > 0).all()
