@@ -332,7 +332,7 @@ def actions(chosen: pd.DataFrame) -> None:
             row = chosen.iloc[0]
             st.download_button(
                 "Export",
-                lambda: _archive_of(row),
+                partial(_archive_of, row),  # called after the page has run
                 f"{row['id']}{archive.SUFFIX}",
                 key="runs-export",
                 on_click="ignore",
@@ -346,8 +346,8 @@ def actions(chosen: pd.DataFrame) -> None:
             root = runs_root()
             deleted = []
             try:
-                for row in chosen.itertuples():
-                    deleted.append(rubbish.delete(root, row.kind, row.members, row.title))
+                for one in chosen.itertuples():
+                    deleted.append(rubbish.delete(root, one.kind, one.members, one.title))
             except UserError as error:
                 st.error(plain(str(error)))
             if deleted:

@@ -198,8 +198,8 @@ def saved_prompt() -> tuple[OnePrompt, str]:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
         with st.popover("Rename", **widget_options(why, type="tertiary")):
-            st.text_input("New name", name, key=f"prompt-name-{name}")
             key = f"prompt-name-{name}"
+            st.text_input("New name", name, key=key)
             button_unless(
                 "Rename",
                 why,

@@ -10,7 +10,7 @@ from kvlab.core.validation import Strict
 
 MOST_NEW_TOKENS = 4096
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
+SlotCount = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
 
 
@@ -18,7 +18,7 @@ class MethodChoice(Strict):
     """One method with one budget: a share of the prompt, slots per KV head, or bytes."""
 
     method: str
-    budget: Slots | Fraction | Bytes = 0.2
+    budget: SlotCount | Fraction | Bytes = 0.2
     hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
     force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (), description="positions of tokens that are never evicted"

@@ -120,19 +120,20 @@ def parse_request(
     **fields: Any,
 ) -> EvalRequest:
     """Build the request from command-line values; `fields` are its other fields. Raises UserError if invalid."""
-    chosen = []
-    for file in files:
-        form = ""
-        with suppress(ValueError):
-            form, path, options = split_file(file)
-        if form not in LOADERS:
-            raise UserError(f"'{file}' is not format=path: choose a format from {', '.join(LOADERS)}.")
-        chosen.append(FileChoice(form=form, path=Path(path), options=options))
     try:
         # Tasks such as `needle,key_value:pairs=64`.
         text = ",".join(TASKS) if tasks == "all" else tasks
+        named = [TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text))]
+        chosen = []
+        for file in files:
+            form = ""
+            with suppress(ValueError):
+                form, path, options = split_file(file)
+            if form not in LOADERS:
+                raise UserError(f"'{file}' is not format=path: choose a format from {', '.join(LOADERS)}.")
+            chosen.append(FileChoice(form=form, path=Path(path), options=options))
         return EvalRequest(
-            tasks=tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text))),
+            tasks=tuple(named),
             files=tuple(chosen),
             choices=parse_choices(methods, budgets),
             lengths=parse_numbers(lengths, "--lengths", int),

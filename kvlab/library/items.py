@@ -133,7 +133,7 @@ Known = Mapping[str, Mapping[str, object]]
 NOTHING: Mapping[str, object] = {}
 NO_LABELS = Labels()
 SHOWN_LABELS = {"name", "tags", "starred", "note", "archived"}
-NAMED_UNITS = (SLOTS, BYTES, BYTE_SHARE)
+NAMED_UNITS = (SLOTS, BYTES)
 
 
 def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> pd.DataFrame:
@@ -237,7 +237,9 @@ def _summary(kind: Kind, stamps: tuple[tuple[str, int], ...]) -> Mapping[str, ob
     compressed = rows[rows["method"] != FULL.method]
     asked = compressed[["budget", "budget_unit"]].dropna().drop_duplicates()
     budgets = [
-        Budget.from_number(amount, unit).description if unit in NAMED_UNITS else f"{100 * amount:g} %"
+        Budget.from_number(amount, unit).description
+        if unit in NAMED_UNITS
+        else f"{100 * amount:g} %{' of the bytes' if unit == BYTE_SHARE else ''}"
         for amount, unit in asked.itertuples(index=False)
     ]
     return {

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,17 +163,20 @@ def _listed(what: Literal["methods", "tasks"]) -> Any:
     try:
         return _reading(what).result(timeout=SECONDS_ALLOWED + 5)
     except (UserError, TimeoutError):
-        _reading.cache_clear()
+        _readings.pop(what, None)
         raise
 
 
-@lru_cache(maxsize=2)
+_readings: dict[str, Future[Any]] = {}
+
+
 def _reading(what: Literal["methods", "tasks"]) -> Future[Any]:
-    """Start `_read` in a thread of its own."""
-    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
-    future = executor.submit(_read, what)
-    executor.shutdown(wait=False)
-    return future
+    """Start `_read` in a thread of its own, once for each list."""
+    if what not in _readings:
+        executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
+        _readings[what] = executor.submit(_read, what)
+        executor.shutdown(wait=False)
+    return _readings[what]
 
 
 def _read(what: Literal["methods", "tasks"]) -> Any:

@@ -148,5 +148,5 @@ def obeys(text: str, spec: str) -> bool:
 
 def rule_score(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), *, wholly: bool = False) -> float:
     """The share of the rules, given as `check=wanted`, that the prediction obeys; `wholly`: 1 if it obeys every one."""
-    found = [obeys(prediction, spec) for spec in answers]
-    return float(all(found)) if wholly else sum(found) / len(found)
+    obeyed = (obeys(prediction, spec) for spec in answers)
+    return float(all(obeyed)) if wholly else sum(obeyed) / len(answers)

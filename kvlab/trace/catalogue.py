@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kvlab.common.atomic_write import replace_text, transaction
 from kvlab.common.lab import lab, may_see
 from kvlab.common.liveness import is_being_written
-from kvlab.core import Bytes, Fraction, Slots, UserError
+from kvlab.core import Bytes, Fraction, SlotCount, UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.repeats import BatchName
 from kvlab.trace.index import COLUMNS, RESULTS, STAMP, in_database, insert, refill, row_of, stamp_of
@@ -81,7 +81,7 @@ class RunEntry(BaseModel):
     excerpt: str
     method: str
     label: str
-    budget: Slots | Fraction | Bytes
+    budget: SlotCount | Fraction | Bytes
     level: str
     model: str
     prompt_tokens: Count

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from kvlab.common.formatting import model_title
-from kvlab.core import Bytes, Fraction, Restore, Slots, UserError
+from kvlab.core import Bytes, Fraction, Restore, SlotCount, UserError
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.facts import Fact
 from kvlab.requests.generation_settings import GenerationSettings
@@ -149,7 +149,7 @@ class RunRecord(BaseModel):
     facts: tuple[Fact, ...] = Field((), description="character spans of the prompt that the answer needs")
     repeat: Repeat | None = Field(None, description="repeat of a batch; none: a single comparison")
     method: str
-    budget: Slots | Fraction | Bytes
+    budget: SlotCount | Fraction | Bytes
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
     preset: str = Field("default", description="the requested preset")
     departures: dict[str, JsonValue] | None = Field(

@@ -225,7 +225,8 @@ class Recorder:
         }
         cache = self.cache if self.cache is not None else self._pending["cache"]
         held = held_slots(cache, 0)
-        parts = [] if held is None else held[1] if isinstance(held[1], list) else [held[1]]
+        values = [] if held is None else held[1]
+        parts = values if isinstance(values, list) else [values]
         if not any(part.shape[-2] for part in parts) and self.passes:
             self.sequence += 1
             for history in self.layers.values():

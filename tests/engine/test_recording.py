@@ -33,7 +33,7 @@ from kvlab.requests.recording import (
     states_that_fit,
 )
 from kvlab.trace import Run, open_run
-from kvlab.views.frames.autopsy import autopsy, needle_mass
+from kvlab.views.autopsy import attention_to_span
 from kvlab.views.frames.head_states import spread_heads
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
@@ -189,7 +189,7 @@ def test_views_of_thinned_rows_show_the_same_at_the_steps_there_are(whole: list[
     expected, given = attention_map(whole[1], 2, 1), attention_map(some[1], 2, 1)
     assert list(given.index) == list(expected.index)[::3]
     assert given.equals(expected.iloc[::3])
-    lost = [needle_mass(run, autopsy(run, (10, 14)), 2, 1).set_index("step") for run in (some[1], whole[1])]
+    lost = [attention_to_span(run, 2, 1, (10, 14)).set_index("step") for run in (some[1], whole[1])]
     assert lost[0].equals(lost[1].iloc[::3])
 
 

@@ -92,10 +92,12 @@ class PassView(LayerPass):
 
         -inf at hidden slots, and in rows of padding, which in a later turn could see all older slots.
         """
+        return self._once(("last_logits", rows), lambda: self._visible_logits(rows))
+
+    def _visible_logits(self, rows: int) -> Tensor:
         logits = self._last_logits if rows == 1 else None
         if logits is None:
-            first = self._first_row(rows)
-            logits = self._once(("last_logits", rows), lambda: self._logits(first, self.num_new))
+            logits = self._logits(self._first_row(rows), self.num_new)
         if self.bias is not None:
             logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
         if self.row_valid is not None:
@@ -254,13 +256,14 @@ class PassView(LayerPass):
         if self._last_mass is None:
             newest = self.num_new - 1
             if self.has_state:
-                mass = self.share(newest, self.num_new).slots
+                self._last_mass = self.share(newest, self.num_new).slots[:, :, :, 0].mean(2)
             else:
-                mass = self._once(
-                    "last_mass", lambda: probabilities(self._logits(newest, self.num_new), self.bias, self.sinks)
-                )
-            self._last_mass = mass[:, :, :, 0].mean(2)
+                self._last_mass = self._once("last_mass", self._mean_mass_of_newest)
         return self._last_mass
+
+    def _mean_mass_of_newest(self) -> Tensor:
+        logits = self._logits(self.num_new - 1, self.num_new)
+        return probabilities(logits, self.bias, self.sinks)[:, :, :, 0].mean(2)
 
     def of_slots(self) -> PassView:
         """The same pass without the low-rank state, so that attention sums to 1 over the slots."""
@@ -268,6 +271,9 @@ class PassView(LayerPass):
 
     def rows_seen(self, rows: int | None = None) -> Tensor:
         """Number (B or 1, 1, S) of the last `rows` real queries that could see each slot."""
+        return self._once(("rows_seen", rows), lambda: self._count_rows(rows))
+
+    def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
         real = self._row_weights(self.num_new - rows)
         real = torch.ones(1, rows, device=self.key.device) if real is None else real

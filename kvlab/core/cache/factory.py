@@ -46,7 +46,7 @@ _PREPARE = "_prepare_cache_for_generation"  # called once, before any pass, with
 def install_hooks(model: PreTrainedModel, reads_text: bool) -> None:
     """Make `generate` announce each first prompt to its cache, and report token ids if `reads_text` (idempotent).
 
-    If transformers lacks this method nothing is announced, and a second pass over a prompt raises an error.
+    Where transformers lacks a hooked method nothing is announced, and a second pass over a prompt raises an error.
     """
     for name, hook in ((_PREFILL, _announcing), (_PREPARE, _refusing_drafts)):
         if name not in vars(model) and hasattr(type(model), name):

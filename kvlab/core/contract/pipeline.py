@@ -346,7 +346,7 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
 
 
 def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | None:
-    """Sizes of a quantized store for a memory plan (`kvlab.planning.choices.Packed`); None for native."""
+    """Sizes of a quantized store for a memory plan (`kvlab.planning.choices.PackedSlots`); None for native."""
     if not store.packs:
         return None
     native, lots = native_slots(store, pipeline)

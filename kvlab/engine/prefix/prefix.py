@@ -112,6 +112,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
             content = _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8)
             if content.nbytes:  # a memory view of nothing cannot be written
                 file.write(content.data)
+            del content  # before the next tensor is copied to the host
 
 
 def mapped_tensors(file: prefixes.PrefixFile) -> dict[str, Tensor]:

@@ -64,7 +64,7 @@ class LayerRecord:
 
 
 class Recorder:
-    """Observer (`kvlab.core.cache.layers.compressed_layer.Observer`) for a batch of one prompt.
+    """Observer (`kvlab.core.cache.layers.kvlab.core.cache.settings.Observer`) for a batch of one prompt.
 
     Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything: keys
     and values selected by `recording`, attention rows selected by `rows`. The shadow is on the host, so the device

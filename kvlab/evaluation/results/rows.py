@@ -217,6 +217,7 @@ class ResultStore:
                 for path in parts:
                     if path not in store.damaged:
                         path.unlink()
+                del whole, frame  # before anything is measured
             yield store
         finally:
             store.flush()

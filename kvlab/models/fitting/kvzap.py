@@ -111,6 +111,7 @@ def fit_kvzap(
             for layer, (states, scores) in watch(loaded, ids, request, number).items():
                 tensors |= {f"states.{layer}": states, f"scores.{layer}": scores}
             replace_file(place, partial(save_file, tensors))
+            del tensors, states, scores  # of the last window, before the heads are fitted
     files = [kept / f"{number:05}.safetensors" for number in range(request.windows)]
     heads: dict[int, ScoreNetwork] = {}
     found = {}

@@ -81,7 +81,10 @@ def _models_in(folder: Path) -> list[Path]:
     places = sorted({folder.absolute(), *(path for depth in DEPTHS for path in folder.absolute().glob(depth))})
     found = []
     for path in places:
-        is_saved = (path / "config.json").is_file() and any(path.glob("*.safetensors"))
-        if path.is_file() if path.suffix.lower() == ".gguf" else is_saved:
+        if path.suffix.lower() == ".gguf":
+            is_model = path.is_file()
+        else:
+            is_model = (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+        if is_model:
             found.append(path)
     return found

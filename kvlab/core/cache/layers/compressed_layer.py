@@ -237,8 +237,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 [part.attend(bucket.table.states()[1], every_step) for _, (bucket, part) in pairs]
             )
         if self.settings.reading is not None:
-            single = rows == 1 and not (completes_prompt or incomplete)
-            note_bytes_read(self, 0 if reading is not None else 1 if single else 2)
+            whole_reads = 1 if rows == 1 and not (completes_prompt or incomplete) else 2
+            note_bytes_read(self, 0 if reading is not None else whole_reads)
         if self.settings.in_second_pass:
             note_second_pass(self, passes[0])
         elif incomplete:

@@ -149,8 +149,8 @@ def compress_if_due(
             heads = layer_pass.key.shape[1]
             squares = query_squares(layer_pass.query, layer_pass.row_valid, heads, rows)
             layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
-        view = _views(layer, passes, timing, visible)[0]
-        unequal = settings.pipeline.allocate.head_budgets(view)  # assigned once, from the prompt
+        # Assigned once, from the prompt; the view's scores are freed before anything is compressed.
+        unequal = settings.pipeline.allocate.head_budgets(_views(layer, passes, timing, visible)[0])
         if unequal is not None:
             layer.head_budgets.put(unequal.long())
     known = zip_longest(layer.buckets, timing.due, compressed)

@@ -192,7 +192,7 @@ class Pool:
             find = self._pair if one and free.shape[-1] > 1 else self._pairs
             index, exists, pools = find(view, free, pooled)
         else:
-            # The oldest in windows, each of which frees window - 1 slots; a head needs at most its excess plus one.
+            # The oldest in windows, each of which frees window - 1 slots; a head needs at most its excess and a window.
             windows = -(-(view.most_excess + self.window) // (self.window - 1))
             index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
             exists = gather(free, index)
@@ -248,7 +248,7 @@ class Pool:
         return view.slots.extra[COVERS] if self.keeps_one else view.slots.votes
 
     def _pairs(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
-        """As `_oldest` with neighbours joined, reduced to slots that are pooled or evicted."""
+        """Slots by age with neighbours joined, reduced to those that are pooled or evicted; which exist; pools."""
         slots = view.slots
         order = _by_age(view, free, free.shape[-1])
         exists = gather(free, order)

@@ -186,7 +186,7 @@ class RoomOnTop(SameLayers):
         return self.marks.settle(view, view.budget if inner_budgets is None else inner_budgets.long())
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Marks:
     """Restore marks of every layer, known once the prompt's budgets are.
 
