@@ -100,7 +100,8 @@ if TYPE_CHECKING:
     from kvlab.tasks.loaders.plain_text import load_plain_text
     from kvlab.tasks.registry import TASKS, get_task, register_task
     from kvlab.tasks.sample import Sample
-    from kvlab.views.base import HUES, STATE_COLOURS, finish, method_style, pick
+    from kvlab.views.base.palette import HUES, STATE_COLOURS, method_style, pick
+    from kvlab.views.base.template import finish
     from kvlab.views.base.view import FigureView, register_view, view
 
 # The module that has each name; where it has another name there, that follows the colon.

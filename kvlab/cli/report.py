@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kvlab.common.atomic_write import replace_file
+from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 
 KINDS = (".html", ".pptx", ".pdf", ".gif")
@@ -29,7 +30,6 @@ def report(
     """Export a comparison (answers, table, figures, caveats) or a story as HTML, PPTX or PDF, or a run as GIF."""
     from kvlab.report.export import export_gif, export_report, export_talk
     from kvlab.trace.stories import load_story
-    from kvlab.views.base.words import byte_size
 
     if out.suffix.lower() not in KINDS:
         raise UserError(f"A report is an HTML, PPTX, PDF or GIF file: end {out.name!r} with one of {', '.join(KINDS)}.")
@@ -45,4 +45,4 @@ def report(
     else:
         data = export_talk(load_story(runs, story), kind) if story else export_report(runs, comparison, kind)
     replace_file(out, lambda temporary: temporary.write_bytes(data))
-    typer.echo(f"{out}: {byte_size(len(data))}")
+    typer.echo(f"{out}: {format_bytes(len(data))}")

@@ -128,11 +128,10 @@ def label(
 def remove(names: Names, root: Root = RUNS) -> None:
     """Move them to the bin; `kvlab runs bin --restore` brings them back."""
     from kvlab.library.recycle_bin import delete
-    from kvlab.views.base.words import byte_size
 
     for _, row in _rows(root, names).iterrows():
         gone = delete(root, row["kind"], row["members"], row["title"])
-        typer.echo(f"{gone.title}: {byte_size(gone.bytes)} in the bin as {gone.key}")
+        typer.echo(f"{gone.title}: {format_bytes(gone.bytes)} in the bin as {gone.key}")
 
 
 @runs_commands.command("bin")
@@ -147,15 +146,14 @@ def show_bin(
 ) -> None:
     """List the contents of the bin, restore from it, or empty it."""
     from kvlab.library.recycle_bin import empty_bin, list_bin, restore_deleted
-    from kvlab.views.base.words import byte_size
 
     if empty:
-        typer.echo(f"{byte_size(empty_bin(root))} freed")
+        typer.echo(f"{format_bytes(empty_bin(root))} freed")
         return
     listed = list_bin(root)
     if not restore:
         for entry in listed:
-            size = byte_size(entry.bytes)
+            size = format_bytes(entry.bytes)
             typer.echo(f"{entry.key}  {entry.deleted[:16]}  {size:>9}  {entry.kind} {entry.title}")
         return
     if not keys and not listed:
@@ -201,7 +199,6 @@ def export(
     """Export each as one file for `kvlab runs import`; of a single run its whole comparison."""
     from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
-    from kvlab.views.base.words import byte_size
 
     if bool(names) == bool(story):
         raise UserError("Name what to export: ids of `kvlab runs ls`, or --story NAME.")
@@ -216,7 +213,7 @@ def export(
     for kind, members, title, stem in chosen:
         target = out / f"{stem}{SUFFIX}"
         made = pack(root, kind, members, title, target)
-        typer.echo(f"{target}: {made.kind} {title}, {len(made.files)} files, {byte_size(target.stat().st_size)}")
+        typer.echo(f"{target}: {made.kind} {title}, {len(made.files)} files, {format_bytes(target.stat().st_size)}")
 
 
 @runs_commands.command("import")

@@ -252,6 +252,8 @@ def needles_at(rows: pd.DataFrame, budget: str | None = None) -> pd.DataFrame:
     full = table["method"] == FULL.method
     table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
     cells = over_tasks(table, ["row", "length", "depth"], ("score",))
+    if cells.empty:
+        raise UserError("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
     cells.attrs["means"] = over_tasks(table, ["row"], ("score",)).to_dict("records")
     return cells
 

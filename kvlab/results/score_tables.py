@@ -42,7 +42,7 @@ def with_names(rows: pd.DataFrame) -> pd.DataFrame:
     compressed = rows.loc[methods != FULL.method, ["budget", "budget_unit"]]
     amounts = list(compressed.itertuples(index=False, name=None))
     words = {amount: Budget.from_number(*amount).description for amount in set(amounts)}
-    asked = pd.Series("all", rows.index, dtype=object)
+    asked = pd.Series("all", rows.index, dtype=str)
     asked[methods != FULL.method] = [words[amount] for amount in amounts]
     return rows.assign(arm=[arms[pair] for pair in pairs], options=options, asked=asked)
 

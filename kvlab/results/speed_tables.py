@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import join_words, model_title
 from kvlab.core import UserError, quote_value
 from kvlab.views import speed
-from kvlab.views.base import Provenance, Theme, finish, method_style, number
+from kvlab.views.base import Provenance, Theme, byte_unit, finish, number, run_styles
 from kvlab.views.base.view import view
 from kvlab.views.frames.speed import REFERENCE
 
@@ -168,12 +168,12 @@ def speed_by_length(rows: pd.DataFrame, measure: str = "rate") -> pd.DataFrame:
     """`speed_table` of one of `MEASURES` at every length of the model and batch that has most of them.
 
     Further columns: context (tokens), growth (the power of the length with which the measure's cost grows from the
-    shortest to the longest: 1 is linear, 0 constant; NaN where an end was not measured).
+    shortest to the longest: 1 is linear, 0 constant; NaN where an end was not measured or is 0).
 
     Raises:
         UserError: there is no such measure, or it was measured at fewer than two lengths.
     """
-    longest = speed_of(rows, measure).attrs["place"]
+    speed_of(rows, measure)  # refuses other measures and rows
     figure = MEASURES[measure].figure
     measured = rows[(rows["figure"] == figure) & rows["median"].notna()]
     found = pd.DataFrame(loads(measured), columns=["model", "batch", "context"])
@@ -184,9 +184,11 @@ def speed_by_length(rows: pd.DataFrame, measure: str = "rate") -> pd.DataFrame:
     at_lengths = {one: speed_table(rows_of_load(rows, (model, batch, one)), figure) for one in lengths}
     table = pd.concat([one.assign(context=length) for length, one in at_lengths.items()], ignore_index=True)
     ends = table.pivot_table(index="label", columns="context", values="value", aggfunc="first").reindex(columns=lengths)
+    ends = ends.where(ends > 0)
     powers = np.log(ends[lengths[-1]] / ends[lengths[0]]) / np.log(lengths[-1] / lengths[0])
     table["growth"] = table["label"].map(-powers if MEASURES[measure].more_is_better else powers)
-    table.attrs["place"] = longest.rpartition(" · ")[0]
+    load = (str(model), int(batch), lengths[-1])
+    table.attrs["place"] = place(rows_of_load(rows, load), load).rpartition(" · ")[0]
     return table
 
 
@@ -194,25 +196,27 @@ def speed_by_length(rows: pd.DataFrame, measure: str = "rate") -> pd.DataFrame:
 def draw_by_length(frame: pd.DataFrame, theme: Theme, measure: str = "rate") -> go.Figure:
     """A line per method over the tokens in the cache, both axes logarithmic, with interquartile ranges."""
     one = MEASURES[measure]
+    factor, unit = byte_unit(float(frame["value"].max())) if one.unit == "bytes" else (1.0, one.unit)
+    lines = frame[["label", "method"]].drop_duplicates()
+    styles = run_styles(zip(lines["label"], lines["method"], strict=True), theme)
     figure = go.Figure()
-    for label_of_line, line in frame.dropna(subset="value").groupby("label", sort=False):
-        first = line.iloc[0]
-        style = method_style(str(first["method"]), theme)
-        another_full = str(first["method"]).startswith("full") and not first["is_full"]
-        power = first["growth"]
+    for name, line in frame.dropna(subset="value").groupby("label", sort=False):
+        style = styles[str(name)]
+        power = line["growth"].iloc[0]
         growth = "" if pd.isna(power) else f"; {one.cost} grows as length to the power of {number(power)}"
         figure.add_scatter(
             x=line["context"],
-            y=line["value"],
-            name=str(label_of_line),
+            y=line["value"] / factor,
+            name=str(name),
             mode="lines+markers",
-            line={"color": style.colour, "dash": "dot" if another_full else style.dash, "width": 1.8},
+            line={"color": style.colour, "dash": style.dash, "width": 1.8},
             marker={"symbol": style.marker, "size": 8},
-            error_y={"type": "data", "array": line["spread"].fillna(0) / 2, "thickness": 1, "width": 3},
-            hovertemplate=f"{label_of_line}, %{{x:,}} tokens: %{{y:.4g}} {one.unit}{growth}<extra></extra>",
+            error_y={"type": "data", "array": line["spread"].fillna(0) / 2 / factor, "thickness": 1, "width": 3},
+            hovertemplate=f"{name}, %{{x:,}} tokens: %{{y:.4g}} {unit}{growth}<extra></extra>",
         )
     x = f"tokens in the cache<br>{frame.attrs['place']}"
-    finish(figure, title=f"{one.title} by length", x=x, y=one.unit, theme=theme, height=460)
+    title = f"{one.title.partition(',')[0]} by length"
+    finish(figure, title=title, x=x, y=unit, theme=theme, height=460)
     lengths = sorted(frame["context"].unique().tolist())
     figure.update_xaxes(type="log", tickvals=lengths, ticktext=[f"{length:,}" for length in lengths])
     return figure.update_yaxes(type="log")
@@ -230,7 +234,8 @@ def describe_by_length(frame: pd.DataFrame, measure: str = "rate") -> str:
         return f"{lengths}, no cache was measured at both ends."
     least = powers.idxmin()
     most = powers.idxmax()
+    also = "" if least == most else f" and of {number(powers[least])} with {least}"
     return (
-        f"{lengths}, {MEASURES[measure].cost} grows as the length to the power of {number(powers[most])} with {most} "
-        f"and of {number(powers[least])} with {least}; 1 is linear, 0 constant{not_measured}."
+        f"{lengths}, {MEASURES[measure].cost} grows as the length to the power of {number(powers[most])} with {most}"
+        f"{also}; 1 is linear, 0 constant{not_measured}."
     )

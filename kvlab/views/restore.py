@@ -100,8 +100,10 @@ def restored_attention(run: Run, search: str | None = None, result: RestoreResul
         for name, mass in series.items()
         if mass
     ]
-    if not parts or result.reader is None:
+    if result.reader is None:
         return pd.DataFrame(columns=["series", "token", "text", "mass"])
+    if not parts:
+        return pd.DataFrame(columns=["series", "token", "text", "mass", "layer", "head"])
     table = pd.concat(parts, ignore_index=True)
     table = table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
     return table.assign(layer=result.reader[0], head=result.reader[1])

@@ -328,6 +328,10 @@ def draw_similarity_of_head(
 
 
 @similarity_of_head.caption
+def describe_similarity_of_head(frame: pd.DataFrame) -> str:
+    return caption_similarity_map(frame)
+
+
 def caption_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
     """How much alike two tokens are on average; `sets` of `every` merge sets in the window are outlined."""
     outlined = shown_of(sets, every, "merge set", "the largest; zoom in to see smaller ones")

@@ -53,7 +53,7 @@ OF_EXHIBIT = {"origin": Provenance(), "claim": None, "theme": "light"}
 # Exhibits whose captions are those of views, or of a claim's evidence: in `tests/papers`.
 OF_VIEWS = {
     "beyond recordings.draw_shares", "kvmerger needle.draw_needle", "kvmerger similarity.draw_walls",
-    "benchmarks.draw_lengths", "benchmarks.draw_rates", "gvote scores.draw_models",
+    "benchmarks.draw_lengths", "benchmarks.draw_rates", "gvote scores.draw_models", "model_exhibits.draw_shipped",
 }  # fmt: skip
 
 

@@ -136,8 +136,11 @@ def layer_lines(run: Run) -> pd.DataFrame:
     # The sinks of a head that take part in any event.
     sinks = _option(run, "sinks", 0)
     events = run.select("events", columns=["layer", "head", "source", "target"])
-    slots = events.melt(["layer", "head"], ["source", "target"], value_name="slot")[["layer", "head", "slot"]]
-    touched = slots[slots["slot"].between(0, sinks - 1)].drop_duplicates()
+    sides = [
+        events.loc[events[side].between(0, sinks - 1), ["layer", "head", side]].rename(columns={side: "slot"})
+        for side in ("source", "target")
+    ]
+    touched = pd.concat(sides).drop_duplicates()
     heads = steps[["layer", "head"]].drop_duplicates()
     line = {
         "layers": len(asked),

@@ -1,6 +1,5 @@
 """Locate the tokens of a prompt's facts, their fate in every head, and the heads that read them."""
 
-import re
 from collections.abc import Sequence
 from itertools import accumulate, product
 
@@ -70,9 +69,12 @@ def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]
     for _, start, stop in turns_of_text(prompt):  # the turns of a conversation
         # A short turn may also occur within text of the template, even at the beginning of a token: the place where a
         # token ends with it too is preferred.
-        turn = re.escape(prompt[start:stop])
-        places = [match.start() for match in re.finditer(f"(?={turn})", read[end:])]
-        places = [end + place for place in places if end + place in begins]
+        turn = prompt[start:stop]
+        places = []
+        place = read.find(turn, end)
+        while place >= 0:
+            places += [place] if place in begins else []
+            place = read.find(turn, place + 1)
         whole = [place for place in places if place + stop - start in finishes]
         place = next(iter(whole or places), -1)
         if place < 0:

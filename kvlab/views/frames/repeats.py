@@ -73,13 +73,17 @@ def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFr
         table = headline(runs)
         rows, columns = zip(*places(runs), strict=True)
         ended = table["mean_kl"].notna() | (table["method"] == "full")
-        nothing = dict.fromkeys(("kl_answer", "answer", *FATES)) | dict.fromkeys(("wrote", "wrong", "expected"), "")
         table = table.assign(
             row=rows,
             column=columns,
             verdict=[NOT_ASKED if known else "unfinished" for known in ended],
+            wrote="",
+            wrong="",
+            expected="",
+            kl_answer=None,
+            answer=None,
             reference=NOT_ASKED,
-            **nothing,
+            **dict.fromkeys(FATES),
         )
     planted = dict.fromkeys(("depth", "wording", "draw"))
     if planting is not None:

@@ -6,25 +6,17 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Slots, register
 from kvlab.core.contract.numerics import round_to_step
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.methods.scorers.wrapper import SlotScorer
 
 
 @dataclass(frozen=True)
-class UnusualKeys(PromptScorer):
+class UnusualKeys(SlotScorer):
     """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff).
 
-    Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual. The score
-    is that of the keys alone, so decisions compute it, and the steps between them do not.
+    Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual.
     """
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(note=lambda slots, layer_pass: None, rate=self.rate)
-
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        return {"score": self.rate(slots)}
 
     def rate(self, slots: Slots) -> Tensor:
         """Scores (B, H, S) float32, relative to the mean of the current slots."""

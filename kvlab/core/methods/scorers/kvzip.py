@@ -81,11 +81,10 @@ class LayerAttention(SecondPassAttention):
     @property
     def capabilities(self) -> Capabilities:
         """The sum is derived from the head's own score."""
-        return replace(
-            super().capabilities,
-            rate=lambda slots: slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True),
-            recall=None,
-        )
+        return replace(super().capabilities, rate=self.rate, recall=None)
+
+    def rate(self, slots: Slots) -> Tensor:
+        return slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True)
 
     def score_second_pass(self, slots: Slots, layer_pass: AttentionPass) -> dict[str, Tensor]:
         """The head's own score (B, H, S) float32 after another pass of the second pass."""

@@ -5,31 +5,26 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvlab.core.contract import AttentionPass, Capabilities, Slots
-from kvlab.core.methods.scorers.wrapper import PromptScorer
+from kvlab.core.contract import AttentionPass, Slots
+from kvlab.core.methods.scorers.wrapper import SlotScorer
 
 
 @dataclass(frozen=True)
-class Recency(PromptScorer):
+class Recency(SlotScorer):
     """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
 
     costs_no_step: ClassVar[bool] = True
-    # The score is derived from the position, and a step changes nothing.
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        note=lambda slots, layer_pass: None, rate=lambda slots: slots.position.float()
-    )
 
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        return {"score": slots.position.float()}
+    def rate(self, slots: Slots) -> Tensor:
+        return slots.position.float()
 
 
 @dataclass(frozen=True)
-class Unscored(PromptScorer):
+class Unscored(SlotScorer):
     """No score (full cache)."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        note=lambda slots, layer_pass: None, rate=lambda slots: slots.score
-    )
 
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         return {}
+
+    def rate(self, slots: Slots) -> Tensor:
+        return slots.score

@@ -27,6 +27,25 @@ class PromptScorer:
 
 
 @dataclass(frozen=True)
+class SlotScorer(PromptScorer):
+    """Scores slots by what they hold, `rate`: decisions compute it, the steps between them do not."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(note=self.note, rate=self.rate)
+
+    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
+        return {"score": self.rate(slots)}
+
+    def note(self, slots: Slots, layer_pass: AttentionPass) -> None:
+        """A step changes nothing."""
+
+    def rate(self, slots: Slots) -> Tensor:
+        """Scores (B, H, S) float32."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
 class WindowScorer(PromptScorer):
     """Scores the prompt by its last `window` queries, and decisions while decoding by the newest ones."""
 
