@@ -40,8 +40,8 @@ for _file in PAPERS.rglob("*.py"):
         _parts = _file.relative_to(PAPERS).with_suffix("").parts
         MODULES[" ".join(("papers", *_parts))] = import_module(".".join(("kvlab.papers", *_parts)))
 # Sentences that join another caption, or stand below a table.
-# Of several prompts: with their frames in `tests/views`.
-OF_BATCHES = {"describe_answers"}
+# Of several prompts, or another caption as it stands: with their frames in `tests/views`.
+OF_BATCHES = {"describe_answers", "describe_similarity_of_head"}
 REMARKS = {"caption_beyond_budget", "caption_unequal_bytes", "caption_references", "caption_significance"}
 PRIVATE = re.compile(
     r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"

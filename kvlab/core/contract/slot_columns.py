@@ -98,8 +98,9 @@ class Columns:
         """
         if self.counts is not None:
             # A slot is seen by all queries from its own on, so no counter is stored; below 1 if none has seen it.
-            counts = torch.zeros_like(slots.position)
-            if asked is not None:
+            if asked is None:
+                counts = torch.zeros_like(slots.position)
+            else:
                 first, last = asked.split(1, -1)
                 counts = last - torch.maximum(slots.position, first)
             slots = slots.with_columns(extra=slots.extra | {self.counts: counts})
