@@ -175,7 +175,7 @@ def test_only_changed_values_within_their_limits_pass():
 
 def answer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(choices, "COMMAND", (sys.executable, "-c", code))
-    choices._reading.cache_clear()
+    choices._readings.clear()
 
 
 def test_the_registry_is_asked_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -188,7 +188,7 @@ def test_the_registry_is_asked_once_and_again_after_a_failure(monkeypatch: pytes
     answer(monkeypatch, count + f"print({listed!r})")
     assert [method.name for method in choices.methods() + choices.methods()] == ["a", "a"]
     assert (tmp_path / "count").read_text() == "xxx"
-    choices._reading.cache_clear()
+    choices._readings.clear()
 
 
 @pytest.mark.parametrize("printed", ["", "[1]", '{"a": 1}', "[{}]"])
@@ -196,7 +196,7 @@ def test_an_answer_that_is_no_list_of_methods_is_one_sentence(monkeypatch: pytes
     answer(monkeypatch, f"print({printed!r})")
     with pytest.raises(UserError, match="no list of methods"):
         choices.methods()
-    choices._reading.cache_clear()
+    choices._readings.clear()
 
 
 def test_the_client_side_imports_no_model_code():
