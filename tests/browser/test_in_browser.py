@@ -192,7 +192,12 @@ def test_a_theme_that_is_chosen_is_taken_at_once_and_kept_on_every_page(visit: C
         switch = page.locator(".kv-theme [aria-checked=true]")
         switch.wait_for()
         assert switch.get_attribute("data-theme") == "Dark"
-        place = "document.querySelector('.kv-theme [aria-checked=true]').getBoundingClientRect().y"
-        until(page, f"0 < {place} && {place} < 100")  # beside the logo, once the page is laid out
+        box = switch.bounding_box()
+        for _ in range(100):  # the page may still be laid out
+            if box and box["y"] < 100:
+                break
+            page.wait_for_timeout(200)
+            box = switch.bounding_box()
+        assert box and 0 < box["y"] < 100, "it stands beside the logo"
     finally:
         page.evaluate("localStorage.clear()")
