@@ -316,7 +316,7 @@ class Prefix:
                     next_logits(self.model, cache, ids)
                     break
         finally:
-            self.verify()  # an error of damaged slots is told as damage
+            self.verify()  # damaged slots are reported as damage, whatever error they caused
         text = decode_answer(self.model.tokenizer, written)
         answer = Answer(text.strip(), tuple(written), "end" if token in ends else "length")
         if keep:

@@ -70,7 +70,8 @@ def parse_label(run: HasLabel) -> LabelParts:
         # The content of the leading parentheses, and what follows them.
         depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in rest)
         end = next((place for place, depth in enumerate(depths) if not depth), len(rest))
-        inside, rest = rest[1:end], rest[end + 1 :]
+        inside = rest[1:end]
+        rest = rest[end + 1 :]
     pieces = SETTING.split(f", {inside}") if inside else []
     preset = next((piece.removeprefix(", ") for piece in pieces[:1] if piece), PLAIN)
     pairs = [piece.partition("=") for piece in pieces[1:]]

@@ -52,7 +52,8 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
     letters = _letters(text, answer)
     wanted = _letters(answer, answer).text
     # The word start from which most of the answer's letters follow (the first on ties), and how many.
-    start, shared = 0, 0
+    start = 0
+    shared = 0
     for place in range(len(letters.text)):
         if starts_word(letters, place):
             follow = shared_prefix(letters.text[place : place + len(wanted)], wanted)
