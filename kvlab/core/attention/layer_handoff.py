@@ -29,7 +29,10 @@ class PassResults:
 
     now: Callable[[], float] = time.perf_counter
     charged: float = 0.0
+    aside: float = 0.0
     row_weights: list[Tensor] = field(default_factory=list)
+    largest: int | None = None
+    squares: int | None = None
     _known: dict[Hashable, list[tuple[Tensor | None, Any, float]]] = field(default_factory=dict, init=False)
 
     def get(self, name: Hashable, compute: Callable[[], Result], given: Tensor | None = None) -> Result:
@@ -40,9 +43,23 @@ class PassResults:
                 self.charged += seconds
                 return result
         begun = self.now()
+        aside = self.aside
         result = compute()
-        known.append((given, result, self.now() - begun))
+        aside = self.aside - aside
+        known.append((given, result, self.now() - begun - aside))
+        self.charged -= aside
         return result
+
+    def add(self, name: Hashable, result: object, seconds: float) -> None:
+        """Note a result that something else has computed on its way."""
+        self._known[name] = [(None, result, seconds)]
+
+    def knows(self, name: Hashable) -> bool:
+        return name in self._known
+
+    @property
+    def expects_statistics(self) -> bool:
+        return bool(self.row_weights) or self.largest is not None or self.squares is not None
 
     def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:
         """A result that is the same for all caches with an equal `part` of their method; computed anew if the part
@@ -59,9 +76,8 @@ class PassResults:
             self.row_weights.append(weight)
 
     def place_of(self, weight: Tensor) -> int | None:
-        """The place among `row_weights`; None if these weights were not expected, or no others were."""
-        places = (place for place, known in enumerate(self.row_weights) if torch.equal(weight, known))
-        return next(places, None) if len(self.row_weights) > 1 else None
+        """The place among `row_weights`; None if these weights were not expected."""
+        return next((place for place, known in enumerate(self.row_weights) if torch.equal(weight, known)), None)
 
 
 class AttentionCall(NamedTuple):

@@ -18,6 +18,10 @@ from kvlab.core.contract.rotary import Rotary
 from kvlab.core.stores.quantized_states import PackedStates, States, mix_states
 
 Result = TypeVar("Result")
+# Names of statistics of a pass among its results.
+SUMS = "expected_sums"
+LARGEST = "column_max"
+SQUARES = "column_squares"
 
 
 @dataclass
@@ -95,11 +99,33 @@ class LayerPass:
     def _attend(self, value: States) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
             return self._tiles().attention(value)
+        results = self.results
+        if results is not None and results.expects_statistics and self._is_plain_on_cpu():
+            found = self._tiles().attention_with_statistics(
+                value, results.row_weights, results.largest, results.squares, results.now
+            )
+            for name, statistic in (
+                (SUMS, found.sums or None),
+                ((LARGEST, 0, results.largest), found.largest),
+                ((SQUARES, 0, results.squares), found.squares),
+            ):
+                if statistic is not None:
+                    results.add(name, statistic, found.seconds)
+            results.aside += found.seconds
+            return found.output, None
         given = self.query, self.key, value, self.bias
         output, normalizers = slot_attention(
             *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
         )
         return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
+
+    def _is_plain_on_cpu(self) -> bool:
+        rules = self.bias, self.row_valid, self.softcap, self.alibi, self.sinks
+        return (
+            all(rule is None for rule in rules)
+            and self.query.device.type == "cpu"
+            and self.query.dtype == torch.float32
+        )
 
     @property
     def has_state(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.attention.layer_pass import LayerPass
+from kvlab.core.attention.layer_pass import LARGEST, SQUARES, SUMS, LayerPass
 from kvlab.core.attention.low_rank_state import MassBesideState
 from kvlab.core.attention.queries import output_weight, position_factor, project_queries
 from kvlab.core.attention.slot_attention import probabilities, slot_logits
@@ -33,13 +33,14 @@ class PassView(LayerPass):
         first = self._first_row(rows)
         weight = self._row_weights(first, row_weight)
         results = self.results
-        if results is not None and len(results.row_weights) > 1 and self.row_valid is None and not self.has_state:
-            # If these weights were announced, compute the sum with all others that caches of this pass have announced.
+        together = results is not None and (results.knows(SUMS) or len(results.row_weights) > 1)
+        if results is not None and together and self.row_valid is None and not self.has_state:
+            # If these weights were announced, the sum is computed with all others that caches have announced.
             given = self.query.new_ones(1, self.num_new - first, dtype=torch.float32) if weight is None else weight
             place = results.place_of(pad(given[0], (first, 0))) if len(given) == 1 else None
             if place is not None:
                 weights = [weight[None] for weight in results.row_weights]
-                sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
+                sums = self._once(SUMS, lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
                 return sums[place]
         return self._once(
             ("column_mass", first),
@@ -56,7 +57,7 @@ class PassView(LayerPass):
         first = self._first_row(rows)
         weight = self._row_weights(first, row_weight)
         return self._once(
-            ("column_max", first, slots),
+            (LARGEST, first, slots),
             lambda: self._statistics().column_max(first, weight, self._normalizers, slots),
             weight,
         )
@@ -66,7 +67,7 @@ class PassView(LayerPass):
         first = self._first_row(rows)
         real = self._row_weights(first)
         squares = self._once(
-            ("column_squares", first, slots),
+            (SQUARES, first, slots),
             lambda: self._statistics().weighted_sums(first, [real], self._normalizers, True, slots)[0],
         )
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]

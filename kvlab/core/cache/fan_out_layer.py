@@ -16,7 +16,6 @@ from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import take_states
 from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.core.cache.settings import synchronize
-from kvlab.core.contract.parts import optional
 from kvlab.core.errors import is_out_of_memory
 
 Result = TypeVar("Result")
@@ -132,9 +131,7 @@ class FanOutLayer(UnboundedLayer):
         else:
             results = layer_handoff.PassResults(self.serving.now)
             for branch in self._active():
-                weights = optional(branch.cache.settings.pipeline.score, "row_weights")
-                if weights is not None and query.shape[2] > 1:
-                    results.expect(weights(query.shape[2], query.device))
+                self._layer(branch).expect_statistics(results, query.shape[2])
             shared = []
             for branch in self._active():
                 results.charged = 0.0

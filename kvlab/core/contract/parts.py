@@ -83,10 +83,12 @@ OPTIONAL: Mapping[str, Any] = {
     # A scorer's: new slot state (as `update`) after a chunk of the prompt that is not its last, so that the score sums
     # over all queries; the same after a pass of the second pass; weights (q,) float32 of a pass's q queries in the sum
     # of attention that `update` asks for, given q and a device, so that caches that share a pass compute their sums
-    # together; the name of the state that counts the queries that saw a slot, if it can be derived.
+    # together; "largest" or "squares" if it asks for the largest attention or the sum of squares of all queries of a
+    # pass of the second pass; the name of the state that counts the queries that saw a slot, if it can be derived.
     "accumulate": None,
     "score_second_pass": None,
     "row_weights": None,
+    "second_pass_statistic": None,
     "counted_state": None,
     # A scorer's: later passes cost it nothing, or it takes none of their attention.
     "costs_no_step": False,

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi, query_positions
-from kvlab.core.attention.layer_handoff import AttentionCall, offer_layer
+from kvlab.core.attention.layer_handoff import AttentionCall, PassResults, offer_layer
 from kvlab.core.attention.low_rank_state import LowRankState
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets, sizes_of
@@ -226,6 +226,10 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
         visible = [table.visible() for table in self.tables]
+        if call.results is None and rows > 1:
+            results = PassResults()
+            self.expect_statistics(results, rows)
+            call = call._replace(results=results if results.expects_statistics else None)
         passes = self._passes(query, call, row_valid, real, visible)
         every_step = self.settings.pipeline.score.every_step
         reading = None if completes_prompt or incomplete else reading_of_step(self, rows)

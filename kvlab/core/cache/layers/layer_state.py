@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from kvlab.core.attention.layer_handoff import PassResults
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets
 from kvlab.core.cache.rotary import RotaryOfPasses
@@ -18,7 +19,7 @@ from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract import References, Rotary, Slots
+from kvlab.core.contract import References, Rotary, Slots, optional
 from kvlab.core.errors import UserError
 
 
@@ -131,6 +132,18 @@ class LayerState:
         table = self.buckets[0].table
         bias = table.bias(table.visible())
         return replace(layer_pass, key=table.states()[0], bias=bias, hides=not table.is_dense)
+
+    def expect_statistics(self, results: PassResults, queries: int) -> None:
+        """Note what this layer's scorer will ask of a pass of so many queries before attention is computed."""
+        score = self.settings.pipeline.score
+        if not self.settings.in_second_pass:
+            weights = optional(score, "row_weights")
+            if weights is not None and queries > 1 and (self.head_budgets is None or self.settings.compresses):
+                results.expect(weights(queries, self.device))
+        elif self.checkpoint is not None:
+            statistic = optional(score, "second_pass_statistic")
+            if statistic is not None:
+                setattr(results, statistic, self.checkpoint.width)
 
     def note_peak(self, most: int) -> None:
         """Note the tables' bytes; `most` of them existed at once since they were last noted."""

@@ -40,6 +40,16 @@ class SecondPassAttention(PromptScorer):
             recall=self.recall,
         )
 
+    @property
+    def second_pass_statistic(self) -> Literal["largest", "squares"] | None:
+        """What `score_second_pass` asks for, so that attention computes it on its way."""
+        statistics: dict[Over, Literal["largest", "squares"] | None] = {
+            "max": "largest",
+            "rms": "squares",
+            "mean": None,
+        }
+        return statistics[self.over]
+
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the window on the first prefill; 0 without one."""
         return {"score": layer_pass.column_max(self.window)} if first and self.window else {}
