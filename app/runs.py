@@ -14,10 +14,9 @@ import pandas as pd
 import streamlit as st
 
 from app.base.links import go
-from app.base.text import ago, plain, shorten
+from app.base.text import ago, plain, shorten, slug
 from app.base.widgets import attempt, button_unless, why_not_change, widget_options
 from app.figures.export_menu import Offer, menu
-from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_job
 from app.session.url_state import get_param, params, set_param

@@ -139,7 +139,7 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         CHART,
         shown.file_name,
         shown.provenance,
-        on_click=choose_clicked,
+        on_click=lambda cell: set_page_param("cell", cell[0], CELL),  # a mark of a cell chooses its run
         exported=slide,
     )
     known = [run for run in failed if run.record.run_id in results]
@@ -250,13 +250,6 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
             before = "… " if begin else ""
             after = " …" if end < len(escaped) else ""
             st.html(f'<div style="overflow-wrap: anywhere">{before}{text}{after}</div>')
-
-
-def choose_clicked() -> None:
-    """A click on a mark of a cell chooses its run."""
-    points = st.session_state[CHART].selection.points
-    if points and (cell := points[0].get("customdata")):
-        set_page_param("cell", cell[0], CELL)
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:

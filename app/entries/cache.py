@@ -230,10 +230,8 @@ def parts_of_prompt(runs: Sequence[Run], spans: tuple[Span, ...], expected: Expe
     st.caption(plain(SPANS_NOTE))
 
 
-def choose_clicked() -> None:
+def choose_clicked(cell: list[Any]) -> None:
     """A click on a cell chooses its run, on all pages, and the first token of its part."""
-    points = st.session_state[SPANS_CHART].selection.points
-    cell = list(points[0].get("customdata") or []) if points else []
     if len(cell) == 3:  # not an answer
         remember("run", str(cell[0]))
         set_page_param("token", int(cell[1]))

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base.links import go, link, run_in_url
+from app.base.links import RUN, from_url, go, link
 from app.base.text import code, plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
@@ -63,7 +63,7 @@ def place_card(exhibit: Exhibit) -> Place:
         picture.image(blank("drawing …", page_theme()), width="stretch", alt="")
         label = f"**{exhibit.label}**"
         title = exhibit.title if exhibit.short else None
-        link("papers", label, help=title, paper=exhibit.paper, exhibit=exhibit.slug, **run_in_url())
+        link("papers", label, help=title, paper=exhibit.paper, exhibit=exhibit.slug, **from_url(RUN))
         return Place(exhibit, picture, st.empty(), st.empty(), st.empty())
 
 
@@ -245,7 +245,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
                 st.plotly_chart(figure, key=f"verdicts-{known}")
         with table.container(gap="small"):
             if known == len(exhibits):
-                show_list(lines, frame, run_in_url())
+                show_list(lines, frame, from_url(RUN))
             else:
                 show_incomplete(lines, frame, known, len(exhibits))
 

@@ -82,7 +82,7 @@ def restore_page() -> None:
         st.header("All searches")
         shown = table[list(COLUMNS)].rename(columns=COLUMNS)
         show_table(shown, "One row per search", height=38 + 35 * len(shown))
-        csv_button(table, page.file_name(run, "restore"))
+        csv_button(table, f"{run.record.label}-restore")
         further(run, result, chosen)
     elif "search" not in params() and run.record.method == "full":
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")

@@ -12,7 +12,7 @@ from importlib import import_module
 import streamlit as st
 
 from app.base.component import component
-from app.base.links import START, go, link, page_at, run_in_url
+from app.base.links import RUN, START, from_url, go, link, page_at
 from app.base.theme import theme
 from app.session.open_runs import runs_root
 from app.session.url_state import params
@@ -146,7 +146,7 @@ def page_tabs(shown: Menu, page: st.Page) -> None:
         st.html(f"<style>{selector} {{ background: #8884; }} {selector} span {{ font-weight: 600; }}</style>")
     with st.container(key=TABS, horizontal=True, gap="small"):
         for view, title in views:
-            link(view, title, **run_in_url())
+            link(view, title, **from_url(RUN))
 
 
 def top_tools(shown: Menu) -> None:

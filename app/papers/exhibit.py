@@ -15,7 +15,7 @@ from typing import Generic, Literal, TypeVar
 import pandas as pd
 import streamlit as st
 
-from app.base.links import link, run_in_url
+from app.base.links import RUN, from_url, link
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
@@ -335,7 +335,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
             assert claim.judged_at
             other, slug = claim.judged_at.split("/")
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-                link("papers", f"Judged on {find(other, slug).number}", paper=other, exhibit=slug, **run_in_url())
+                link("papers", f"Judged on {find(other, slug).number}", paper=other, exhibit=slug, **from_url(RUN))
             note(verdict_sentence(claim, model_title(drawn.model)))
             return
         frame = card_frame(claim, *exhibit.number_of(drawn.name, claim))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app.base.links import go, link, place_in_url
+from app.base.links import PLACE, from_url, go, link
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
 from app.navigation.selection import runs_root, session_id
@@ -209,7 +209,7 @@ def _head(status: JobStatus) -> None:
             runs = [entry.run_id for entry in list_runs(runs_root(), comparison_id=status.job_id)]
             chosen = get_param("run")
             if run := chosen if chosen in runs else next(iter(runs), None):
-                link("wall", "All heads", run=run, **place_in_url())
+                link("wall", "All heads", run=run, **from_url(PLACE))
     _progress(status)
     if status.message:
         (st.error if status.state == "failed" else st.info)(plain(status.message))
@@ -320,4 +320,4 @@ def words_left(status: JobStatus, share: float, is_comparison: bool, now: float)
 def _run_row(run: RunEntry, name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run.status, run.message)
-        link("timeline", plain(name), run=run.run_id, **place_in_url())
+        link("timeline", plain(name), run=run.run_id, **from_url(PLACE))
