@@ -4,7 +4,6 @@ Telling is kept in the URL alone (`telling` is the story, `place` the view). Eac
 no state of the one before, and its URL can be shared.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlencode
 
@@ -59,23 +58,19 @@ def offer(page: str) -> None:
         st.caption(plain(note))
         empty = "" if items else "The slide would be empty."
         if button_unless("Add this view", empty, type="primary", key="story-save"):
-            _add(page, name, caption, items)
-
-
-def _add(page: str, name: str, caption: str, items: Sequence[Offer]) -> None:
-    try:
-        slides = slides_of_view(items)
-        story = stories.load_story(runs_root(), name)
-        for place, slide in enumerate(slides):
-            words = "" if place else caption.strip()
-            story = story.with_view(stories.View(page=page, query=view_query(), caption=words, slide=slide))
-        stories.save_story(runs_root(), story)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    last = len(story.views)
-    where = f"view {last}" if len(slides) == 1 else f"views {last - len(slides) + 1} to {last}"
-    st.success(f"Added as {where} of {plain(story.name)}.")
+            try:
+                slides = slides_of_view(items)
+                story = stories.load_story(runs_root(), name)
+                for place, slide in enumerate(slides):
+                    words = "" if place else caption.strip()
+                    story = story.with_view(stories.View(page=page, query=view_query(), caption=words, slide=slide))
+                stories.save_story(runs_root(), story)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            last = len(story.views)
+            where = f"view {last}" if len(slides) == 1 else f"views {last - len(slides) + 1} to {last}"
+            st.success(f"Added as {where} of {plain(story.name)}.")
 
 
 def tell(story: stories.Story, at: int) -> None:

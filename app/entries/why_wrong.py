@@ -59,7 +59,7 @@ def restore_page() -> None:
         st.error(plain(str(error)))
         result = None
     if (job := get_param("search")) is not None:
-        restore.follow(job)
+        restore.show_search(job)
     if result is not None:
         page.verdict(analysis.sentence(result, run))
         if budget := analysis.budget_sentence(result):

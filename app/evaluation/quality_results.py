@@ -179,13 +179,7 @@ def prompts(rows: pd.DataFrame, budget: str) -> None:
     )
     label = f"Record {which} and open its autopsy"
     if st.button(label, icon=":material/search_insights:", key="record_sample"):
-        record(row)
-
-
-def record(row: pd.Series) -> None:
-    """Queue the prompt as a recorded comparison, which then opens in the autopsy."""
-
-    queue_and_open("quality", partial(sample_of, row), "sample")
+        queue_and_open("quality", partial(sample_of, row), "sample")
 
 
 def sample_of(row: pd.Series) -> SampleJob:

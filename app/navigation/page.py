@@ -132,7 +132,8 @@ def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, 
 
     `steps` is whether the page has steps, `more` its additional keyboard shortcuts.
     """
-    _at_place(bar.containers(), run, draw, steps, more)
+    bar.row()  # so that the fragment finds it
+    _at_place(bar.CONTAINERS.get(), run, draw, steps, more)
 
 
 @st.fragment(key=PLACE_FRAGMENT)
@@ -140,7 +141,7 @@ def _at_place(
     containers: dict[str, DeltaGenerator], run: Run, draw: Callable[[int, int], None], steps: bool, more: Keys
 ) -> None:
     is_fragment = is_fragment_run()
-    bar.restore(containers)
+    bar.CONTAINERS.set(containers)
     if is_fragment:
         apply_pending()
         if not is_as_opened(run):

@@ -5,6 +5,7 @@ It polls until the job ends, and then shows the outcome.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import streamlit as st
 
@@ -57,18 +58,18 @@ def submit_job(work: Work) -> str:
     return jobs.submit(runs_root(), work, session_id())
 
 
-def live_status(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
-    """The status of a job, with a worker to run it; None, with an error, if unreadable. Reruns the page at its end."""
+def follow(job_id: str, draw: Callable[[JobStatus], None]) -> None:
+    """Draw the status of a job, with a worker to run it, in a fragment that polls; the page is rerun at its end."""
     try:
-        status = jobs.status(runs_root(), job_id, log_lines)
+        status = jobs.status(runs_root(), job_id)
         if not status.ended:
             jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
-        return None
+        return
     if status.ended:
         st.rerun()  # without polling
-    return status
+    draw(status)
 
 
 POLL_SECONDS = 1.0
@@ -106,7 +107,7 @@ def show_job(job_id: str) -> None:
         _details(status)
     else:
         st.session_state[watched] = True  # when it ends in sight, its result opens by itself
-        st.fragment(_live_head, run_every=POLL_SECONDS)(job_id)
+        st.fragment(follow, run_every=POLL_SECONDS)(job_id, _head)
         if isinstance(request, CompareRequest):
             st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)
         st.fragment(_live_details, run_every=3 * POLL_SECONDS)(job_id)
@@ -158,12 +159,6 @@ def _request(request: Work, results: str) -> None:
         st.caption(plain(", ".join(choice.label for choice in request.choices)))
         with st.container(height=240):
             st.text(request.prompt[:PREVIEW_CHARACTERS])
-
-
-def _live_head(job_id: str) -> None:
-    status = live_status(job_id)
-    if status is not None:
-        _head(status)
 
 
 def _live_race(job_id: str) -> None:
@@ -258,11 +253,6 @@ def _details(status: JobStatus) -> None:
 
 def _resume(status: JobStatus, request: Work) -> None:
     """A button that resumes a stopped job; what it saved is kept."""
-
-    def resume() -> None:
-        jobs.resume(runs_root(), status.job_id)
-        jobs.ensure_worker(runs_root())
-
     # `Resume with 3 of 7`, if that can be counted.
     label = "Resume"
     if isinstance(request, CompareRequest) and request.is_batch:
@@ -272,8 +262,10 @@ def _resume(status: JobStatus, request: Work) -> None:
         complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
         label = f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
     why = why_not_change([status.owner])
-    if button_unless(label, why, type="primary", key="go_on") and attempt(resume):
-        st.rerun()
+    if button_unless(label, why, type="primary", key="go_on"):
+        steps = partial(jobs.resume, runs_root(), status.job_id), partial(jobs.ensure_worker, runs_root())
+        if all(map(attempt, steps)):
+            st.rerun()
 
 
 def _parts(request: CompareRequest) -> str:

@@ -40,14 +40,16 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
                     title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
                     races.append(_texts(runs).model_copy(update={"title": title}))
             if tables:
-                _sentence(batch_outcome(build_batch(tables)))
+                if words := batch_outcome(build_batch(tables)):
+                    st.markdown(f"**{plain(words)}**")
                 for race in races[:MOST_RACES]:
                     show_race(race, with_reading=False)
                 st.caption(READING)
         else:
             runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=status.job_id))))
             if runs:
-                _sentence(_outcome(runs, load_labels(runs_root(), status.job_id)))
+                if words := _outcome(runs, load_labels(runs_root(), status.job_id)):
+                    st.markdown(f"**{plain(words)}**")
                 texts = _texts(runs)
                 show_title(
                     Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race"
@@ -55,11 +57,6 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
                 show_race(texts)
     except UserError as error:  # a run that is damaged, or was removed in the meantime
         st.warning(plain(str(error)))
-
-
-def _sentence(words: str) -> None:
-    if words:
-        st.markdown(f"**{plain(words)}**")
 
 
 def _opened(entries: Sequence[RunEntry]) -> list[Run]:
