@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,7 +88,7 @@ def make(
         context = shipped_sample(Path(text.sample).stem).context
     parse_choices(method, budget)  # an unknown method or a wrong budget ends here, before the model is loaded
     chosen, values = parse_spec(method)
-    request = _request(**model.fields)
+    request = _request(**asdict(model))
     made = Prefix.make(
         held_model(request),
         context,

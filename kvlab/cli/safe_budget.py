@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -221,7 +221,7 @@ def _measured(
         depths=None,
         samples=samples or (enough if prompts.tasks else 100_000),
         forced=criterion.by == "kl",
-        **loading.fields,
+        **asdict(loading),
         **options,
     )
     first = request.tasks[0].task if request.tasks else request.files[0].path.stem

@@ -132,15 +132,14 @@ def judge_request(request: EvalRequest, listed: TaskList) -> tuple[str, list[str
     """
     probe = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
     is_asked = request.lengths or any(choice.difficulty for choice in request.tasks)
-    problem = _problem(probe.model_dump_json()) if is_asked and probe.tasks else ""
+    can_fail = is_asked and probe.tasks
+    problem = str(_answer("tasks", "--fits", stdin=probe.model_dump_json())["problem"]) if can_fail else ""
     few = request.model_copy(update={"samples": 1})
     notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
     return problem, list(dict.fromkeys(note for some in notes for note in some))
 
 
-@lru_cache(maxsize=64)
-def _problem(request: str) -> str:
-    return str(ask("tasks", "--fits", stdin=request)["problem"])
+_answer = lru_cache(maxsize=64)(ask)
 
 
 def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:

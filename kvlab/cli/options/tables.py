@@ -96,7 +96,7 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
             note = "" if line["informative"] else "not informative"
             if line["method"] == FULL.method and pd.notna(line["unasked"]):
                 note = "; ".join(filter(None, [note, f"unasked {line['unasked']:.2f}"]))
-            shown = [_mean_of_line(line, "score"), _shown(line["held"]), _shown(line["unreachable"])]
+            shown = [_mean(line, "score", 2), _shown(line["held"]), _shown(line["unreachable"])]
             names = [str(line[name]) for name in ("task", *by, "arm", "asked", "parts")]
             table.add_row(*names, *shown, note)
         table.add_section()
@@ -116,7 +116,7 @@ def _reach(frame: pd.DataFrame) -> Table:
             loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
             names = [str(line[name]) for name in ("task", "arm", "asked", "samples")]
             shares = [_shown(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
-            table.add_row(*names, _mean_of_line(line, "score"), *shares, loss, "cliff" if line["cliff"] else "")
+            table.add_row(*names, _mean(line, "score", 2), *shares, loss, "cliff" if line["cliff"] else "")
         table.add_section()
     table.caption = (
         "own slot: share of layers and KV heads in which an evidence token has a slot of its own; unreachable: tokens "
@@ -143,7 +143,7 @@ def _phases(frame: pd.DataFrame) -> Table:
     table = Table(*columns, box=SIMPLE_HEAD)
     for (task, arm, asked), group in frame.groupby(["task", "arm", "asked"], sort=False):
         ends = [group.loc[index] for index in (group["score"].idxmin(), group["score"].idxmax())]
-        extremes = [f"{_mean_of_line(dict(line), 'score')} at {line['phase']}" for line in ends]
+        extremes = [f"{_mean(dict(line), 'score', 2)} at {line['phase']}" for line in ends]
         counts = sorted(group["samples"])
         size = int(group["chunk"].iloc[0])
         n = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
@@ -207,7 +207,7 @@ def _reasoning(frame: pd.DataFrame) -> Table:
                 line["arm"],
                 most,
                 str(line["samples"]),
-                _mean_of_line(line, "score"),
+                _mean(line, "score", 2),
                 _shown(line["tokens"], 0),
                 *shares,
                 str(line["right"]),
@@ -226,12 +226,6 @@ def _reasoning(frame: pd.DataFrame) -> Table:
 
 def _shown(value: Any, digits: int = 2) -> str:
     return "–" if pd.isna(value) else f"{value:.{digits}f}"
-
-
-def _mean_of_line(line: dict[Any, Any], name: str) -> str:
-    show: Callable[[float], str] = "{:.2f}".format
-    mean, low, high = in_range(line[name], line[f"{name}_low"], line[f"{name}_high"], show)
-    return f"{mean} [{low}, {high}]"
 
 
 SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
@@ -277,11 +271,12 @@ def print_batch(cells: pd.DataFrame) -> None:
 
 
 def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
+    """The mean with its 95 % interval, which one prompt (`n`) does not have."""
     if pd.isna(row[name]):
         return "–"
     bounds = row[name], row[f"{name}_low"], row[f"{name}_high"]
     mean, low, high = in_range(*bounds, f"{{:.{digits}f}}".format)
-    return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
+    return mean if row.get("n", 2) < 2 else f"{mean} [{low}, {high}]"
 
 
 def print_headline(frame: pd.DataFrame) -> None:
