@@ -9,9 +9,8 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
-from app.navigation.selection import runs_root
 from app.queue.job_panel import follow, queue_job
-from app.session.open_runs import BY_STAMP, open_cached
+from app.session.open_runs import BY_STAMP, open_cached, runs_root
 from kvlab import jobs
 from kvlab.common.formatting import format_duration
 from kvlab.core.errors import UserError

@@ -14,7 +14,6 @@ from app.base.text import plain
 from app.base.widgets import attempt, one_of
 from app.figures.figure import show_view
 from app.navigation import page
-from app.navigation.page import full_run
 from app.navigation.place import head_in_view, shared_token
 from app.navigation.selection import current_comparison, current_run
 from app.session.open_runs import BY_STAMP, expected_answer
@@ -77,7 +76,7 @@ def lineage_page() -> None:
         "A merged slot is a weighted sum of tokens. The **river** shows which tokens were merged into it, the curves "
         "how much of each is left after further merges: its **half-life**.",
     )
-    run = full_run("merging", "the single events")
+    run = page.full_run("merging", "the single events")
     if run is None:
         return
     page.at_place(run, partial(lineage_of_head, run))

@@ -17,7 +17,6 @@ from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.navigation import page
-from app.navigation.page import warn_of_reference
 from app.navigation.selection import current_sources
 from app.papers.exhibit import BADGES, FigureCache, describe_failure, show_exhibit
 from app.papers.measure_button import measure_all, measure_button
@@ -321,7 +320,7 @@ def papers_page() -> None:
         chosen = of_slug.get(st.session_state[PICKED])
     sources = current_sources()
     if sources.runs:
-        warn_of_reference(sources.runs)
+        page.warn_of_reference(sources.runs)
     if chosen is not None:
         show_exhibit(chosen, sources, PAPERS[chosen.paper])
         return

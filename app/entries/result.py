@@ -20,7 +20,6 @@ from app.figures.figure import frame_of, page_file, show_view
 from app.figures.image_writer import image_writer
 from app.figures.tables import csv_button
 from app.navigation import page
-from app.navigation.page import warn_of_reference
 from app.navigation.selection import current_comparison
 from app.queue.job_panel import show_job
 from app.session.open_runs import runs_root
@@ -161,8 +160,8 @@ def compare_page() -> None:
     headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
     sections = [partial(bytes_of, runs)]
     if compare.has_kl(compare.along_text(runs)):
-        beside = partial(along_the_text, runs, "", "agreement", "nll")
-        sections = [partial(along_the_text, runs, "Along the text", "kl"), beside, *sections]
+        beside = partial(along_the_text, runs, "", "agreement_along_text", "nll_along_text")
+        sections = [partial(along_the_text, runs, "Along the text", "kl_along_text"), beside, *sections]
     else:
         words = "These runs have no KL from the full cache: it requires a finished forced continuation."
         st.info(words, icon=":material/info:")
@@ -196,7 +195,7 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     ranking, left_out = rank_runs(table)
     st.header("Ranking")
-    warn_of_reference(runs)
+    page.warn_of_reference(runs)
     if ranking:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
         mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats per token"
@@ -276,7 +275,7 @@ def along_the_text(runs: Sequence[Run], title: str, *names: str) -> bool:
     drawn = False
     for column, name in zip(columns, names, strict=True):
         with column:
-            drawn |= show_view(f"{name}_along_text", runs, f"compare-{name}") is not None
+            drawn |= show_view(name, runs, f"compare-{name.partition('_')[0]}") is not None
     return drawn
 
 

@@ -18,8 +18,7 @@ from app.new_run.method_section import fit_section, hyper_parameter_section, met
 from app.new_run.model_section import propose_model
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import in_url
-from kvlab.common.formatting import join_words as in_words
-from kvlab.common.formatting import model_title
+from kvlab.common.formatting import join_words, model_title
 from kvlab.core import FULL, UserError
 from kvlab.evaluation.request import EvalRequest, FileChoice
 from kvlab.evaluation.results.rows import canonical_json
@@ -232,7 +231,7 @@ def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> 
     if unknown := [task for task in asked if task not in notes]:
         where = "" if runs_root() == Path("runs").absolute() else f" --out {runs_root() / 'eval' / 'tasks'}"
         command = code(f"kvlab tasks --model {shlex.quote(request.model)}{where}", 300)
-        words = plain(f"Whether {title} can do {in_words(unknown)} is not known here:")
+        words = plain(f"Whether {title} can do {join_words(unknown)} is not known here:")
         st.caption(f"{words} {command} measures its full cache.")
 
 

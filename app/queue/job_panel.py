@@ -22,7 +22,6 @@ from kvlab.common.lab import acting, lab
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.forms import plan_preview
-from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.job_reporter import read_live
@@ -58,7 +57,7 @@ def submit_job(work: Work) -> str:
     return jobs.submit(runs_root(), work, session_id())
 
 
-def follow(job_id: str, draw: Callable[[JobStatus], None]) -> None:
+def follow(job_id: str, draw: Callable[[jobs.JobStatus], None]) -> None:
     """Draw the status of a job, with a worker to run it, in a fragment that polls; the page is rerun at its end."""
     try:
         status = jobs.status(runs_root(), job_id)
@@ -174,7 +173,7 @@ def _live_details(job_id: str) -> None:
         return  # the head says it
 
 
-def _head(status: JobStatus) -> None:
+def _head(status: jobs.JobStatus) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(status.state)
         st.markdown(f"**{plain(status.title)}**")
@@ -210,7 +209,7 @@ def _head(status: JobStatus) -> None:
         (st.error if status.state == "failed" else st.info)(plain(status.message))
 
 
-def _details(status: JobStatus) -> None:
+def _details(status: jobs.JobStatus) -> None:
     runs, log = st.columns([2, 3], gap="large")
     with runs:
         request = jobs.request_of(runs_root(), status.job_id)
@@ -251,7 +250,7 @@ def _details(status: JobStatus) -> None:
             st.code(log_text or "nothing yet", language=None, wrap_lines=True)
 
 
-def _resume(status: JobStatus, request: Work) -> None:
+def _resume(status: jobs.JobStatus, request: Work) -> None:
     """A button that resumes a stopped job; what it saved is kept."""
     # `Resume with 3 of 7`, if that can be counted.
     label = "Resume"
@@ -272,7 +271,7 @@ def _parts(request: CompareRequest) -> str:
     return "repeats" if request.repeats else "prompts"
 
 
-def _progress(status: JobStatus) -> None:
+def _progress(status: jobs.JobStatus) -> None:
     busy = "" if status.ended else busy_words()
     if status.state == "queued":
         line = " · ".join(filter(None, [place_words(runs_root(), status), busy]))
@@ -299,7 +298,7 @@ def _progress(status: JobStatus) -> None:
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 
-def words_left(status: JobStatus, share: float, is_comparison: bool, now: float) -> str:
+def words_left(status: jobs.JobStatus, share: float, is_comparison: bool, now: float) -> str:
     """`about 8 s left`, by the comparison's own estimate or else by the share of the work that is done."""
     if not is_comparison:
         return time_left(status.elapsed, share) if share >= LEAST_SHARE else ""

@@ -7,8 +7,7 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
-from app.navigation.selection import open_cached, runs_root
-from app.session.open_runs import BY_STAMP
+from app.session.open_runs import BY_STAMP, open_cached, runs_root
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus

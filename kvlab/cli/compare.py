@@ -25,7 +25,6 @@ from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.recording import Recording
 from kvlab.trace import Run, open_run
 from kvlab.trace import catalogue as pending_requests
-from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import check_id
 from kvlab.trace.user_labels import Labels, change_tags, check_tags
@@ -128,7 +127,7 @@ def execute(
         typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
-        made = [entry.comparison_id for entry in list_repeats(out, batch)]
+        made = [entry.comparison_id for entry in pending_requests.list_repeats(out, batch)]
     else:
         for other in pending_requests.equal_requests(out, request):
             typer.echo(
