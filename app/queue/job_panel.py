@@ -261,10 +261,12 @@ def _resume(status: jobs.JobStatus, request: Work) -> None:
         complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
         label = f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
     why = why_not_change([status.owner])
-    if button_unless(label, why, type="primary", key="go_on"):
-        steps = partial(jobs.resume, runs_root(), status.job_id), partial(jobs.ensure_worker, runs_root())
-        if all(map(attempt, steps)):
-            st.rerun()
+    if (
+        button_unless(label, why, type="primary", key="go_on")
+        and attempt(partial(jobs.resume, runs_root(), status.job_id))
+        and attempt(partial(jobs.ensure_worker, runs_root()))
+    ):
+        st.rerun()
 
 
 def _parts(request: CompareRequest) -> str:
