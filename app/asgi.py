@@ -20,12 +20,8 @@ from kvlab.core.errors import rewrite_messages
 RUNS = "KVLAB_RUNS"
 
 
-def gate() -> Middleware:
-    """The gate with the lab's settings, if there are any."""
-    settings = lab()
-    return Middleware(Gate, people=settings.people if settings else None, local=os.environ.get(LOCAL) == "yes")
-
-
-if lab() is not None or os.environ.get(OPEN):
+settings = lab()
+if settings is not None or os.environ.get(OPEN):
     rewrite_messages(hide_paths)
-app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=without_delay)
+gate = Middleware(Gate, people=settings.people if settings else None, local=os.environ.get(LOCAL) == "yes")
+app = st.App(Path(__file__).with_name("main.py"), middleware=[gate, Middleware(Files)], lifespan=without_delay)

@@ -1,9 +1,9 @@
 """Components of several pages: shaded text, marked words, and vectors and texts that are sent to the browser once."""
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -32,38 +32,38 @@ def present_button(page: str, key: str) -> None:
 _shared_component = component("shared")
 
 
-class SharedData:
-    """Vectors that are sent to the browser once for all views of a page; `name` identifies them."""
+class Shared:
+    """What is sent to the browser once for all views of a page; `name` identifies it."""
 
-    def __init__(self, vectors: Mapping[str, np.ndarray]) -> None:
-        self.vectors = vectors
-
-    @cached_property
-    def name(self) -> str:
-        """A hash of the vectors."""
-        return hashlib.sha256(pack_payload(self.vectors)).hexdigest()[:16]
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The vectors as sent to the browser."""
-        return pack_payload({"name": self.name, **self.vectors})
-
-
-class SentTexts(list[str]):
-    """Token texts that are sent to the browser once for all views; `name` identifies them."""
+    content: Mapping[str, Any]  # vectors and texts by their names
 
     @cached_property
     def name(self) -> str:
-        """A hash of the texts."""
-        return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:16]
+        """A hash of the content."""
+        return hashlib.sha256(pack_payload(self.content)).hexdigest()[:16]
 
     @cached_property
     def packed(self) -> bytes:
-        """The texts as sent to the browser."""
-        return pack_payload({"name": self.name, "value": list(self)})
+        """The content as sent to the browser."""
+        return pack_payload({"name": self.name, **self.content})
 
 
-def share(view: str, **fields: SharedData | SentTexts) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class SharedData(Shared):
+    """Vectors that are sent once."""
+
+    content: Mapping[str, np.ndarray]
+
+
+class SentTexts(Shared, list[str]):
+    """Token texts that are sent once."""
+
+    @property
+    def content(self) -> dict[str, list[str]]:  # type: ignore[override]  # read only
+        return {"value": list(self)}
+
+
+def share(view: str, **fields: Shared) -> dict[str, Any]:
     """The data of a view: by field, the names of shared values, which are sent to the browser here."""
     for field, value in fields.items():
         with st.container(key=f"shared-{field}-{view}"):

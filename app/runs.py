@@ -14,10 +14,9 @@ import pandas as pd
 import streamlit as st
 
 from app.base.links import go
-from app.base.text import ago, plain, shorten
+from app.base.text import ago, plain, shorten, slug
 from app.base.widgets import attempt, button_unless, why_not_change, widget_options
 from app.figures.export_menu import Offer, menu
-from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_job
 from app.session.url_state import get_param, params, set_param
@@ -25,11 +24,8 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.jobs.access_check import check_access
-from kvlab.library import archive, find, items
-from kvlab.library import find as library
-from kvlab.library import recycle_bin as rubbish
+from kvlab.library import archive, find, items, recycle_bin
 from kvlab.library.find import ANSWERS, SORTS, Listing, Search, describe_search, from_url, to_url
-from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.planning.choices import local_models, model_field_help
 from kvlab.report.views import Table, table_of
 from kvlab.requests.compare import RECORDINGS, ImportRequest
@@ -194,13 +190,13 @@ CONFIG = {
 
 def shelf() -> Listing:
     """The entries of the folder; read again when something has changed or is running."""
-    entries = _shelf(runs_root(), library.stamp(runs_root()))
-    return library.list_all(runs_root()) if (entries.table["status"] == "running").any() else entries
+    entries = _shelf(runs_root(), find.stamp(runs_root()))
+    return find.list_all(runs_root()) if (entries.table["status"] == "running").any() else entries
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _shelf(root: Path, stamp: tuple) -> Listing:
-    return library.list_all(root)
+    return find.list_all(root)
 
 
 def runs_table(table: pd.DataFrame, found: pd.DataFrame, search: Search) -> pd.DataFrame:
@@ -250,7 +246,7 @@ def runs_table(table: pd.DataFrame, found: pd.DataFrame, search: Search) -> pd.D
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-away"):
         st.download_button(
             "CSV",
-            lambda: found[list(ENTRY_COLUMNS)].to_csv(index=False),
+            lambda: found[list(items.COLUMNS)].to_csv(index=False),
             f"{slug('runs')}.csv",
             key="runs-csv",
             on_click="ignore",
@@ -309,14 +305,15 @@ def actions(chosen: pd.DataFrame) -> None:
         st.success(plain(words))
     if last := st.session_state.get(LAST_DELETED):
         root = runs_root()
-        deleted = [entry for entry in rubbish.list_bin(root) if entry.key in last]
+        deleted = [entry for entry in recycle_bin.list_bin(root) if entry.key in last]
         if deleted:
             with st.container(horizontal=True, vertical_alignment="center", border=True):
                 what = deleted[0].title if len(deleted) == 1 else f"{len(deleted)} entries"
                 size = byte_size(sum(entry.bytes for entry in deleted))
                 st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {size}."), width="stretch")
                 if st.button("Undo", icon=":material/undo:", key="runs-undo"):
-                    _do(lambda: [rubbish.restore_deleted(root, entry.key) for entry in deleted], f"Restored {what}.")
+                    keys = [entry.key for entry in deleted]
+                    _do(lambda: [recycle_bin.restore_deleted(root, key) for key in keys], f"Restored {what}.")
         else:
             del st.session_state[LAST_DELETED]
     if chosen.empty:
@@ -347,7 +344,7 @@ def actions(chosen: pd.DataFrame) -> None:
             deleted = []
             try:
                 for one in chosen.itertuples():
-                    deleted.append(rubbish.delete(root, one.kind, one.members, one.title))
+                    deleted.append(recycle_bin.delete(root, one.kind, one.members, one.title))
             except UserError as error:
                 st.error(plain(str(error)))
             if deleted:
@@ -358,7 +355,7 @@ def actions(chosen: pd.DataFrame) -> None:
 def bin_and_import() -> None:
     """The bin, and the import of exported files and recordings."""
     root = runs_root()
-    deleted = rubbish.list_bin(root)
+    deleted = recycle_bin.list_bin(root)
     size = byte_size(sum(entry.bytes for entry in deleted))
     with st.container(horizontal=True):
         label = f"Bin ({len(deleted)}, {size})" if deleted else "The bin is empty"
@@ -368,10 +365,10 @@ def bin_and_import() -> None:
                     when = f"{ago(entry.deleted)} · {byte_size(entry.bytes)}"
                     st.markdown(f"{plain(shorten(entry.title, 60))}  \n:small[{plain(when)}]", width="stretch")
                     if st.button("Restore", key=f"back-{entry.key}"):
-                        _do(partial(rubbish.restore_deleted, root, entry.key), f"Restored {entry.title}.")
+                        _do(partial(recycle_bin.restore_deleted, root, entry.key), f"Restored {entry.title}.")
             label = f"Empty the bin and free {size}"
             if st.button(label, key="runs-empty"):
-                _do(lambda: rubbish.empty_bin(root), "The bin is empty.")
+                _do(lambda: recycle_bin.empty_bin(root), "The bin is empty.")
         with st.popover("Import", icon=":material/upload:", key="runs-import"):
             files = st.file_uploader(
                 "Files exported by kvlab (.kvlab.zip), or recordings of other caches (.kvlab)",

@@ -16,7 +16,8 @@ from app.base.component import component, flush, on_value
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.figures.figure import frame_of, heading, note, show_view
+from app.figures.export_menu import Offer, show_title
+from app.figures.figure import frame_of, note, show_view
 from app.navigation import page
 from app.navigation.place import offer_token, pick_step
 from app.session.open_runs import BY_STAMP
@@ -198,10 +199,11 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: si
     frame = tile.frame()
     theme = page_theme()
     caption = similarity.caption_similarity_map(frame, len(sets), every)
-    name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
+    name = f"{run.record.label}-{what}-layer-{layer}-head-{head}"
 
     draw = partial(similarity.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
-    heading(f"Similarity of the {what}", draw, frame, caption, "similarity-map-export", name, of_run(run))
+    offer = Offer(f"Similarity of the {what}", draw, caption, of_run(run), True, frame=frame, file_name=name)
+    show_title(offer, "similarity-map-export")
     tilemap(
         tile,
         texts,

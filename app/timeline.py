@@ -14,7 +14,6 @@ from app.components import texts_for
 from app.figures import tables
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import frame_of, show_view
-from app.figures.tables import show_table
 from app.navigation import page
 from app.navigation.place import chosen_step, chosen_token, step_reason
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
@@ -184,14 +183,14 @@ def linked_view(run: Run, layer: int, head: int) -> None:
             if count > len(table):
                 shown = f"The {len(table):,} of {count:,} slots"
                 st.caption(f"{shown} that represent the most tokens and get the most attention.")
-            show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
+            tables.show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
     with step_events:
         if step_events.open:
             table = events_with_texts(run.head_events(layer, head, step), texts)
             if table.empty:
                 st.caption(f"Nothing was dropped or merged in this head in step {step}.")
             else:
-                show_table(table, f"Events of step {step}", height=360)
+                tables.show_table(table, f"Events of step {step}", height=360)
     with flow:
         if flow.open:
             # The river into the slot of the chosen token, else into one with most votes.

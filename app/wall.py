@@ -12,8 +12,9 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import button_unless, one_of
 from app.compare.board import board_of
-from app.components import SentTexts, SharedData, share, tokentext
-from app.figures.figure import frame_of, heading, note, show, show_view
+from app.components import Shared, SharedData, share, tokentext
+from app.figures.export_menu import Offer, show_title
+from app.figures.figure import frame_of, note, show, show_view
 from app.figures.tables import show_table
 from app.navigation import page
 from app.navigation.place import chosen_step, chosen_token, step_reason
@@ -113,7 +114,9 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
     shares = frame_of(name, subject, step=step)
     caption = find_view(name).describe(shares, subject, step=step)
     picture = partial(find_view(name).draw_frame, shares, subject, page_theme(), step=step)
-    heading(title, lambda: picture().figure, shares, caption, WALL, page.file_name(run, f"{name}-step-{step}"), source)
+    file = f"{label}-{name}-step-{step}"
+    offer = Offer(title, lambda: picture().figure, caption, source, True, frame=shares, file_name=file)
+    show_title(offer, WALL)
     content = wall_content(
         wall,
         step,
@@ -126,7 +129,7 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         facts=facts_in(run),
         reads=reads_at(run, step) if other is None else None,
     )
-    shared: dict[str, SharedData | SentTexts] = {
+    shared: dict[str, Shared] = {
         "wall": wall_payload(run),
         "texts": page.token_texts_of(run, wall.tokens),
     }

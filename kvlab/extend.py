@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvlab.core.choice import Preset
     from kvlab.core.contract.in_place import InPlace
     from kvlab.core.contract.method import DecodeCompression, Method, make_method, register, registered
     from kvlab.core.contract.parts import Allocator, Scorer, Selector, Settler, Victims
     from kvlab.core.contract.parts import PluginCapabilities as Capabilities
     from kvlab.core.contract.pipeline import EqualHeads, Evict, LowestScore, Oldest, Pipeline, Uniform
     from kvlab.core.contract.plan import Edges, NewKeys, Plan, ValueShift
-    from kvlab.core.contract.preset import Preset
     from kvlab.core.contract.reading import (
         Chosen,
         Estimate,
@@ -119,7 +119,7 @@ _HOME = {
         "kvlab.core.contract.in_place": "InPlace",
         "kvlab.core.contract.pipeline": "EqualHeads Evict LowestScore Oldest Pipeline Uniform",
         "kvlab.core.contract.plan": "Edges NewKeys Plan ValueShift",
-        "kvlab.core.contract.preset": "Preset",
+        "kvlab.core.choice": "Preset",
         "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
         "kvlab.core.contract.second_pass": "SecondPassRequest",
         "kvlab.core.contract.view": "AttentionPass Slots View",

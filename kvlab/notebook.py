@@ -138,14 +138,15 @@ class LiveView(Drawn):
 
         view = find_view(self.name)
         place = {name: value for name, value in self.place.items() if name != "theme"}
-
-        def at(step: int | None) -> dict[str, Any]:
-            return place if step is None else {**place, "step": step}
-
         ending = self._picture[-PICTURE_ENDING:]
         if view.component:
             whole = BrowserView(
-                view.component, lambda step: view.live_data(self.subject, self.theme, **at(step)), self.theme, ending
+                view.component,
+                lambda step: view.live_data(
+                    self.subject, self.theme, **(place if step is None else {**place, "step": step})
+                ),
+                self.theme,
+                ending,
             )
             return whole, whole
         if "step" not in view.place_names:
@@ -154,7 +155,7 @@ class LiveView(Drawn):
         steps, events = steps_with_events(run.select("steps", columns=["step", "evicted", "merged"]))
         return stepped_figure(
             self.figure,
-            lambda step: view.draw(self.subject, self.theme, **at(step)).figure,
+            lambda step: view.draw(self.subject, self.theme, **{**place, "step": step}).figure,
             place.get("step", steps[-1]),
             steps,
             events,
@@ -246,7 +247,9 @@ class _Table:
             scale = 1024 if name == "live_bytes" else 1
             cells = (value if scale == 1 or pd.isna(value) else value / scale for value in frame[name])
             shown[heading] = ["–" if pd.isna(value) else form.format(value) for value in cells]
-        return pd.DataFrame(shown)
+        # A named index, of comparisons in a folder, is the first column.
+        names = {} if frame.index.name is None else {frame.index.name.removesuffix("_id"): frame.index}
+        return pd.DataFrame(names | shown)
 
     def __repr__(self) -> str:
         return f"{self.about}\n{self._shown().to_string(index=False)}"
@@ -408,11 +411,6 @@ class Folder(_Table):
             runs=grouped.size(),
             status=grouped["status"].agg(lambda states: ", ".join(sorted(set(states)))),
         )
-
-    def _shown(self) -> pd.DataFrame:
-        shown = super()._shown()
-        shown.insert(0, "comparison", self.frame.index)
-        return shown
 
     def __getitem__(self, name: str) -> Comparison | RecordedRun:
         if name in set(self.runs["run_id"]):

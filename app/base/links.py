@@ -1,6 +1,6 @@
 """Links between pages that keep the session and carry URL parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -28,14 +28,13 @@ def go(name: str, /, **query: str) -> None:
     st.switch_page(page_at(name), query_params=query or None)
 
 
-def run_in_url() -> dict[str, str]:
-    """The run and comparison in the URL, which the menu's links do not carry."""
-    return {name: value for name in ("run", "comparison") if (value := get_param(name))}
+RUN = ("run", "comparison")  # which the menu's links do not carry
+PLACE = ("token", "layer", "head")  # for links to pages of a run
 
 
-def place_in_url() -> dict[str, str]:
-    """The token, layer and head in the URL, for links to pages of a run."""
-    return {name: value for name in ("token", "layer", "head") if (value := get_param(name))}
+def from_url(names: Sequence[str]) -> dict[str, str]:
+    """Those of these parameters that the URL has, for a link that carries them on."""
+    return {name: value for name in names if (value := get_param(name))}
 
 
 HTML = '<button class="kv-copy" type="button" title="A link that shows this view again">Copy link</button>'

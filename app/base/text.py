@@ -28,6 +28,11 @@ def code(text: object, length: int = 60) -> str:
     return f"`{words if len(words) <= length else words[:length] + ' …'}`"
 
 
+def slug(text: str) -> str:
+    """The text as a file name: lower-case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("%", "pc")).strip("-") or "figure"
+
+
 def ago(moment: str | float) -> str:
     """How long ago an ISO 8601 or POSIX time was: `just now`, `5 min ago`, `3 h ago`, or the date."""
     then = datetime.fromtimestamp(moment, UTC) if isinstance(moment, float) else datetime.fromisoformat(moment)

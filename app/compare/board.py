@@ -16,8 +16,7 @@ from app.compare.facts import FactKeys, fact_picker
 from app.components import Spans
 from app.figures.figure import frame_of, show, show_view
 from app.navigation.page import CLEAR_REFERENCE
-from app.navigation.selection import runs_root
-from app.session.open_runs import BY_STAMP, shipped_answer
+from app.session.open_runs import BY_STAMP, runs_root, shipped_answer
 from app.session.url_state import drop_stale_option, get_param, in_url, set_page_param, set_page_param_from, url_value
 from kvlab.common.formatting import ONE_PROMPT, format_duration
 from kvlab.core.errors import UserError
@@ -28,7 +27,6 @@ from kvlab.views import board as figures
 from kvlab.views import trade_off
 from kvlab.views.base import FigureSource, byte_size, number, of_run
 from kvlab.views.base.view import find_view
-from kvlab.views.board import verdict_text
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.facts import fact_fates, fate_shares
 from kvlab.views.frames.restore import estimate_seconds
@@ -139,7 +137,7 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         CHART,
         shown.file_name,
         shown.provenance,
-        on_click=choose_clicked,
+        on_click=lambda cell: set_page_param("cell", cell[0], CELL),  # a mark of a cell chooses its run
         exported=slide,
     )
     known = [run for run in failed if run.record.run_id in results]
@@ -252,13 +250,6 @@ def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> No
             st.html(f'<div style="overflow-wrap: anywhere">{before}{text}{after}</div>')
 
 
-def choose_clicked() -> None:
-    """A click on a mark of a cell chooses its run."""
-    points = st.session_state[CHART].selection.points
-    if points and (cell := points[0].get("customdata")):
-        set_page_param("cell", cell[0], CELL)
-
-
 def cell_section(runs: Sequence[Run], board: Board) -> None:
     """The picker of a cell, links to restore its answer and to its autopsy, and the map of its heads."""
     cells = board.frame.drop_duplicates("run_id").set_index("run_id")
@@ -272,7 +263,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
         st.selectbox(
             "Look into (or click a cell)",
             list(cells.index),
-            format_func=lambda name: f"{lines[name].label} · {verdict_text(lines[name], 24)}",
+            format_func=lambda name: f"{lines[name].label} · {figures.verdict_text(lines[name], 24)}",
             key=CELL,
             on_change=set_page_param_from,
             args=("cell", CELL),

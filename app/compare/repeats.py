@@ -79,7 +79,15 @@ def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) ->
     if len(batch.cells):
         if batch.is_asked:
             every = batch.prompts
-            show_view("repeats", runs, CHART, on_click=choose_clicked, source=origin, frame=every, budget=budget)
+            show_view(
+                "repeats",
+                runs,
+                CHART,
+                on_click=lambda cell: st.session_state.update({CELL: f"{cell[0]} | {cell[1]}"}),  # lists its prompts
+                source=origin,
+                frame=every,
+                budget=budget,
+            )
         # The heads that lost the answers, over all prompts and as far as searches found them, and the missing
         # searches.
         shown = set(batch.cells["row"] + "|" + batch.cells["column"])
@@ -109,13 +117,6 @@ def batch_section(runs: Sequence[Run], repeat: Repeat, batch: analysis.Batch) ->
     st.header(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.description}." if repeat.planting else repeat.description))
     return budget
-
-
-def choose_clicked() -> None:
-    """A click on a mark of a cell lists its prompts."""
-    points = st.session_state[CHART].selection.points
-    if points and (cell := points[0].get("customdata")):
-        st.session_state[CELL] = f"{cell[0]} | {cell[1]}"
 
 
 def cell_section(batch: analysis.Batch, comparison_id: str) -> None:

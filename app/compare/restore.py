@@ -9,9 +9,8 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
-from app.navigation.selection import runs_root
-from app.queue.job_panel import live_status, queue_job
-from app.session.open_runs import BY_STAMP, open_cached
+from app.queue.job_panel import follow, queue_job
+from app.session.open_runs import BY_STAMP, open_cached, runs_root
 from kvlab import jobs
 from kvlab.common.formatting import format_duration
 from kvlab.core.errors import UserError
@@ -111,7 +110,7 @@ def estimate(run: Run, short: bool = False) -> str:
     return duration if short else f"{most}, {duration} plus the time to load the model"
 
 
-def follow(job_id: str) -> None:
+def show_search(job_id: str) -> None:
     """The progress of a search, with a button to stop it; its error if it failed."""
     try:
         status = jobs.status(runs_root(), job_id)
@@ -119,15 +118,12 @@ def follow(job_id: str) -> None:
         st.error(plain(str(error)))
         return
     if not status.ended:
-        st.fragment(_live, run_every=POLL_SECONDS)(job_id)
+        st.fragment(follow, run_every=POLL_SECONDS)(job_id, _progress)
     elif status.state == "failed":
         st.warning(plain(status.message))
 
 
-def _live(job_id: str) -> None:
-    status = live_status(job_id)
-    if status is None:
-        return
+def _progress(status: jobs.JobStatus) -> None:
     progress = status.progress
     ahead = (status.position or 1) - 1
     stage = f"Queued: {ahead} jobs ahead" if status.state == "queued" else "Loading the model"
@@ -138,6 +134,6 @@ def _live(job_id: str) -> None:
         why = why_not_change([status.owner])
         note = "Results so far are kept."
         if button_unless("Stop", why, key="stop-search", disabled=status.cancelling, help=note) and attempt(
-            lambda: jobs.cancel(runs_root(), job_id)
+            lambda: jobs.cancel(runs_root(), status.job_id)
         ):
             st.rerun(scope="fragment")

@@ -13,7 +13,6 @@ from app.base.widgets import one_of
 from app.figures.figure import frame_of, in_pairs, show_view
 from app.figures.tables import show_table
 from app.navigation import page
-from app.navigation.page import full_run, run_with_steps
 from app.navigation.place import head_in_view
 from app.navigation.selection import current_comparison, current_run
 from app.session.open_runs import BY_STAMP
@@ -33,7 +32,7 @@ def merges_page() -> None:
         "What each run's cache loses of the attention that it would have with nothing dropped: by dropping tokens "
         "(**regret**), and by merging them into common slots (**sag**). A smaller output error is better.",
     )
-    found = run_with_steps("merging")
+    found = page.run_with_steps("merging")
     if found is None:
         return
     run, runs = found
@@ -119,7 +118,7 @@ def sag_page() -> None:
         "How each step changed one head's attention (**sag**) and output, beside the largest change that KeepKV's "
         "theorem allows a merge. A step above the bound lost more than the theorem covers.",
     )
-    run = full_run("bound", "values, attention rows and the attention with nothing dropped")
+    run = page.full_run("bound", "values, attention rows and the attention with nothing dropped")
     if run is None:
         return
     page.at_place(run, partial(show_bound, run))
@@ -212,7 +211,7 @@ def regret_page() -> None:
         "**Regret** is the share of a step's attention that would go to tokens already dropped, had nothing been "
         "dropped: of this run's own query, not of the full cache's run. Less is better.",
     )
-    found = run_with_steps("budgets")
+    found = page.run_with_steps("budgets")
     if found is None:
         return
     run, _ = found

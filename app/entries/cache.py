@@ -14,7 +14,6 @@ from app.base.text import plain
 from app.base.widgets import attempt, one_of
 from app.figures.figure import show_view
 from app.navigation import page
-from app.navigation.page import full_run
 from app.navigation.place import head_in_view, shared_token
 from app.navigation.selection import current_comparison, current_run
 from app.session.open_runs import BY_STAMP, expected_answer
@@ -77,7 +76,7 @@ def lineage_page() -> None:
         "A merged slot is a weighted sum of tokens. The **river** shows which tokens were merged into it, the curves "
         "how much of each is left after further merges: its **half-life**.",
     )
-    run = full_run("merging", "the single events")
+    run = page.full_run("merging", "the single events")
     if run is None:
         return
     page.at_place(run, partial(lineage_of_head, run))
@@ -230,10 +229,8 @@ def parts_of_prompt(runs: Sequence[Run], spans: tuple[Span, ...], expected: Expe
     st.caption(plain(SPANS_NOTE))
 
 
-def choose_clicked() -> None:
+def choose_clicked(cell: list[Any]) -> None:
     """A click on a cell chooses its run, on all pages, and the first token of its part."""
-    points = st.session_state[SPANS_CHART].selection.points
-    cell = list(points[0].get("customdata") or []) if points else []
     if len(cell) == 3:  # not an answer
         remember("run", str(cell[0]))
         set_page_param("token", int(cell[1]))

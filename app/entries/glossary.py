@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import streamlit as st
@@ -39,14 +40,10 @@ class Scene(NamedTuple):
 SCENES: dict[str, Scene] = {}  # in the order of the page
 
 
-def scene(term: str, alt_text: str) -> Callable[[Callable[[Theme], str]], Callable[[Theme], str]]:
-    """Decorator: the animation of a term."""
-
-    def register(draw: Callable[[Theme], str]) -> Callable[[Theme], str]:
-        SCENES[term] = Scene(alt_text, draw)
-        return draw
-
-    return register
+def scene(term: str, alt_text: str, draw: Callable[[Theme], str]) -> Callable[[Theme], str]:
+    """Decorator, with the first two as `partial`: the animation of a term."""
+    SCENES[term] = Scene(alt_text, draw)
+    return draw
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
@@ -115,7 +112,8 @@ def _hues(theme: Theme) -> tuple[str, str, str, str]:
     return kept, merged, pick(HUES["purple"], theme), pick(HUES["red"], theme)
 
 
-@scene(
+@partial(
+    scene,
     "eviction",
     "Eight slots with bars for their scores; the three with the lowest scores fade away.",
 )
@@ -131,7 +129,8 @@ def _eviction(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "merging",
     "The slot of the token 1 slides into that of the token 4. The bar of attention grows to the sum of both, and "
     "the arrow of the key turns to the direction between both keys.",
@@ -154,7 +153,8 @@ def _merging(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "vote",
     "Two tokens slide into a slot, one after the other; its count rises from 1 to 2 and 3.",
 )
@@ -172,7 +172,8 @@ def _votes(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "log mass",
     f"Of three equal slots, one with two tokens gets {_percent(MERGED[0])} of the attention. With log mass log 2, "
     f"it gets {_percent(WEIGHTED[0])}, as its two tokens had apart.",
@@ -193,7 +194,8 @@ def _log_mass(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "sag",
     f"Two tokens have {_percent(2 * APART[0])} of the attention apart; their merged slot has "
     f"{_percent(MERGED[0])}. A dashed box shows the sag of {_percent(SAG)}.",
@@ -220,7 +222,8 @@ def _sag(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "regret",
     "Bars of the attention on five tokens with nothing dropped. Two are dropped; their attention is the regret.",
 )
@@ -241,7 +244,8 @@ def _regret(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "KL",
     "Bars of the probabilities of three next tokens, of the full cache and of this cache. First they are equal and "
     f"KL is 0; as they differ, KL rises to {divergence(FULL_CACHE, THIS_CACHE):.2f} nats.",
@@ -270,7 +274,8 @@ def _kl(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "budget",
     "Of eight tokens that were read, a budget of 50 % leaves four slots.",
 )
@@ -285,7 +290,8 @@ def _budget(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "sink",
     "Two queries in turn: the first token has the tallest bar of attention with both.",
 )
@@ -307,7 +313,8 @@ def _sink(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "recent window",
     "A frame around the last three tokens moves on as two new ones arrive.",
 )
@@ -322,7 +329,8 @@ def _recent_window(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "heavy hitter",
     "Bars of summed attention grow; one token's is the tallest, and it is kept.",
 )
@@ -338,7 +346,8 @@ def _heavy_hitter(theme: Theme) -> str:
     )
 
 
-@scene(
+@partial(
+    scene,
     "pooling",
     "Three neighbouring tokens in a window slide together into one slot, their mean.",
 )

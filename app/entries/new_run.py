@@ -27,7 +27,6 @@ from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
-from kvlab.forms.compare_form import last_form
 from kvlab.forms.plan_preview import run_notes, run_summary
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.planning.plan import Plan
@@ -169,7 +168,7 @@ def form() -> None:
     """The form: the prompt on the left, everything about the runs on the right, the buttons in a bar below."""
     st.html(f"<style>{read_static('new-run.css')}</style>")
     # The model in view and the placement of the last run go into the URL, unless it or the user set them.
-    last = last_form(runs_root())
+    last = compare_form.last_form(runs_root())
     propose_model("model", last.pop("model", ""))
     for name, value in last.items():
         if name not in params() and name not in st.session_state:

@@ -3,7 +3,7 @@
 Verdicts by paper and model, all exhibits as a list, and cards of those of one paper.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,12 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base.links import go, link, run_in_url
+from app.base.links import RUN, from_url, go, link
 from app.base.text import code, plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.navigation import page
-from app.navigation.page import warn_of_reference
 from app.navigation.selection import current_sources
 from app.papers.exhibit import BADGES, FigureCache, describe_failure, show_exhibit
 from app.papers.measure_button import measure_all, measure_button
@@ -31,7 +30,6 @@ from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim
 from kvlab.views.base import PUBLISHED, Theme, export
 from kvlab.views.base.thumbnail import blank
 
@@ -63,14 +61,8 @@ def place_card(exhibit: Exhibit) -> Place:
         picture.image(blank("drawing …", page_theme()), width="stretch", alt="")
         label = f"**{exhibit.label}**"
         title = exhibit.title if exhibit.short else None
-        link("papers", label, help=title, paper=exhibit.paper, exhibit=exhibit.slug, **run_in_url())
+        link("papers", label, help=title, paper=exhibit.paper, exhibit=exhibit.slug, **from_url(RUN))
         return Place(exhibit, picture, st.empty(), st.empty(), st.empty())
-
-
-def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
-    """The claims of an exhibit that ship, which are known before it is drawn."""
-    ships = shipped()
-    return ships.claims(exhibit.key, page_theme()) if ships else ()
 
 
 def known_card(exhibit: Exhibit, sources: Sources, in_any_theme: bool = False) -> scorecard.Card | None:
@@ -123,15 +115,6 @@ def show_card(place: Place, card: scorecard.Card, model: str) -> None:
             st.caption(plain(card.missing))
 
 
-def complete_card(place: Place, card: scorecard.Card, judged: Iterable[scorecard.Judged]) -> None:
-    """Add a line with the verdicts on the card's claim on every model, and the button that queues what it needs."""
-    if card.judged and (words := scorecard.verdicts_on_each(judged, card.judged[0].claim.paper)):
-        place.each.caption(plain(words))
-    if card.measurement:
-        with place.button.container():
-            measure_button(card.measurement, place.exhibit.key)
-
-
 @st.cache_resource(show_spinner=False)
 def _cache() -> FigureCache[scorecard.Card]:
     return FigureCache(CACHE_BYTES, size=lambda card: len(repr(card)), is_useful=lambda card: bool(card.origin))
@@ -153,17 +136,35 @@ HEAD_CHARACTER = 7.6
 MOST_ON_SLIDE = 400  # cells
 
 
-def show_list(found: Mapping[str, scorecard.Lines], frame: pd.DataFrame, query: Mapping[str, str]) -> None:
-    """All exhibits as a list, with a column per model; a chosen row opens its exhibit. `frame` is an `exhibit_list`."""
+def show_list(found: Mapping[str, scorecard.Lines], frame: pd.DataFrame, known: int, total: int) -> None:
+    """All exhibits as a list, with a column per model; a chosen row opens its exhibit. `frame` is an `exhibit_list`.
+
+    While `known` of `total` exhibits are judged it has no widgets, which can be made only once.
+    """
     rows = _rows(frame, [model_title(model) for model in found])
+    width = {name: WIDTHS.get(name, max(VERDICT_WIDTH, round(HEAD_CHARACTER * len(name)))) for name in rows}
+    look: dict[str, Any] = {
+        "hide_index": True,
+        "alt": TITLE,
+        "placeholder": "",
+        "height": min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows))),
+        "column_config": {
+            name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows
+        },
+    }
+    if known < total:
+        st.markdown(f"**{TITLE}**")
+        st.progress(known / total, f"{known} of {total} exhibits judged; the others are being drawn.")
+        st.dataframe(rows, **look)
+        return
     show_title(Offer(TITLE, lambda: table_of(rows.drop(columns="claim"), MOST_ON_SLIDE), READING), "scorecard")
     st.caption(READING)
     # Other rows are another table: a selection does not carry over.
     key = f"atlas-list-{hash(tuple(frame['key']))}"
-    event = st.dataframe(rows, key=key, on_select="rerun", selection_mode="single-row", **_look(rows))
+    event = st.dataframe(rows, key=key, on_select="rerun", selection_mode="single-row", **look)
     if places := event["selection"]["rows"]:
         paper, slug = str(frame["key"].iloc[places[0]]).split("/")
-        go("papers", paper=paper, exhibit=slug, **query)
+        go("papers", paper=paper, exhibit=slug, **from_url(RUN))
     st.download_button(
         "CSV with findings",
         lambda: export.csv(frame.drop(columns="key")),
@@ -173,14 +174,6 @@ def show_list(found: Mapping[str, scorecard.Lines], frame: pd.DataFrame, query: 
         icon=":material/download:",
         type="tertiary",
     )
-
-
-def show_incomplete(found: Mapping[str, scorecard.Lines], frame: pd.DataFrame, known: int, total: int) -> None:
-    """The same while `known` of `total` exhibits are judged; without widgets, which can be made only once."""
-    st.markdown(f"**{TITLE}**")
-    st.progress(known / total, f"{known} of {total} exhibits judged; the others are being drawn.")
-    rows = _rows(frame, [model_title(model) for model in found])
-    st.dataframe(rows, **_look(rows))
 
 
 def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
@@ -194,14 +187,6 @@ def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
             cells.append(f"{mark} (n = {n:.0f})" if is_counted else mark)
         shown[model] = cells
     return shown.assign(claim=frame["claim"])
-
-
-def _look(rows: pd.DataFrame) -> dict[str, Any]:
-    """Arguments of the list: its height, and the widths of its columns."""
-    width = {name: WIDTHS.get(name, max(VERDICT_WIDTH, round(HEAD_CHARACTER * len(name)))) for name in rows}
-    columns = {name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows}
-    height = min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows)))
-    return {"hide_index": True, "alt": TITLE, "placeholder": "", "height": height, "column_config": columns}
 
 
 def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -> None:
@@ -244,10 +229,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
             else:
                 st.plotly_chart(figure, key=f"verdicts-{known}")
         with table.container(gap="small"):
-            if known == len(exhibits):
-                show_list(lines, frame, run_in_url())
-            else:
-                show_incomplete(lines, frame, known, len(exhibits))
+            show_list(lines, frame, known, len(exhibits))
 
     drawn: dict[Exhibit, scorecard.Card] = {}
     waiting = sorted(exhibits, key=lambda one: (one not in cards_known, scorecard.is_slow(one, sources)))
@@ -279,7 +261,13 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
     for exhibit, place in places.items():
         # Estimates wait for a second process, once for each server, so the buttons come last.
         every = [one for model in of_model for one in judged.get((exhibit, model), ())]
-        complete_card(place, drawn[exhibit], every)
+        # A line with the verdicts on the card's claim on every model, and the button that queues what it needs.
+        card = drawn[exhibit]
+        if card.judged and (words := scorecard.verdicts_on_each(every, card.judged[0].claim.paper)):
+            place.each.caption(plain(words))
+        if card.measurement:
+            with place.button.container():
+                measure_button(card.measurement, exhibit.key)
     with buttons:
         measure_all([card.measurement for card in drawn.values() if card.measurement], here)
 
@@ -332,14 +320,17 @@ def papers_page() -> None:
         chosen = of_slug.get(st.session_state[PICKED])
     sources = current_sources()
     if sources.runs:
-        warn_of_reference(sources.runs)
+        page.warn_of_reference(sources.runs)
     if chosen is not None:
         show_exhibit(chosen, sources, PAPERS[chosen.paper])
         return
     words = st.text_input(
         "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
     ).strip()
-    found = scorecard.matching(exhibits, words, shipped_claims)
+    ships = shipped()
+    theme = page_theme()
+    # Claims that ship are known before an exhibit is drawn.
+    found = scorecard.matching(exhibits, words, lambda one: ships.claims(one.key, theme) if ships else ())
     if words:
         st.caption(f"{len(found)} of {len(exhibits)} figures and tables have {plain(words)}.")
     if found:

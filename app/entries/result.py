@@ -20,7 +20,6 @@ from app.figures.figure import frame_of, page_file, show_view
 from app.figures.image_writer import image_writer
 from app.figures.tables import csv_button
 from app.navigation import page
-from app.navigation.page import warn_of_reference
 from app.navigation.selection import current_comparison
 from app.queue.job_panel import show_job
 from app.session.open_runs import runs_root
@@ -159,12 +158,13 @@ def compare_page() -> None:
             show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
             st.dataframe(settings, alt="One row per setting, one column per run")
     headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
-    along = compare.along_text(runs)
-    sections = [
-        partial(kl_along_the_text, runs, along),
-        partial(agreement_and_nll, runs, along),
-        partial(bytes_of, runs),
-    ]
+    sections = [partial(bytes_of, runs)]
+    if compare.has_kl(compare.along_text(runs)):
+        beside = partial(along_the_text, runs, "", "agreement_along_text", "nll_along_text")
+        sections = [partial(along_the_text, runs, "Along the text", "kl_along_text"), beside, *sections]
+    else:
+        words = "These runs have no KL from the full cache: it requires a finished forced continuation."
+        st.info(words, icon=":material/info:")
     while sections and not drawn:
         drawn = sections.pop(0)()
     if drawn:
@@ -195,7 +195,7 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     ranking, left_out = rank_runs(table)
     st.header("Ranking")
-    warn_of_reference(runs)
+    page.warn_of_reference(runs)
     if ranking:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
         mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats per token"
@@ -267,26 +267,16 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: values for name, values in columns.items() if values is not None}, index=table.index)
 
 
-def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
-    if not compare.has_kl(along):
-        st.info(
-            "These runs have no KL from the full cache: it requires a finished forced continuation.",
-            icon=":material/info:",
-        )
-        return False
-    st.header("Along the text")
-    return show_view("kl_along_text", runs, "compare-kl") is not None
-
-
-def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame) -> bool:
-    if not compare.has_kl(along):
-        return False
-    left, right = st.columns(2, gap="large")
-    with left:
-        agreement = show_view("agreement_along_text", runs, "compare-agreement")
-    with right:
-        surprise = show_view("nll_along_text", runs, "compare-nll")
-    return agreement is not None or surprise is not None
+def along_the_text(runs: Sequence[Run], title: str, *names: str) -> bool:
+    """Views side by side, under a title if there is one; whether one of them was drawn."""
+    if title:
+        st.header(title)
+    columns = st.columns(len(names), gap="large") if len(names) > 1 else [st.container()]
+    drawn = False
+    for column, name in zip(columns, names, strict=True):
+        with column:
+            drawn |= show_view(name, runs, f"compare-{name.partition('_')[0]}") is not None
+    return drawn
 
 
 def bytes_of(runs: Sequence[Run]) -> bool:

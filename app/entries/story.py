@@ -4,7 +4,6 @@ Telling is kept in the URL alone (`telling` is the story, `place` the view). Eac
 no state of the one before, and its URL can be shared.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlencode
 
@@ -12,20 +11,20 @@ import streamlit as st
 
 from app.base.component import component
 from app.base.links import go
-from app.base.text import code, plain, unseen
+from app.base.text import code, plain, slug, unseen
 from app.base.widgets import attempt, button_unless, why_not_change, widget_options
 from app.components import present_button
-from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view, talk_file, talk_html
+from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view, talk_html
 from app.figures.export_menu import explain_formats, file_button
-from app.figures.figure import slug
-from app.figures.provenance import ITEMS, PLACE, TELLING, Item, view_query
+from app.figures.image_writer import image_writer
+from app.figures.provenance import ITEMS, PLACE, TELLING, Offer, view_query
 from app.navigation import page
 from app.navigation.menu import current_place, page_names
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, in_url, parse_number
 from kvlab.core.errors import UserError
 from kvlab.report.deck import slide_text, view_thumbnail
-from kvlab.report.export import FORMATS
+from kvlab.report.export import FORMATS, export_talk
 from kvlab.report.page import story_html
 from kvlab.trace import stories
 
@@ -47,7 +46,7 @@ def offer(page: str) -> None:
         name = st.text_input("Story", value=default_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What this view shows")
         # The items with a picture, or without one all of them: what slides of the whole view are made of.
-        every: list[Item] = list(st.session_state.get(ITEMS, {}).values())
+        every: list[Offer] = list(st.session_state.get(ITEMS, {}).values())
         items = [item for item in every if item.has_picture] or every
         # What the slides of the view will show; parts of a page that are drawn later are not known yet.
         note = "This page shows no figure, table or text, so there is nothing to put on a slide."
@@ -59,23 +58,19 @@ def offer(page: str) -> None:
         st.caption(plain(note))
         empty = "" if items else "The slide would be empty."
         if button_unless("Add this view", empty, type="primary", key="story-save"):
-            _add(page, name, caption, items)
-
-
-def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
-    try:
-        slides = slides_of_view(items)
-        story = stories.load_story(runs_root(), name)
-        for place, slide in enumerate(slides):
-            words = "" if place else caption.strip()
-            story = story.with_view(stories.View(page=page, query=view_query(), caption=words, slide=slide))
-        stories.save_story(runs_root(), story)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    last = len(story.views)
-    where = f"view {last}" if len(slides) == 1 else f"views {last - len(slides) + 1} to {last}"
-    st.success(f"Added as {where} of {plain(story.name)}.")
+            try:
+                slides = slides_of_view(items)
+                story = stories.load_story(runs_root(), name)
+                for place, slide in enumerate(slides):
+                    words = "" if place else caption.strip()
+                    story = story.with_view(stories.View(page=page, query=view_query(), caption=words, slide=slide))
+                stories.save_story(runs_root(), story)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            last = len(story.views)
+            where = f"view {last}" if len(slides) == 1 else f"views {last - len(slides) + 1} to {last}"
+            st.success(f"Added as {where} of {plain(story.name)}.")
 
 
 def tell(story: stories.Story, at: int) -> None:
@@ -177,7 +172,8 @@ def actions(story: stories.Story) -> None:
             tell(story, 0)
         for kind, media in FORMATS.items():
             name = f"{slug(story.name)}.{kind}"
-            file_button(f"Talk ({kind.upper()})", kind, partial(talk_file, story, kind), name, media, "story-talk")
+            make = partial(export_talk, story, kind, image_writer())
+            file_button(f"Talk ({kind.upper()})", kind, make, name, media, "story-talk")
         st.download_button(
             "JSON", story.model_dump_json(indent=2), f"{slug(story.name)}.json", key="story-json", on_click="ignore"
         )

@@ -18,7 +18,6 @@ from app.figures.export_menu import Offer, show_title
 from app.figures.figure import frame_of, show_view
 from app.figures.tables import csv_button, show_table
 from app.navigation import page
-from app.navigation.page import full_run
 from app.navigation.place import share_token, shared_token
 from app.navigation.selection import current_run, runs_root
 from app.queue.job_panel import queue_and_open
@@ -59,7 +58,7 @@ def restore_page() -> None:
         st.error(plain(str(error)))
         result = None
     if (job := get_param("search")) is not None:
-        restore.follow(job)
+        restore.show_search(job)
     if result is not None:
         page.verdict(analysis.sentence(result, run))
         if budget := analysis.budget_sentence(result):
@@ -82,7 +81,7 @@ def restore_page() -> None:
         st.header("All searches")
         shown = table[list(COLUMNS)].rename(columns=COLUMNS)
         show_table(shown, "One row per search", height=38 + 35 * len(shown))
-        csv_button(table, page.file_name(run, "restore"))
+        csv_button(table, f"{run.record.label}-restore")
         further(run, result, chosen)
     elif "search" not in params() and run.record.method == "full":
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
@@ -158,7 +157,7 @@ def autopsy_page() -> None:
         "or were dropped, in which head and at which step, and whether a reading left them out. Then restore them and "
         "run again.",
     )
-    run = full_run("wrong", "single events")
+    run = page.full_run("wrong", "single events")
     if run is None:
         return
     page.at_place(run, partial(chosen_words, run), steps=False)

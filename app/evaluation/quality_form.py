@@ -18,10 +18,9 @@ from app.new_run.method_section import fit_section, hyper_parameter_section, met
 from app.new_run.model_section import propose_model
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import in_url
-from kvlab.common.formatting import join_words as in_words
-from kvlab.common.formatting import model_title
+from kvlab.common.formatting import join_words, model_title
 from kvlab.core import FULL, UserError
-from kvlab.evaluation.request import EvalJob, EvalRequest, FileChoice
+from kvlab.evaluation.request import EvalRequest, FileChoice
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
@@ -111,7 +110,7 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
     depths = options.pop("depths")
     try:
         job = eval_form.make_job(
-            name=name or eval_form.new_name(),
+            name=name,
             model=model,
             tasks=tasks,
             files=files,
@@ -138,7 +137,18 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
     }
     if purpose.certifies and arms and (few := prompts_warning(count, len(arms))):
         st.warning(plain(few), icon=":material/warning:")
-    if not is_possible(job, listed):
+    # Whether all tasks can be generated at the requested lengths, and notes of the methods.
+    problem = ""
+    method_notes: list[str] = []
+    try:
+        with st.spinner("Generating the first prompts"):
+            problem, method_notes = eval_form.judge_request(job.request, listed)
+    except UserError as error:  # the worker reports it
+        st.caption(plain(str(error)))
+    for note in method_notes:
+        st.warning(plain(note))
+    if problem:
+        st.error(plain(problem))
         return
     if st.button("Evaluate", type="primary", icon=":material/play_arrow:", width="stretch", key="evaluate"):
         queue_and_open(purpose.page, lambda: job)
@@ -221,7 +231,7 @@ def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> 
     if unknown := [task for task in asked if task not in notes]:
         where = "" if runs_root() == Path("runs").absolute() else f" --out {runs_root() / 'eval' / 'tasks'}"
         command = code(f"kvlab tasks --model {shlex.quote(request.model)}{where}", 300)
-        words = plain(f"Whether {title} can do {in_words(unknown)} is not known here:")
+        words = plain(f"Whether {title} can do {join_words(unknown)} is not known here:")
         st.caption(f"{words} {command} measures its full cache.")
 
 
@@ -273,18 +283,3 @@ def prompts_section(model: str, purpose: Purpose) -> dict[str, Any]:
         "prefill_chunk": int(chunk) or None,
         "forced": forced,
     }
-
-
-def is_possible(job: EvalJob, listed: TaskList) -> bool:
-    """Whether all tasks can be generated at the requested lengths; shows the error, and notes of the methods."""
-    try:
-        with st.spinner("Generating the first prompts"):
-            problem, notes = eval_form.judge_request(job.request, listed)
-    except UserError as error:  # the worker reports it
-        st.caption(plain(str(error)))
-        return True
-    for note in notes:
-        st.warning(plain(note))
-    if problem:
-        st.error(plain(problem))
-    return not problem

@@ -8,12 +8,12 @@ import pandas as pd
 import streamlit as st
 
 from app.base.links import link
-from app.base.text import plain
+from app.base.text import plain, slug
 from app.base.widgets import one_of
 from app.compare.board import bytes_axis
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import frame_of, in_pairs, show_view, slug
+from app.figures.figure import frame_of, in_pairs, show_view
 from app.navigation.selection import runs_root
 from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
@@ -125,10 +125,9 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
     return rows[rows[column] == picked]
 
 
-def choose_clicked() -> None:
+def choose_clicked(cell: list[str]) -> None:
     """A click on a cell chooses its task and method."""
-    points = st.session_state[RANKS].selection.points
-    if points and (cell := points[0].get("customdata")) and len(cell) == 2:
+    if len(cell) == 2:
         task, arm = cell
         st.session_state["cell_arm"] = arm
         if task != quality_tables.ALL_TASKS:
@@ -180,13 +179,7 @@ def prompts(rows: pd.DataFrame, budget: str) -> None:
     )
     label = f"Record {which} and open its autopsy"
     if st.button(label, icon=":material/search_insights:", key="record_sample"):
-        record(row)
-
-
-def record(row: pd.Series) -> None:
-    """Queue the prompt as a recorded comparison, which then opens in the autopsy."""
-
-    queue_and_open("quality", partial(sample_of, row), "sample")
+        queue_and_open("quality", partial(sample_of, row), "sample")
 
 
 def sample_of(row: pd.Series) -> SampleJob:

@@ -9,11 +9,12 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.base.widgets import one_of
-from app.evaluation.quality_results import chosen_rows, record, sample_of
+from app.evaluation.quality_results import chosen_rows, sample_of
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show_view
 from app.navigation.selection import runs_root
+from app.queue.job_panel import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
 from kvlab.core import FULL, UserError
@@ -88,7 +89,7 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
         icon=":material/search_insights:",
         key="record_changed",
     ):
-        record(row)
+        queue_and_open("quality", partial(sample_of, row), "sample")
 
 
 def as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:

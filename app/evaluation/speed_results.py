@@ -14,7 +14,6 @@ from kvlab.bench.request import parts_of
 from kvlab.core.errors import UserError
 from kvlab.forms import eval_form
 from kvlab.forms.compare_form import PLACEMENTS
-from kvlab.forms.eval_form import new_name
 from kvlab.planning.choices import model_field_help
 from kvlab.results import speed_tables
 
@@ -54,7 +53,7 @@ def speed_form() -> None:
             chosen, budgets = method_section(0, "20%", "Measure")
             typed = hyper_parameter_section(chosen)
         job = eval_form.make_bench_job(
-            name=name or new_name(),
+            name=name,
             model=model,
             modes=modes,
             chosen=chosen,

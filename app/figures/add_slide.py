@@ -7,14 +7,12 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme
-from app.figures.image_writer import image_writer
-from app.figures.provenance import Item, slide_words, view_query
+from app.figures.provenance import Offer, slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
 from kvlab.common.lab import acting
 from kvlab.core.errors import UserError
 from kvlab.report.deck import deck
-from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
 from kvlab.views.base import FigureSource, Theme
@@ -69,7 +67,7 @@ def add_slide(title: str, shown: go.Figure | Shown, caption: str, source: Figure
     st.toast(f"Added slide {len(story.views)} to {plain(story.name)}.", icon=":material/bookmark_added:")
 
 
-def slides_of_view(items: Sequence[Item]) -> list[Slide]:
+def slides_of_view(items: Sequence[Offer]) -> list[Slide]:
     """Slides of the whole view: the first items of the page that fit, at most `MOST_SLIDES`.
 
     Raises:
@@ -99,8 +97,3 @@ def default_story() -> str:
 def talk_html(_story: Story, content: str) -> str:
     """The talk as HTML; `content` is the story as JSON, the cache key. Raises UserError as `deck`."""
     return deck(_story).decode()
-
-
-def talk_file(story: Story, kind: str) -> bytes:
-    """The talk as a file of `kvlab.report.export.FORMATS`."""
-    return export_talk(story, kind, image_writer())

@@ -1,40 +1,25 @@
-"""The menu of a table or text: export it as a picture or file, or add it to a story."""
+"""The menu of a chart, table or text: export it as a picture or file, or add it to a story."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
-from app.base.text import plain, unseen
+from app.base.text import plain, slug, unseen
 from app.base.theme import theme as page_theme
 from app.base.widgets import widget_options
 from app.figures.add_slide import add_slide, slide_of
-from app.figures.figure import STORY_BUTTON, slug
 from app.figures.image_writer import browser, image_writer
-from app.figures.provenance import Item, picture_source, record_item, view_query
+from app.figures.provenance import ITEMS, Offer, picture_source, view_query
 from kvlab.report.deck import deck
 from kvlab.report.export import FORMATS, why_unavailable
 from kvlab.report.pictures import TALL, animation, estimate_gif, picture
-from kvlab.report.views import History, Shown
+from kvlab.report.views import History
 from kvlab.trace.stories import Story, View
+from kvlab.views.base import export
 from kvlab.views.base.export import NO_BROWSER, ImageFormat
-from kvlab.views.base.provenance import FigureSource
-
-HELP = "Export it, or add it to a story"
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A table or text to export; `build` is called on export, as it takes seconds for 131,072 tokens."""
-
-    title: str
-    build: Callable[[], Shown]
-    caption: str = ""
-    source: FigureSource = ""
-    has_picture: bool = False
-    steps: int = 0  # frames of a GIF; none without
 
 
 def show_title(offer: Offer, key: str) -> None:
@@ -45,55 +30,71 @@ def show_title(offer: Offer, key: str) -> None:
 
 
 def menu(offer: Offer, key: str) -> None:
-    """A button that opens the menu."""
-    record_item(key, Item(offer.title, offer.build, offer.caption, offer.source, offer.has_picture))
+    """A button that opens the menu. The page's offers are remembered for slides; one redrawn keeps its place."""
+    st.session_state.setdefault(ITEMS, {})[key] = offer
+    is_chart = offer.frame is not None
     with st.popover(
-        unseen(f"Export: {offer.title}"), icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"
+        unseen(f"Export: {offer.title}"),
+        icon=":material/download:",
+        help=f"Export {'this figure' if is_chart else 'it'}, or add it to a story",
+        type="tertiary",
+        key=f"menu-{key}",
     ):
-        name = slug(offer.title)
         query = view_query()
         theme = page_theme()
+        writer = image_writer()
+        missing = offer.has_picture and browser() is None
+        if missing:
+            st.caption(NO_BROWSER)
+
+        def image(kind: ImageFormat) -> bytes:
+            shown = offer.build()
+            source = picture_source(offer.source, query, shown)
+            if isinstance(shown, go.Figure):
+                return writer.image(shown, kind, offer.caption, source, theme)
+            return writer.picture(picture(shown, theme, TALL), kind, offer.caption, source, theme)
+
+        def gif() -> bytes:
+            history = offer.build()
+            assert isinstance(history, History)
+            return animation(history, writer, theme)
+
+        def page() -> bytes:
+            shown = offer.build()
+            if isinstance(shown, go.Figure):
+                return export.page(shown, offer.caption, str(offer.source), theme)
+            slide = slide_of(offer.title, shown, offer.caption, offer.source, query, theme)
+            return deck(Story(name=offer.title, views=(View(page="", slide=slide),)))
+
+        files: dict[str, Callable[[], bytes]] = {}
+        if offer.has_picture:
+            files = {"png": partial(image, "png"), "svg": partial(image, "svg")}
+        if offer.steps > 1:
+            files["gif"] = gif
+        if offer.frame is not None:
+            files["csv"] = partial(export.csv, offer.frame)
+        files["html"] = page
+        name = slug(offer.file_name or offer.title)
         label = unseen(f"of {offer.title}")
+        # In one row, so that the menu of a figure at the bottom of the window is not cut.
         with st.container(horizontal=True, gap="small", width="content"):
-            kinds: dict[str, Callable[[], bytes]] = {}
-            missing = False
-            if offer.has_picture:
-                writer = image_writer()
-                missing = browser() is None
-                if missing:
-                    st.caption(NO_BROWSER)
-
-                def image(kind: ImageFormat) -> bytes:
-                    shown = offer.build()
-                    source = picture_source(offer.source, query, shown)
-                    return writer.picture(picture(shown, theme, TALL), kind, offer.caption, source, theme)
-
-                def gif() -> bytes:
-                    history = offer.build()
-                    assert isinstance(history, History)
-                    return animation(history, writer, theme)
-
-                kinds = {"png": partial(image, "png"), "svg": partial(image, "svg")}
-                kinds |= {"gif": gif} if offer.steps > 1 else {}
-            for kind, build in kinds.items():
+            for kind, build in files.items():
                 st.download_button(
                     f"{kind.upper()} {label}",
                     build,
                     f"{name}.{kind}",
                     key=f"{key}-{kind}",
                     on_click="ignore",
-                    disabled=missing,
+                    disabled=missing and kind in ("png", "svg", "gif"),
                 )
-
-            def page() -> bytes:
-                slide = slide_of(offer.title, offer.build(), offer.caption, offer.source, query, theme)
-                return deck(Story(name=offer.title, views=(View(page="", slide=slide),)))
-
-            st.download_button(f"HTML {label}", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
             st.caption(f"GIF: {estimate_gif(offer.steps)}.")
-        if st.button(f"Add to story {unseen(f'({offer.title})')}", key=f"{key}-slide", **STORY_BUTTON):
-            add_slide(offer.title, offer.build(), offer.caption, offer.source)
+        icon = ":material/bookmark_add:"
+        words = f"Add to story {unseen(f'({offer.title})')}"
+        if st.button(words, key=f"{key}-slide", icon=icon, help="As an interactive slide"):
+            shown = offer.build()
+            title = str(shown.layout.title.text or "Figure") if isinstance(shown, go.Figure) else offer.title
+            add_slide(title, shown, offer.caption, offer.source)
 
 
 def file_button(

@@ -1,7 +1,7 @@
 """A figure on a page: the chart, its caption, and the export menu; registered views by name."""
 
-import re
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -9,18 +9,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.base.text import plain, terms_in, unseen
+from app.base.text import plain, slug, terms_in
 from app.base.theme import theme as page_theme
-from app.figures.add_slide import add_slide
-from app.figures.image_writer import browser, image_writer
-from app.figures.provenance import ITEMS, Item, picture_source, record_item, view_query
+from app.figures.export_menu import show_title
+from app.figures.provenance import Offer
 from app.session.open_runs import BY_STAMP
 from kvlab.core.errors import UserError
 from kvlab.views.base import PLOTLY_CONFIG, FigureSource, export, has_colour_bar, same_cells, same_lines
 from kvlab.views.base.view import Drawn, Subject, find_view
 
 SHOWN = "shown_figures"
-STORY_BUTTON: dict[str, Any] = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}
 CONFIG = PLOTLY_CONFIG | {
     "scrollZoom": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
@@ -34,21 +32,20 @@ def show(
     key: str,
     filename: str,
     source: FigureSource = "",
-    on_click: Callable[[], None] | None = None,
+    on_click: Callable[[list[Any]], object] | None = None,
     noted: str | None = None,
     exported: go.Figure | None = None,
 ) -> bool:
     """Draw title and export menu, the chart, and its caption; `source` is the run and versions, for exports.
 
     `exported` is the figure for files and slides, where it is laid out in another way than on the page.
-    `noted` is what is under the chart in place of the caption, where the page has part of it elsewhere. `on_click` is
-    called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns False, without
-    a chart, if all of its lines or cells are equal.
+    `noted` is what is under the chart in place of the caption, where the page has part of it elsewhere. `on_click` gets
+    the `customdata` of a mark that is clicked. Returns False, without a chart, if all of its lines or cells are equal.
     """
     exported = exported or figure
     collect(key, export.Section(exported, caption, str(source)))
     title = str(figure.layout.title.text or filename)
-    heading(title, lambda: exported, frame, caption, key, filename, source)
+    show_title(Offer(title, lambda: exported, caption, source, True, frame=frame, file_name=filename), key)
     if count := same_lines(figure):
         note(f"All {count} lines are equal, so they are not drawn. {caption}")
         return False
@@ -64,17 +61,17 @@ def show(
         key=key,
         config=CONFIG,
         alt=f"{title}. {caption}",
-        on_select=on_click or "ignore",
+        on_select=partial(_use_clicked, key, on_click) if on_click else "ignore",
         selection_mode="points",
     )
     note(caption if noted is None else noted, title)
     return True
 
 
-def begin_page() -> None:
-    """Forget the figures and items of the page before."""
-    st.session_state[SHOWN] = {}
-    st.session_state[ITEMS] = {}
+def _use_clicked(key: str, use: Callable[[list[Any]], object]) -> None:
+    points = st.session_state[key].selection.points
+    if points and (cell := points[0].get("customdata")):
+        use(list(cell))
 
 
 def collect(key: str, section: export.Section) -> None:
@@ -98,69 +95,9 @@ def page_file(title: str, introduction: str) -> None:
     )
 
 
-def heading(
-    title: str,
-    draw: Callable[[], go.Figure],
-    frame: pd.DataFrame,
-    caption: str,
-    key: str,
-    filename: str,
-    source: FigureSource = "",
-) -> None:
-    """The title of a figure with its export menu; `draw` is called on export."""
-    record_item(key, Item(title, draw, caption, source))
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
-        st.markdown(f"**{plain(title)}**", width="stretch")
-        with st.popover(
-            unseen(f"Export: {title}"),
-            icon=":material/download:",
-            help="Export this figure, or add it to a story",
-            type="tertiary",
-            key=f"menu-{key}",
-        ):
-            name = slug(filename)
-            theme = page_theme()
-            query = view_query()
-            writer = image_writer()
-            missing = browser() is None
-            if missing:
-                st.caption(export.NO_BROWSER)
-
-            def image(kind: export.ImageFormat) -> bytes:
-                figure = draw()
-                return writer.image(figure, kind, caption, picture_source(source, query, figure), theme)
-
-            label = unseen(f"of {title}")
-            # In one row, so that the menu of a figure at the bottom of the window is not cut.
-            with st.container(horizontal=True, gap="small", width="content"):
-                files: dict[str, Callable[[], bytes]] = {
-                    "png": lambda: image("png"),
-                    "svg": lambda: image("svg"),
-                    "csv": lambda: export.csv(frame),
-                    "html": lambda: export.page(draw(), caption, str(source), theme),
-                }
-                for kind, build in files.items():
-                    st.download_button(
-                        f"{kind.upper()} {label}",
-                        build,
-                        f"{name}.{kind}",
-                        key=f"{key}-{kind}",
-                        on_click="ignore",
-                        disabled=missing and kind in ("png", "svg"),
-                    )
-            if st.button(f"Add to story {unseen(f'({title})')}", key=f"{key}-slide", **STORY_BUTTON):
-                figure = draw()
-                add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)
-
-
 def note(caption: str, title: str = "") -> None:
     """The caption of a figure, escaped, as it quotes token text; terms are explained on hover."""
     st.caption(plain(caption), help=terms_in(f"{title} {caption}"))
-
-
-def slug(text: str) -> str:
-    """The text as a file name: lower-case letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("%", "pc")).strip("-") or "figure"
 
 
 OPEN_FRAMES = 64
@@ -171,7 +108,7 @@ def show_view(
     subject: Subject,
     key: str,
     *,
-    on_click: Callable[[], None] | None = None,
+    on_click: Callable[[list[Any]], object] | None = None,
     source: FigureSource = "",
     frame: pd.DataFrame | None = None,
     **place: Any,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import pandas as pd
 import plotly.graph_objects as go
-import streamlit as st
 
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
@@ -19,23 +19,18 @@ from kvlab.views.base.provenance import FigureSource
 ITEMS = "shown_on_page"
 
 
-@dataclass(frozen=True)
-class Item:
-    """A chart, table or text with its title; `build` is called when a slide needs it.
-
-    A table has no picture.
-    """
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """A chart, table or text to export; `build` is called on export, as it takes seconds for 131,072 tokens."""
 
     title: str
     build: Callable[[], go.Figure | Shown]
     caption: str = ""
     source: FigureSource = ""
-    has_picture: bool = True
-
-
-def record_item(key: str, item: Item) -> None:
-    """Record an item that the page shows; one that is redrawn keeps its place."""
-    st.session_state.setdefault(ITEMS, {})[key] = item
+    has_picture: bool = False  # a table has none
+    steps: int = 0  # frames of a GIF; none without
+    frame: pd.DataFrame | None = None  # of a chart
+    file_name: str = ""  # of files; the title without
 
 
 # URL parameters of story mode: the story, and its current view

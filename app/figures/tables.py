@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.base.text import slug
 from app.figures.export_menu import Offer, show_title
-from app.figures.figure import slug
 from kvlab.report.views import table_of
 from kvlab.views.base.words import MARKS, percent
 

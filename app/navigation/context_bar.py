@@ -27,7 +27,8 @@ LONGEST_FACT = 120  # characters, in the caption above the prompt
 WIDTHS = {"comparison": 266, "repeat": 104, "layer": 88, "head": 96, "step": 110}
 MEANS = "All numbers on this page are from one prompt: means are over its heads, layers, steps or tokens."
 
-_containers: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
+# The bar's containers by name. A fragment sets those of the full run again when it is rerun.
+CONTAINERS: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
 
 _clicks = component("context-bar")
 
@@ -35,32 +36,24 @@ _clicks = component("context-bar")
 def begin() -> None:
     """Reserve the bar's place; it stays empty on a page without pickers."""
     st.html(f"<style>{read_static(*STYLES)}</style>")
-    _containers.set({"bar": st.container(key=KEY, gap=None)})
+    CONTAINERS.set({"bar": st.container(key=KEY, gap=None)})
 
 
 def row(name: str = "pickers") -> DeltaGenerator:
-    """The row of pickers, or the line below it (`line`)."""
-    containers = dict(_containers.get({}))
+    """The row of pickers, the line below it (`line`), or the place beside the pickers for the prompt (`prompt`)."""
+    beside = row() if name == "prompt" else None
+    containers = dict(CONTAINERS.get({}))
     if "bar" not in containers:  # a page that runs alone
         containers["bar"] = st.container(key=KEY, gap=None)
-    if name not in containers:
+    if beside is not None and name not in containers:
+        containers[name] = beside.container(key="context-prompt-room", width="content")
+    elif name not in containers:
         with containers["bar"]:
             containers[name] = st.container(
                 key=f"context-{name}", horizontal=True, vertical_alignment="bottom", gap="small"
             )
-    _containers.set(containers)
+    CONTAINERS.set(containers)
     return containers[name]
-
-
-def containers() -> dict[str, DeltaGenerator]:
-    """The bar's containers, with a row of pickers, for a fragment that passes them to `restore` when it is rerun."""
-    row()
-    return _containers.get()
-
-
-def restore(containers: dict[str, DeltaGenerator]) -> None:
-    """Put the pickers of a fragment where they were in the full run; call where the fragment begins."""
-    _containers.set(containers)
 
 
 def picker(
@@ -78,11 +71,6 @@ def picker(
             width=WIDTHS.get(name, "stretch"),
             **further,
         )
-
-
-def reserve_prompt() -> None:
-    """Reserve the place of the prompt's text, next to its picker."""
-    _containers.set(_containers.get({}) | {"prompt": row().container(key="context-prompt-room", width="content")})
 
 
 def prompt_text(prompt: str, answer: str = "", facts: Sequence[tuple[int, int]] = ()) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 import streamlit as st
 
 from app.base.component import component
-from app.base.links import START, go, link, page_at, run_in_url
+from app.base.links import RUN, START, from_url, go, link, page_at
 from app.base.theme import theme
 from app.session.open_runs import runs_root
 from app.session.url_state import params
@@ -113,7 +113,7 @@ def menu() -> Menu:
     pages.append(_page(GLOSSARY, GLOSSARY, "Glossary", "menu_book", hidden=True))
     for name in MOVED:
         pages.append(
-            page_at(name, partial(open_moved, name), title=name.replace("_", " ").capitalize(), visibility="hidden")
+            page_at(name, partial(_draw, "", name), title=name.replace("_", " ").capitalize(), visibility="hidden")
         )
     return Menu(tuple(pages), tabs)
 
@@ -130,7 +130,13 @@ def _page(module: str, name: str, title: str, icon: str, hidden: bool) -> st.Pag
 
 
 def _draw(module: str, name: str, *arguments: str) -> None:
-    """Draw a page. Its module is imported now: pages link to each other by the names that stand here."""
+    """Draw a page, or open what took the place of a former one.
+
+    Its module is imported now: pages link to each other by the names that stand here.
+    """
+    if name in MOVED:
+        page, query = current_place(name, params())
+        go(page, **query)
     getattr(import_module(f"app.entries.{module}"), f"{name}_page")(*arguments)
 
 
@@ -146,7 +152,7 @@ def page_tabs(shown: Menu, page: st.Page) -> None:
         st.html(f"<style>{selector} {{ background: #8884; }} {selector} span {{ font-weight: 600; }}</style>")
     with st.container(key=TABS, horizontal=True, gap="small"):
         for view, title in views:
-            link(view, title, **run_in_url())
+            link(view, title, **from_url(RUN))
 
 
 def top_tools(shown: Menu) -> None:
@@ -196,9 +202,3 @@ def current_place(page: str, query: Mapping[str, str]) -> tuple[str, dict[str, s
     kept = {name: value for name, value in query.items() if name not in moved.renamed}
     renamed = {moved.renamed[name]: value for name, value in query.items() if name in moved.renamed}
     return current_place(moved.page, {**kept, **renamed, **moved.added})
-
-
-def open_moved(name: str) -> None:
-    """Open what took the place of a former page."""
-    page, query = current_place(name, params())
-    go(page, **query)

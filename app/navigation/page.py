@@ -10,7 +10,8 @@ from streamlit.delta_generator import DeltaGenerator
 from app.base.component import component, on_value
 from app.base.text import plain
 from app.components import SentTexts, state_classes, tokentext
-from app.figures.figure import begin_page
+from app.figures.figure import SHOWN
+from app.figures.provenance import ITEMS
 from app.navigation import context_bar as bar
 from app.navigation.place import Keys, chosen_step, last_step, page_keys, pick_head, pick_layer, step_reason
 from app.navigation.selection import Prefer, current_run, current_sources
@@ -34,7 +35,9 @@ OPEN_TEXTS = 8
 
 def heading(title: str, description: str) -> None:
     """Begin a page: its title and what it shows."""
-    begin_page()
+    # The figures and items of the page before are forgotten.
+    st.session_state[SHOWN] = {}
+    st.session_state[ITEMS] = {}
     st.title(title)
     st.markdown(description)
 
@@ -42,11 +45,6 @@ def heading(title: str, description: str) -> None:
 def verdict(sentence: str) -> None:
     """The first line below the title: what the page found in the run in view."""
     st.markdown(f"#### {plain(sentence)}")
-
-
-def file_name(run: Run, what: str) -> str:
-    """A file name with the run and the figure."""
-    return f"{run.record.label}-{what}"
 
 
 def explain_level(run: Run, what: str) -> None:
@@ -134,7 +132,8 @@ def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, 
 
     `steps` is whether the page has steps, `more` its additional keyboard shortcuts.
     """
-    _at_place(bar.containers(), run, draw, steps, more)
+    bar.row()  # so that the fragment finds it
+    _at_place(bar.CONTAINERS.get(), run, draw, steps, more)
 
 
 @st.fragment(key=PLACE_FRAGMENT)
@@ -142,7 +141,7 @@ def _at_place(
     containers: dict[str, DeltaGenerator], run: Run, draw: Callable[[int, int], None], steps: bool, more: Keys
 ) -> None:
     is_fragment = is_fragment_run()
-    bar.restore(containers)
+    bar.CONTAINERS.set(containers)
     if is_fragment:
         apply_pending()
         if not is_as_opened(run):

@@ -14,7 +14,7 @@ from app.base.text import code
 from app.navigation import context_bar as bar
 from app.navigation.selection import take_choice
 from app.session import url_state
-from app.session.open_runs import telling_head, telling_step
+from app.session.open_runs import SUGGEST_HEAD, SUGGEST_STEP, to_show_first
 from app.session.streamlit_internals import is_fragment_run
 from kvlab.trace.reader import Run
 from kvlab.views.frames.head_states import recorded_layers
@@ -67,14 +67,14 @@ def pick_token(run: Run) -> int | None:
 
 def head_in_view(run: Run) -> tuple[int, int]:
     """The layer and head to outline on a page without pickers for them: the chosen ones, if this run has them."""
-    layer, head = (
-        url_state.parse_number(
-            url_state.pending_value(name) or url_state.get_param(name) or url_state.chosen_value(name)
-        )
+    waiting = url_state.pending().params
+    values = (
+        waiting[name].value if name in waiting else url_state.get_param(name) or url_state.chosen_value(name)
         for name in ("layer", "head")
     )
+    layer, head = map(url_state.parse_number, values)
     known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
-    return (layer, head) if known and layer is not None and head is not None else telling_head(run)[:2]
+    return (layer, head) if known and layer is not None and head is not None else to_show_first(SUGGEST_HEAD, run)[:2]
 
 
 def chosen_step(run: Run, steps: Sequence[int]) -> int:
@@ -88,7 +88,7 @@ def chosen_step(run: Run, steps: Sequence[int]) -> int:
     if text in by_text:
         url_state.remember("step", text)
         return by_text[text]
-    first = telling_step(run).step
+    first = to_show_first(SUGGEST_STEP, run).step
     return first if first in steps else steps[-1]
 
 
@@ -96,7 +96,7 @@ def step_reason(run: Run) -> str:
     """Why the page opened at its step; "" if the user chose it."""
     if "step" in url_state.params():
         return ""
-    step, reason = telling_step(run)
+    step, reason = to_show_first(SUGGEST_STEP, run)
     return f"Opened at step {step}: {reason}."
 
 
@@ -115,7 +115,7 @@ def _place(run: Run, name: str, values: Sequence[int], sentence: str) -> tuple[i
     if url_state.params().keys().isdisjoint(("layer", "head")):
         stored = {part: url_state.chosen_value(part) for part in ("layer", "head")}
         if None in stored.values() or stored[name] not in texts:
-            telling = telling_head(run)
+            telling = to_show_first(SUGGEST_HEAD, run)
             return getattr(telling, name), f"Opened here: {telling.reason}."
         for part, text in stored.items():
             url_state.remember(part, str(text))
@@ -221,13 +221,16 @@ def _turn(run: Run) -> bool:
     turned = (st.session_state.get(KEY) or {}).get("turned")
     layers = recorded_layers(run)
     # The layer and head shown: the session has them before the URL does.
-    shown = [url_state.pending_value(name) or url_state.chosen_value(name) for name in ("layer", "head")]
+    waiting = url_state.pending()
+    shown = [
+        waiting.params[name].value if name in waiting.params else url_state.chosen_value(name)
+        for name in ("layer", "head")
+    ]
     numbers = [int(value) for value in shown if value is not None]
-    layer, head = numbers if len(numbers) == 2 else telling_head(run)[:2]
-    if turned is None or turned == url_state.heads_turned() or layer not in layers:
+    layer, head = numbers if len(numbers) == 2 else to_show_first(SUGGEST_HEAD, run)[:2]
+    if turned is None or turned == waiting.turned or layer not in layers:
         return False
-    layer, head = next_head(
-        layer, head, int(turned) - url_state.heads_turned(), layers, run.record.model.num_key_value_heads
-    )
+    heads = run.record.model.num_key_value_heads
+    layer, head = next_head(layer, head, int(turned) - waiting.turned, layers, heads)
     url_state.go_to(int(turned), layer=layer, head=head)
     return True

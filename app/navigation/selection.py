@@ -28,14 +28,13 @@ from kvlab.views.frames.labels import distinct_names, number_duplicates, parse_l
 from kvlab.views.frames.starting_point import Prefer
 
 
-def show_run(run: Run) -> None:
-    """Put prompt, model, method, budget and changed settings of one run into the bar."""
+def show_run(run: Run, *words: str) -> None:
+    """Put the prompt and model of a run into the bar, with these words, and the prompt's text, answer and facts.
+
+    Without words: its method, budget and changed settings.
+    """
     label = parse_label(run.record)
-    _show_in_bar(run, label.method, label.budget, label.changed)
-
-
-def _show_in_bar(run: Run, *words: str) -> None:
-    """Put the prompt and model of a run into the bar, with these words, and the prompt's text, answer and facts."""
+    words = words or (label.method, label.budget, label.changed)
     repeat = run.record.repeat
     title = run.record.title
     # The title of one of several prompts begins with its number, which follows anyway.
@@ -107,7 +106,7 @@ def current_comparison() -> list[Run]:
     if runs:
         # Put prompt, model, methods, budgets and changed settings of a comparison into the bar.
         changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
-        _show_in_bar(runs[0], runs_words(runs), changed)
+        show_run(runs[0], runs_words(runs), changed)
     return runs
 
 
@@ -221,7 +220,7 @@ def _pick_comparison() -> ComparisonEntry | None:
             args=(("repeat",),),
         )
     url_state.remember("comparison", wanted)
-    bar.reserve_prompt()
+    bar.row("prompt")
     bar.clicks(lambda place: url_state.go_to_and_redraw(**place))
     return by_id[wanted]
 

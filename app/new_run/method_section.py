@@ -18,7 +18,6 @@ from app.session.url_state import in_url, params
 from kvlab.common.formatting import model_title
 from kvlab.core import Budget, UserError, unbounded_note
 from kvlab.forms import compare_form, measurement_job
-from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.planning.choices import MethodEntry, methods
 from kvlab.planning.parameters import DEFAULT, PRESET, Parameter, parameters
 
@@ -189,8 +188,9 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
                 )
             try:
                 # The amount of text, and device and weights from the rest of the form.
+                placements = compare_form.PLACEMENTS.items()
                 options: dict[str, Any] = {
-                    field: further_down(field, next(iter(kinds))) for field, (_, kinds) in PLACEMENTS.items()
+                    field: further_down(field, next(iter(kinds))) for field, (_, kinds) in placements
                 }
                 prefix = f"fit-{entry.name}"
                 if method == "less":

@@ -22,7 +22,6 @@ from kvlab.models.info import names, token_count
 from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.models.info.mini import cannot_do, taught
 from kvlab.models.info.model_download import get_model
-from kvlab.models.info.names import EMBEDDED, check_model
 from kvlab.models.info.offered_models import offered_models, short_name
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning.choices import local_models, model_field_help
@@ -136,7 +135,7 @@ def chat_section(model: str) -> dict[str, Any]:
         thinking = st.selectbox(
             "Thinking", list(compare_form.THINKING), **in_url("thinking"), format_func=compare_form.THINKING.__getitem__
         )
-    if model.strip() == EMBEDDED:
+    if model.strip() == names.EMBEDDED:
         # The wordings that mini was trained on and its limits, from the model card.
         with st.expander("Wordings that mini was trained on, and its limits", key="mini_card"):
             st.caption("In other wordings mini often fails to answer, even with the full cache.")
@@ -208,7 +207,7 @@ def propose_model(key: str, last: str = "") -> None:
     # The first that can be loaded: of the comparison that was chosen, `last`, and of the newest comparison.
     for model in (*chosen, last, *newest):
         with suppress(UserError):
-            if check_model(model):
+            if names.check_model(model):
                 break
     else:
         return

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import streamlit as st
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -55,14 +56,9 @@ KEPT = "chat-turns-kept"  # the turns of the last draft
 FIRST: tuple[tuple[Role, str], ...] = (("system", "You answer briefly."), ("user", ""))
 
 
-def role_key(number: int) -> str:
-    """The session key of a turn's role."""
-    return f"turn-role-{number}"
-
-
-def text_key(number: int) -> str:
-    """The session key of a turn's text."""
-    return f"turn-text-{number}"
+def turn_key(part: Literal["role", "text"], number: int) -> str:
+    """The session key of a turn's role or text."""
+    return f"turn-{part}-{number}"
 
 
 def chat_prompt() -> OnePrompt:
@@ -85,7 +81,9 @@ def chat_prompt() -> OnePrompt:
         _turn(place, number, len(numbers))
     room = len(numbers) < MOST_TURNS
     st.button("Add a turn", icon=":material/add:", key="turn-add", on_click=_add, disabled=not room)
-    typed = [(st.session_state[role_key(number)], st.session_state[text_key(number)]) for number in numbers]
+    typed = [
+        (st.session_state[turn_key("role", number)], st.session_state[turn_key("text", number)]) for number in numbers
+    ]
     # The turns are kept as a draft, whose id is in the URL.
     content: list[JsonValue] = [[role, text] for role, text in typed]
     if content != st.session_state.get(KEPT):
@@ -105,8 +103,8 @@ def set_turns(turns: Sequence[tuple[Role, str]]) -> None:
     """Fill in the form; call before it is drawn."""
     numbers = list(range(len(turns)))
     for number, (role, text) in zip(numbers, turns, strict=True):
-        st.session_state[role_key(number)] = role
-        st.session_state[text_key(number)] = text
+        st.session_state[turn_key("role", number)] = role
+        st.session_state[turn_key("text", number)] = text
     st.session_state[TURNS] = numbers
 
 
@@ -114,7 +112,11 @@ def _turn(place: int, number: int, count: int) -> None:
     with st.container(border=True, gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.selectbox(
-                f"Role of turn {place + 1}", ROLES, key=role_key(number), label_visibility="collapsed", width=150
+                f"Role of turn {place + 1}",
+                ROLES,
+                key=turn_key("role", number),
+                label_visibility="collapsed",
+                width=150,
             )
             st.space("stretch")
             for name, icon, to, off in (
@@ -143,7 +145,7 @@ def _turn(place: int, number: int, count: int) -> None:
             )
         st.text_area(
             f"Turn {place + 1}",
-            key=text_key(number),
+            key=turn_key("text", number),
             height=100,
             label_visibility="collapsed",
             placeholder="Text of the turn",
@@ -152,10 +154,10 @@ def _turn(place: int, number: int, count: int) -> None:
 
 def _add() -> None:
     numbers = st.session_state[TURNS]
-    after = st.session_state[role_key(numbers[-1])]
+    after = st.session_state[turn_key("role", numbers[-1])]
     number = max(numbers) + 1
-    st.session_state[role_key(number)] = "assistant" if after == "user" else "user"
-    st.session_state[text_key(number)] = ""
+    st.session_state[turn_key("role", number)] = "assistant" if after == "user" else "user"
+    st.session_state[turn_key("text", number)] = ""
     st.session_state[TURNS] = [*numbers, number]
 
 
@@ -206,7 +208,13 @@ def saved_prompt() -> tuple[OnePrompt, str]:
                 key="prompt-rename",
                 on_click=lambda: _try(lambda: prompts.rename_prompt(runs_root(), name, st.session_state[key]).name),
             )
-        button_unless("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
+        button_unless(
+            "Remove",
+            why,
+            key="prompt-remove",
+            on_click=lambda: _try(lambda: "" if prompts.remove_prompts(runs_root(), [name]) else name, removed=name),
+            type="tertiary",
+        )
     return chosen.asked, name
 
 
@@ -224,14 +232,17 @@ def save_section(one: OnePrompt) -> None:
             st.success(plain(f"Saved as {saved.name}. Find it under Saved, or with kvlab prompts ls."))
 
 
-def _try(change: Callable[[], str]) -> None:
-    """Callback: apply a change that returns the name to choose next, "" for none; its error is shown on the page."""
-    st.session_state[REMOVED] = ("", "")
+def _try(change: Callable[[], str], removed: str = "") -> None:
+    """Callback: apply a change that returns the name to choose next, "" for none; its error is shown on the page.
+
+    `removed` is the prompt that the change removes, which can then be restored.
+    """
     try:
         name = change()
     except UserError as error:
         st.session_state[REMOVED] = ("", str(error))
         return
+    st.session_state[REMOVED] = (removed, "")
     # The browser shows the old choice until it gets another.
     left = [prompt.name for prompt in prompts.saved_prompts(runs_root(), st.session_state.get("prompt_words", ""))]
     if name or left:
@@ -251,9 +262,3 @@ def _edit(chosen: prompts.SavedPrompt) -> None:
         st.session_state["pasted"] = chosen.prompt
         st.session_state["source"] = "Paste"
         st.session_state["pasted_question"] = ""
-
-
-def _remove(name: str) -> None:
-    _try(lambda: "" if prompts.remove_prompts(runs_root(), [name]) else name)
-    if not st.session_state[REMOVED][1]:
-        st.session_state[REMOVED] = (name, "")

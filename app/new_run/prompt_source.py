@@ -15,11 +15,12 @@ from app.new_run.prompt_view import BOX_HEIGHT, preview, show_tokens, tokens_wan
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.core.errors import UserError
 from kvlab.forms import uploads
-from kvlab.models.info.token_count import check_prompt
+from kvlab.models.info.token_count import check_prompt, check_upload_size
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks.documents.document import LARGEST_BYTES
+from kvlab.tasks.documents.read import check_size, is_document
 from kvlab.tasks.prompt_table import join_texts
 from kvlab.tasks.shipped_samples import shipped_samples
 
@@ -62,29 +63,26 @@ def prompt_section() -> PromptChoice:
             if one.prompt:
                 preview(one.prompt, one.turns, one.facts)
             return PromptChoice(one, name, has_answer=True)
-        return {"Paste": pasted_prompt, "Upload": uploaded_prompt}.get(source, sample_prompt)()
+        if source in ("Paste", "Upload"):
+            return (pasted_prompt if source == "Paste" else uploaded_prompt)()
+        # A prompt shipped with kvlab.
+        by_title = {sample.title: sample for sample in shipped_samples()}
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"), label_visibility="collapsed")]
+            budget = f"{100 * chosen.suggested_budget:g}%"
+            tokens = chosen.max_new_tokens
+            st.button(
+                f"Use {budget}, {tokens} new tokens",
+                on_click=lambda: st.session_state.update(budgets=budget, max_new_tokens=tokens),
+                key="suggest",
+                help=f"Suggested for this sample: a budget of {budget} and {tokens} new tokens",
+            )
+        st.caption(f"{plain(chosen.description)} Look for: {plain(chosen.look_for)}")
+        preview(chosen.text, facts=find_facts(chosen.text, chosen.facts))
+        return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
     except UserError as error:
         st.error(plain(str(error)))
         return PromptChoice()
-
-
-def sample_prompt() -> PromptChoice:
-    """A prompt shipped with kvlab."""
-    by_title = {sample.title: sample for sample in shipped_samples()}
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"), label_visibility="collapsed")]
-        budget = f"{100 * chosen.suggested_budget:g}%"
-        tokens = chosen.max_new_tokens
-        help_text = f"Suggested for this sample: a budget of {budget} and {tokens} new tokens"
-        st.button(
-            f"Use {budget}, {tokens} new tokens",
-            on_click=lambda: st.session_state.update(budgets=budget, max_new_tokens=tokens),
-            key="suggest",
-            help=help_text,
-        )
-    st.caption(f"{plain(chosen.description)} Look for: {plain(chosen.look_for)}")
-    preview(chosen.text, facts=find_facts(chosen.text, chosen.facts))
-    return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
 
 
 def pasted_prompt() -> PromptChoice:
@@ -241,7 +239,8 @@ def _chosen_rows(found: Sequence[OnePrompt]) -> list[OnePrompt]:
 
 
 def _read(file: Any) -> uploads.Upload:
-    uploads.check_upload(file.name, file.size)
+    # A file that is too large is refused before its content is taken.
+    (check_size if is_document(file.name) else check_upload_size)(file.name, file.size)
     found = _uploaded(file.name, file.getvalue())
     if isinstance(found, str):
         raise UserError(found)

@@ -15,7 +15,6 @@ from app.session.url_state import get_param, in_url
 from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, uploads
-from kvlab.forms.uploads import TruncatedPrompt
 from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.report.views import Passages, Text, TokenClass
 from kvlab.requests.conversation import Turn
@@ -73,7 +72,7 @@ def facts_as_html(text: str, facts: Sequence[tuple[int, int]]) -> str:
     return f'{STYLE}<div class="kv-prompt">{"".join(parts)}{html.escape(text[end:])}</div>'
 
 
-def cut_as_passages(cut: TruncatedPrompt) -> Passages:
+def cut_as_passages(cut: uploads.TruncatedPrompt) -> Passages:
     """The text around the cut, and the beginning and end of the removed part."""
     removed = (
         cut.removed
@@ -84,7 +83,7 @@ def cut_as_passages(cut: TruncatedPrompt) -> Passages:
     return Passages(passages=(("", parts),))
 
 
-def cut_as_html(cut: TruncatedPrompt) -> str:
+def cut_as_html(cut: uploads.TruncatedPrompt) -> str:
     """The same as HTML, with the removed part struck out."""
     ((_, (before, removed, after)),) = cut_as_passages(cut).passages
     marked = f"{html.escape(before.text)}<del>{html.escape(removed.text)}</del>{html.escape(after.text)}"

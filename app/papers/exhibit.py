@@ -15,7 +15,7 @@ from typing import Generic, Literal, TypeVar
 import pandas as pd
 import streamlit as st
 
-from app.base.links import link, run_in_url
+from app.base.links import RUN, from_url, link
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
@@ -24,7 +24,7 @@ from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.papers.measure_button import measure_button
 from app.session.url_state import in_url
 from kvlab.common.formatting import model_title
-from kvlab.common.lab import acting, acting_as
+from kvlab.common.lab import User, acting, acting_as
 from kvlab.core.errors import UserError
 from kvlab.papers.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.papers.model_exhibits import OWN, draw_shown, measured_on, with_badge
@@ -74,7 +74,7 @@ class FigureCache(Generic[V]):
         self._lock = threading.Lock()
         self._drawing: dict[Hashable, threading.Lock] = {}
         self._queued: set[Hashable] = set()
-        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Hashable, SourceState, Callable[[], V], User]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def get(self, what: Hashable, state: SourceState, draw: Callable[[], V]) -> V:
@@ -87,7 +87,14 @@ class FigureCache(Generic[V]):
             with turn:
                 entry = self._find(key, state) or self._draw(key, state, draw)
         if entry.is_outdated(state) and time.monotonic() - entry.drawn >= MAX_AGE_SECONDS:
-            self._redraw_later(key, state, draw)
+            with self._lock:
+                is_queued = key in self._queued
+                self._queued.add(key)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name="figure-cache", daemon=True)
+                    self._thread.start()
+            if not is_queued:
+                self._queue.put((key, state, draw, acting()))
         return entry.value
 
     def known(self, what: Hashable, state: SourceState) -> V | None:
@@ -124,10 +131,11 @@ class FigureCache(Generic[V]):
         entry = self._entries.pop(key, None)
         self.bytes -= entry.size if entry else 0
 
-    def _redraw_later(self, key: Hashable, state: SourceState, draw: Callable[[], V]) -> None:
-        user = acting()
-
-        def work() -> None:
+    def _work(self) -> None:
+        """Draw what is queued, for the user who asked."""
+        while True:
+            key, state, draw, user = self._queue.get()
+            begun = time.monotonic()
             try:
                 with acting_as(user):
                     self._draw(key, state, draw)
@@ -137,22 +145,7 @@ class FigureCache(Generic[V]):
                     self._drop(key)
             with self._lock:
                 self._queued.discard(key)
-
-        with self._lock:
-            if key in self._queued:
-                return
-            self._queued.add(key)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="figure-cache", daemon=True)
-                self._thread.start()
-        self._queue.put(work)
-
-    def _work(self) -> None:
-        while True:
-            work = self._queue.get()
-            begun = time.monotonic()
-            work()
-            del work  # it refers to runs
+            del draw  # it refers to runs
             time.sleep(time.monotonic() - begun)
 
 
@@ -335,7 +328,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
             assert claim.judged_at
             other, slug = claim.judged_at.split("/")
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-                link("papers", f"Judged on {find(other, slug).number}", paper=other, exhibit=slug, **run_in_url())
+                link("papers", f"Judged on {find(other, slug).number}", paper=other, exhibit=slug, **from_url(RUN))
             note(verdict_sentence(claim, model_title(drawn.model)))
             return
         frame = card_frame(claim, *exhibit.number_of(drawn.name, claim))

@@ -5,10 +5,11 @@ It polls until the job ends, and then shows the outcome.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import streamlit as st
 
-from app.base.links import go, link, place_in_url
+from app.base.links import PLACE, from_url, go, link
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
 from app.navigation.selection import runs_root, session_id
@@ -21,7 +22,6 @@ from kvlab.common.lab import acting, lab
 from kvlab.core.errors import UserError
 from kvlab.evaluation.request import EvalJob, SampleJob
 from kvlab.forms import plan_preview
-from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.job_reporter import read_live
@@ -57,18 +57,18 @@ def submit_job(work: Work) -> str:
     return jobs.submit(runs_root(), work, session_id())
 
 
-def live_status(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
-    """The status of a job, with a worker to run it; None, with an error, if unreadable. Reruns the page at its end."""
+def follow(job_id: str, draw: Callable[[jobs.JobStatus], None]) -> None:
+    """Draw the status of a job, with a worker to run it, in a fragment that polls; the page is rerun at its end."""
     try:
-        status = jobs.status(runs_root(), job_id, log_lines)
+        status = jobs.status(runs_root(), job_id)
         if not status.ended:
             jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
-        return None
+        return
     if status.ended:
         st.rerun()  # without polling
-    return status
+    draw(status)
 
 
 POLL_SECONDS = 1.0
@@ -106,7 +106,7 @@ def show_job(job_id: str) -> None:
         _details(status)
     else:
         st.session_state[watched] = True  # when it ends in sight, its result opens by itself
-        st.fragment(_live_head, run_every=POLL_SECONDS)(job_id)
+        st.fragment(follow, run_every=POLL_SECONDS)(job_id, _head)
         if isinstance(request, CompareRequest):
             st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)
         st.fragment(_live_details, run_every=3 * POLL_SECONDS)(job_id)
@@ -160,12 +160,6 @@ def _request(request: Work, results: str) -> None:
             st.text(request.prompt[:PREVIEW_CHARACTERS])
 
 
-def _live_head(job_id: str) -> None:
-    status = live_status(job_id)
-    if status is not None:
-        _head(status)
-
-
 def _live_race(job_id: str) -> None:
     """Reads one small file and nothing of the queue, as it is redrawn often on a machine that computes."""
     if (live := read_live(runs_root(), job_id)) is not None:
@@ -179,7 +173,7 @@ def _live_details(job_id: str) -> None:
         return  # the head says it
 
 
-def _head(status: JobStatus) -> None:
+def _head(status: jobs.JobStatus) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(status.state)
         st.markdown(f"**{plain(status.title)}**")
@@ -209,13 +203,13 @@ def _head(status: JobStatus) -> None:
             runs = [entry.run_id for entry in list_runs(runs_root(), comparison_id=status.job_id)]
             chosen = get_param("run")
             if run := chosen if chosen in runs else next(iter(runs), None):
-                link("wall", "All heads", run=run, **place_in_url())
+                link("wall", "All heads", run=run, **from_url(PLACE))
     _progress(status)
     if status.message:
         (st.error if status.state == "failed" else st.info)(plain(status.message))
 
 
-def _details(status: JobStatus) -> None:
+def _details(status: jobs.JobStatus) -> None:
     runs, log = st.columns([2, 3], gap="large")
     with runs:
         request = jobs.request_of(runs_root(), status.job_id)
@@ -256,13 +250,8 @@ def _details(status: JobStatus) -> None:
             st.code(log_text or "nothing yet", language=None, wrap_lines=True)
 
 
-def _resume(status: JobStatus, request: Work) -> None:
+def _resume(status: jobs.JobStatus, request: Work) -> None:
     """A button that resumes a stopped job; what it saved is kept."""
-
-    def resume() -> None:
-        jobs.resume(runs_root(), status.job_id)
-        jobs.ensure_worker(runs_root())
-
     # `Resume with 3 of 7`, if that can be counted.
     label = "Resume"
     if isinstance(request, CompareRequest) and request.is_batch:
@@ -272,7 +261,11 @@ def _resume(status: JobStatus, request: Work) -> None:
         complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
         label = f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
     why = why_not_change([status.owner])
-    if button_unless(label, why, type="primary", key="go_on") and attempt(resume):
+    if (
+        button_unless(label, why, type="primary", key="go_on")
+        and attempt(partial(jobs.resume, runs_root(), status.job_id))
+        and attempt(partial(jobs.ensure_worker, runs_root()))
+    ):
         st.rerun()
 
 
@@ -280,7 +273,7 @@ def _parts(request: CompareRequest) -> str:
     return "repeats" if request.repeats else "prompts"
 
 
-def _progress(status: JobStatus) -> None:
+def _progress(status: jobs.JobStatus) -> None:
     busy = "" if status.ended else busy_words()
     if status.state == "queued":
         line = " · ".join(filter(None, [place_words(runs_root(), status), busy]))
@@ -307,7 +300,7 @@ def _progress(status: JobStatus) -> None:
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 
-def words_left(status: JobStatus, share: float, is_comparison: bool, now: float) -> str:
+def words_left(status: jobs.JobStatus, share: float, is_comparison: bool, now: float) -> str:
     """`about 8 s left`, by the comparison's own estimate or else by the share of the work that is done."""
     if not is_comparison:
         return time_left(status.elapsed, share) if share >= LEAST_SHARE else ""
@@ -320,4 +313,4 @@ def words_left(status: JobStatus, share: float, is_comparison: bool, now: float)
 def _run_row(run: RunEntry, name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run.status, run.message)
-        link("timeline", plain(name), run=run.run_id, **place_in_url())
+        link("timeline", plain(name), run=run.run_id, **from_url(PLACE))

@@ -1,24 +1,20 @@
 """The texts of a comparison side by side, one column per run, while they are written and afterwards."""
 
 import html
-from collections.abc import Sequence
-from pathlib import Path
 
 import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, show_title
-from app.navigation.selection import open_cached, runs_root
-from app.session.open_runs import BY_STAMP
+from app.session.open_runs import BY_STAMP, open_cached, runs_root
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.report.views import Passages
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveTexts
-from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
-from kvlab.trace.reader import Run
+from kvlab.trace.catalogue import list_repeats, list_runs
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.base import Theme, of_comparison, percent, run_styles
 from kvlab.views.frames.outcome import batch_outcome, outcome, own_texts
@@ -34,20 +30,23 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
             tables = []
             races = []
             for entry in list_repeats(runs_root(), request.batch or status.job_id):
-                if runs := _opened(entry.runs):
+                if runs := [open_cached(runs_root() / one.run_id) for one in entry.runs]:
                     tables.append(_repeat(runs, load_labels(runs_root(), entry.comparison_id)))
                     place = runs[0].record.repeat
                     title = f"{place.number} of {place.of}: {place.description}" if place else entry.title
                     races.append(_texts(runs).model_copy(update={"title": title}))
             if tables:
-                _sentence(batch_outcome(build_batch(tables)))
+                if words := batch_outcome(build_batch(tables)):
+                    st.markdown(f"**{plain(words)}**")
                 for race in races[:MOST_RACES]:
                     show_race(race, with_reading=False)
                 st.caption(READING)
         else:
-            runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=status.job_id))))
+            entries = reversed(list_runs(runs_root(), comparison_id=status.job_id))
+            runs = [open_cached(runs_root() / one.run_id) for one in entries]
             if runs:
-                _sentence(_outcome(runs, load_labels(runs_root(), status.job_id)))
+                if words := _outcome(runs, load_labels(runs_root(), status.job_id)):
+                    st.markdown(f"**{plain(words)}**")
                 texts = _texts(runs)
                 show_title(
                     Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race"
@@ -55,15 +54,6 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
                 show_race(texts)
     except UserError as error:  # a run that is damaged, or was removed in the meantime
         st.warning(plain(str(error)))
-
-
-def _sentence(words: str) -> None:
-    if words:
-        st.markdown(f"**{plain(words)}**")
-
-
-def _opened(entries: Sequence[RunEntry]) -> list[Run]:
-    return [open_cached(Path(runs_root()) / entry.run_id) for entry in entries]
 
 
 _outcome = st.cache_data(max_entries=16, show_spinner="Scoring the runs", hash_funcs=BY_STAMP)(outcome)

@@ -40,18 +40,17 @@ from kvlab.trace.index import index_note
 
 IMMUTABLE = {"cache-control": "public, immutable, max-age=31536000"}  # file names contain a hash of the content
 PARTIAL = {b"range", b"if-none-match", b"if-modified-since", b"if-range"}
+BY_PATH = {f"/{file.relative_to(STATIC).as_posix()}": file for file in STATIC.glob("static/**/*") if file.is_file()}
 
 
+@dataclass(frozen=True)
 class Files:
     """ASGI middleware: answers plain requests for Streamlit's immutable files; passes all others on."""
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
-        files = (file for file in STATIC.glob("static/**/*") if file.is_file())
-        self.files = {f"/{file.relative_to(STATIC).as_posix()}": file for file in files}
+    app: Any
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        file = self.files.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        file = BY_PATH.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
         if file is None or any(name in PARTIAL for name, _ in scope["headers"]):
             await self.app(scope, receive, send)
             return

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -17,6 +17,8 @@ from kvlab.trace.user_labels import load_labels
 from kvlab.views.frames import board, starting_point
 
 OPEN_RUNS = 40
+Made = TypeVar("Made")
+Suggest = Callable[[Run, Sequence[Run], board.ExpectedAnswer | None], Made]
 
 
 def runs_root() -> Path:
@@ -73,22 +75,11 @@ def shipped_answer(prompt: str) -> str:
     return next((sample.answer or "" for sample in shipped_samples() if sample.text == prompt), "")
 
 
-def telling_head(run: Run) -> starting_point.Head:
-    """The layer and head of a run to show first."""
-    runs = _with_reference(run)
-    return _telling_head(run, runs, expected_answer(runs))
-
-
-def telling_step(run: Run) -> starting_point.Step:
-    """The step of a run to show first."""
-    runs = _with_reference(run)
-    return _telling_step(run, runs, expected_answer(runs))
-
-
-def _with_reference(run: Run) -> list[Run]:
-    """The run, preceded by the full cache's run of its comparison if there is one."""
+def to_show_first(suggest: Suggest[Made], run: Run) -> Made:
+    """What `SUGGEST_HEAD` or `SUGGEST_STEP` suggests for a run, by the full cache's run too if there is one."""
     full = None if run.record.method == "full" else full_cache_of(run)
-    return [run] if full is None else [full, run]
+    runs = [run] if full is None else [full, run]
+    return suggest(run, runs, expected_answer(runs))
 
 
 def full_cache_of(run: Run) -> Run | None:
@@ -103,8 +94,8 @@ def full_cache_of(run: Run) -> Run | None:
 
 _cache = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP)
 _telling_run = _cache(starting_point.suggest_run)
-_telling_head = _cache(starting_point.suggest_head)
-_telling_step = _cache(starting_point.suggest_step)
+SUGGEST_HEAD = _cache(starting_point.suggest_head)
+SUGGEST_STEP = _cache(starting_point.suggest_step)
 
 
 def run_to_open(comparison: ComparisonEntry, prefer: starting_point.Prefer) -> tuple[str, str]:

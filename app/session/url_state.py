@@ -144,7 +144,8 @@ class Pending:
     turned: int = 0
 
 
-def _pending() -> Pending:
+def pending() -> Pending:
+    """The changes that the browser may not have applied yet."""
     return st.session_state.get(PENDING, Pending())
 
 
@@ -165,14 +166,14 @@ def _add_changes(
 
     One write, as the next request may stop a callback at any access to the session.
     """
-    pending = _pending()
-    late = pending.widgets
+    waiting = pending()
+    late = waiting.widgets
     if widgets:
         undrawn = {name: change for name, change in late.items() if change.is_undrawn}
         shown = {name: str(st.session_state.get(key)) for name, key in widgets.items()}
         late = _changed(undrawn, {name: values[name] for name in widgets}, shown)
-    changes = _changed(pending.params, values, params(), page)
-    st.session_state[PENDING] = Pending(changes, late, pending.turned if turned is None else turned)
+    changes = _changed(waiting.params, values, params(), page)
+    st.session_state[PENDING] = Pending(changes, late, waiting.turned if turned is None else turned)
 
 
 def go_to(turned: int | None = None, **place: int) -> None:
@@ -206,15 +207,15 @@ def set_page_param(name: str, value: object, widget: str | None = None) -> None:
 def set_page_param_from(name: str, widget: str) -> None:
     """As `set_page_param`, with a widget's value; ignored where the browser had not drawn the last change yet."""
     value = st.session_state[widget]
-    if not _is_late(_pending().widgets.get(name), str(value)):
+    if not _is_late(pending().widgets.get(name), str(value)):
         set_page_param(name, value)
 
 
 def clear_page_param(name: str) -> None:
     """Remove a parameter of this page; for a callback."""
-    pending = _pending()
-    others = {other: change for other, change in pending.params.items() if other != name}
-    st.session_state[PENDING] = replace(pending, params=others)
+    waiting = pending()
+    others = {other: change for other, change in waiting.params.items() if other != name}
+    st.session_state[PENDING] = replace(waiting, params=others)
     set_param(name, None)
 
 
@@ -223,11 +224,11 @@ def choose(picked: Mapping[str, object]) -> None:
 
     Ignored where all of them are as before the browser drew the last change: the user did not choose that.
     """
-    pending = _pending()
-    if all(_is_late(pending.widgets.get(name), str(value)) for name, value in picked.items()):
+    waiting = pending()
+    if all(_is_late(waiting.widgets.get(name), str(value)) for name, value in picked.items()):
         return
-    others = {name: change for name, change in pending.params.items() if name not in picked}
-    st.session_state[PENDING] = replace(pending, params=others)
+    others = {name: change for name, change in waiting.params.items() if name not in picked}
+    st.session_state[PENDING] = replace(waiting, params=others)
     for name, value in picked.items():
         if value is not None:
             remember(name, str(value))
@@ -239,12 +240,12 @@ def apply_pending() -> None:
     New ones are sent even where the URL has the value already: keys that cycle come by the same place again, and the
     browser may be about to apply a place in between.
     """
-    pending = _pending()
+    waiting = pending()
     current = params()
-    if not pending.params:
+    if not waiting.params:
         return
     left = {}
-    for name, change in pending.params.items():
+    for name, change in waiting.params.items():
         # A request with the new value shows that the browser has applied the change. A value that the parameter had
         # before proves nothing for a while: it may be of the round before.
         is_ambiguous = change.value in change.previous and time.monotonic() - change.sent < ROUND_SECONDS
@@ -254,33 +255,22 @@ def apply_pending() -> None:
     if any(current.get(name) not in change.previous | {change.value} for name, change in left.items()):
         left = {}  # the user followed a link to another place
     for name, change in left.items():
-        (remember if change.page is None else set_param)(name, change.value, force=pending.params[name].is_new)
-    st.session_state[PENDING] = replace(pending, params=left)
+        (remember if change.page is None else set_param)(name, change.value, force=waiting.params[name].is_new)
+    st.session_state[PENDING] = replace(waiting, params=left)
 
 
 def mark_drawn() -> None:
     """Note that the run's widgets are on their way to the browser; call when the page has run."""
-    pending = _pending()
-    if any(change.is_new for change in pending.widgets.values()):
-        drawn = {name: replace(change, sent=time.monotonic(), is_new=False) for name, change in pending.widgets.items()}
-        st.session_state[PENDING] = replace(pending, widgets=drawn)
-
-
-def pending_value(name: str) -> str | None:
-    """The pending value of a parameter."""
-    change = _pending().params.get(name)
-    return None if change is None else change.value
-
-
-def heads_turned() -> int:
-    """How far keys had turned the heads at the last `go_to` with `turned`."""
-    return _pending().turned
+    waiting = pending()
+    if any(change.is_new for change in waiting.widgets.values()):
+        drawn = {name: replace(change, sent=time.monotonic(), is_new=False) for name, change in waiting.widgets.items()}
+        st.session_state[PENDING] = replace(waiting, widgets=drawn)
 
 
 def url_value(name: str) -> str | None:
     """The value of a parameter, or the pending one that replaces it."""
     value = get_param(name)
-    change = _pending().params.get(name)
+    change = pending().params.get(name)
     if change is None or value not in change.previous or not change.is_current:
         return value
     return change.value

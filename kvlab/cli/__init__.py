@@ -140,19 +140,15 @@ commands = typer.Typer(
 commands.callback()(lambda: None)  # a group without a command of its own
 
 
-def main() -> None:
-    """Run the command line; a UserError becomes one sentence on standard error."""
-    run(commands)
-
-
 def run_alone(command: Callable[..., None]) -> None:
     """Run one command that is a module of its own, as `main` runs kvlab's."""
     around = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     around.command()(with_plugins(command))
-    run(around)
+    main(around)
 
 
-def run(application: typer.Typer) -> None:
+def main(application: typer.Typer = commands) -> None:
+    """Run the command line; a UserError becomes one sentence on standard error."""
     try:
         for word in sys.argv[1:]:
             check_text(word, "An argument")

@@ -175,6 +175,6 @@ def scores(
 
 
 if __name__ == "__main__":
-    from kvlab.cli import run
+    from kvlab.cli import main
 
-    run(atlas_tools)
+    main(atlas_tools)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -71,7 +71,21 @@ def bench(
     changes = {name: value for name, value in asdict(measured).items() if value is not None}
     lists = {"contexts": contexts, "batches": batches}
     if preset is not None:
-        requests = _from_preset(preset, changes, lists, methods, budgets)
+        # A preset's experiment with other repeats, device or size; the experiment itself cannot be changed.
+        from kvlab.bench.request import find_preset, preset_requests
+        from kvlab.models.load import pick_device
+
+        fixed = {"methods": methods, "budgets": budgets, **lists}
+        for option, value in (fixed | {name: changes.get(name) for name in ("model", "new_tokens")}).items():
+            if value is not None:
+                raise UserError(f"--preset {preset} defines the experiment: leave out --{option.replace('_', '-')}.")
+        wanted = find_preset(preset).device
+        on_device = pick_device(str(changes.get("device", "auto"))).type
+        if wanted == "cuda" and on_device != "cuda" and "scale" not in changes:
+            raise UserError(
+                f"--preset {preset} needs a GPU with 80 GB or more; add --set scale=16 to run a smaller version here."
+            )
+        requests = preset_requests(preset, **changes)
     elif mode not in MODES:
         raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
     else:
@@ -87,26 +101,6 @@ def bench(
 
         check_fits(BenchJob(name="request", requests=requests))
     _measure_and_show(requests, preset or "", out, as_json)
-
-
-def _from_preset(
-    name: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
-) -> tuple[BenchRequest, ...]:
-    """A preset's experiment with other repeats, device or size; the experiment itself cannot be changed."""
-    from kvlab.bench.request import find_preset, preset_requests
-    from kvlab.models.load import pick_device
-
-    fixed = {"methods": methods, "budgets": budgets, **lists, **{n: changes.get(n) for n in ("model", "new_tokens")}}
-    for option, value in fixed.items():
-        if value is not None:
-            raise UserError(f"--preset {name} defines the experiment: leave out --{option.replace('_', '-')}.")
-    preset = find_preset(name)
-    on_device = pick_device(str(changes.get("device", "auto"))).type
-    if preset.device == "cuda" and on_device != "cuda" and "scale" not in changes:
-        raise UserError(
-            f"--preset {name} needs a GPU with 80 GB or more; add --set scale=16 to run a smaller version here."
-        )
-    return preset_requests(name, **changes)
 
 
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:

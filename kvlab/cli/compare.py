@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,6 @@ from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.recording import Recording
 from kvlab.trace import Run, open_run
 from kvlab.trace import catalogue as pending_requests
-from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import check_id
 from kvlab.trace.user_labels import Labels, change_tags, check_tags
@@ -77,7 +77,7 @@ class RequestOptions:
         """
         level = level or ("light" if is_planted or len(prompts) > 1 else "full")
         answer = self.answer.fields(prompts, is_planted)
-        return answer | self.running.fields | self.model.fields | {"level": level, "seed": self.seed}
+        return answer | self.running.fields | asdict(self.model) | {"level": level, "seed": self.seed}
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,13 @@ def execute(
         typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
-        made = [entry.comparison_id for entry in list_repeats(out, batch)]
+        made = [entry.comparison_id for entry in pending_requests.list_repeats(out, batch)]
     else:
         for other in pending_requests.equal_requests(out, request):
             typer.echo(
                 f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
             )
-        paths = _with_progress(request, out, answered=None if as_json else _show_answers)
+        paths = _with_progress(request, out, shows_answers=not as_json)
         made = [read_record(paths[0]).comparison_id]
     for name in made if labels.tag else ():
         change_tags(out, name, add=labels.tag or ())
@@ -166,11 +166,11 @@ def _with_progress(
     out: Path,
     work: Callable[[Callable[[Progress], None]], list[Path]] | None = None,
     resume: str = "",
-    answered: Callable[[list[Path]], None] | None = None,
+    shows_answers: bool = False,
 ) -> list[Path]:
     """Run the request, or `work` with the progress bar's callback; `resume` is the id of a comparison to resume.
 
-    `answered` gets the run folders before speeds are measured.
+    `shows_answers`: the answers are printed before speeds are measured.
     """
     from kvlab.engine import compare as run_comparison
 
@@ -181,12 +181,6 @@ def _with_progress(
         def report(progress: Progress) -> None:
             bar.update(task, description=progress.stage, completed=progress.done, total=progress.total)
 
-        def show_answers(paths: list[Path]) -> None:
-            assert answered is not None
-            bar.stop()
-            answered(paths)
-            bar.start()
-
         try:
             if work:
                 return work(report)
@@ -196,7 +190,7 @@ def _with_progress(
                 comparison_id=resume or None,
                 progress=report,
                 resume=bool(resume),
-                answered=None if answered is None else show_answers,
+                answered=partial(_show_answers, bar) if shows_answers else None,
             )
         except KeyboardInterrupt:
             bar.stop()
@@ -206,9 +200,11 @@ def _with_progress(
             raise typer.Exit(130) from None
 
 
-def _show_answers(paths: list[Path]) -> None:
+def _show_answers(bar: ProgressBar, paths: list[Path]) -> None:
+    """The answers with notes, while the bar pauses."""
     from kvlab.views.frames.verdict import NO_REFERENCE
 
+    bar.stop()
     runs = [open_run(path) for path in paths]
     frame, reference = _judged(runs)
     if reference in ("nearly", "wrong"):
@@ -221,6 +217,7 @@ def _show_answers(paths: list[Path]) -> None:
     for note, labels in notes.items():
         typer.echo(f"{', '.join(labels)}: {note}")
     typer.echo(f"Open it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")
+    bar.start()
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
@@ -296,7 +293,7 @@ def compare(
             show_batch(out, _batch_with_progress(load_batch(out, resume), out), as_json)
         else:
             request = pending_requests.load_request(out, resume)
-            _show(_with_progress(request, out, resume=resume, answered=None if as_json else _show_answers), as_json)
+            _show(_with_progress(request, out, resume=resume, shows_answers=not as_json), as_json)
         return
     text = options.text
     methods = options.storage.added_to(methods)

@@ -1,7 +1,7 @@
 """`kvlab eval`: evaluate methods and budgets on tasks; one Parquet row per sample, a table with intervals."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -167,7 +167,7 @@ def evaluate(
     from kvlab.evaluation.job import shown_progress
     from kvlab.evaluation.plan import Shard
 
-    fields: dict[str, Any] = {"samples": samples, "seed": seed, **reading.fields, **loading.fields}
+    fields: dict[str, Any] = {"samples": samples, "seed": seed, **reading.fields, **asdict(loading)}
     part = Shard.parse(shard) if shard else None
     engine, options = parse_spec(on) if on else ("", {})
     if part or engine:

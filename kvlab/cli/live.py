@@ -7,7 +7,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +88,7 @@ def live(
             context = shipped_sample(Path(text.sample).stem).context
         choices = parse_choices(methods, budgets)
         try:
-            request = ModelRequest(**model.fields)
+            request = ModelRequest(**asdict(model))
         except ValidationError as error:
             raise UserError(in_one_sentence(error, as_option)) from None
         loaded = held_model(request)

@@ -1,7 +1,7 @@
 """`kvlab lm-eval`: tasks of lm-eval under methods and budgets, with results like those of `kvlab eval`."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +66,7 @@ def lm_eval(
             num_fewshot=num_fewshot,
             metric=metric,
             seed=seed,
-            **loading.fields,
+            **asdict(loading),
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error

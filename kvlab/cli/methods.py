@@ -42,7 +42,23 @@ def methods(
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
     elif name is not None:
-        _show(listed[0])
+        # One method: its summary and presets, and a row per setting.
+        (method,) = listed
+        paper = f" ({method['paper']})" if method["paper"] else ""
+        typer.echo(f"{method['title']}: {method['summary']}{paper}")
+        presets = method["presets"]
+        for preset_name, preset in presets.items():
+            beyond = f" {preset['beyond']}" if preset["beyond"] else ""
+            typer.echo(f"preset={preset_name}: {preset['about']}.{beyond}")
+        if schema := method["parameters"].get("properties"):
+            table = Table("hyper-parameter", "default", *presets, "reason for the default", show_lines=True)
+            for setting, field in schema.items():
+                cells = []
+                for preset in presets.values():
+                    published = preset["values"].get(setting)
+                    cells.append("–" if published is None else f"{_shown(published['value'])}\n{published['source']}")
+                table.add_row(setting, _shown(field.get("default")), *cells, method["reasons"].get(setting, ""))
+            print_wide(table)
     else:
         table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
         for method in lists["methods"]:
@@ -80,27 +96,6 @@ def describe_methods() -> dict[str, Any]:
         settings = ", ".join(f"{setting}={_shown(field.default)}" for setting, field in kind.model_fields.items())
         readings.append((name, kind.title, kind.acts_on, settings))
     return {"methods": [asdict(method) for method in list_methods()], "stores": stores, "readings": readings}
-
-
-def _show(method: dict[str, Any]) -> None:
-    paper = f" ({method['paper']})" if method["paper"] else ""
-    typer.echo(f"{method['title']}: {method['summary']}{paper}")
-    presets = method["presets"]
-    for name, preset in presets.items():
-        beyond = f" {preset['beyond']}" if preset["beyond"] else ""
-        typer.echo(f"preset={name}: {preset['about']}.{beyond}")
-    schema = method["parameters"].get("properties")
-    if not schema:
-        return
-    # one row per hyper-parameter: its default, each preset's value and source, and the reason for the default
-    table = Table("hyper-parameter", "default", *presets, "reason for the default", show_lines=True)
-    for name, field in schema.items():
-        cells = []
-        for preset in presets.values():
-            published = preset["values"].get(name)
-            cells.append("–" if published is None else f"{_shown(published['value'])}\n{published['source']}")
-        table.add_row(name, _shown(field.get("default")), *cells, method["reasons"].get(name, ""))
-    print_wide(table)
 
 
 def _shown(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,15 +80,29 @@ def make(
     from kvlab.tasks.shipped_samples import shipped_sample
 
     path = prefix_path(root, name) if replace or base == name else free_path(root, name)
+    if base and not text.given:
+        from kvlab.library.prefixes import fork_prefix
+
+        copy = fork_prefix(root, base, path.stem)
+        typer.echo(f"{copy.name} is a copy of {base}, {format_bytes(copy.bytes)}.")
+        return
     if base:
-        _make_from(base, path, text, model, root)
+        more = text.read()
+        place = "" if model.model == ModelOptions.model else model.model
+        _, made = _opened(root, base, place, model.device, model.cache_dir)
+        before = made.header.tokens
+        begun = time.perf_counter()
+        made.extend(more)
+        seconds = time.perf_counter() - begun
+        made.save(path)
+        _report(made, path, f"{made.header.tokens - before:,} more read in {seconds:.1f} s")
         return
     context = text.read()
     if text.sample is not None:  # its question is asked later
         context = shipped_sample(Path(text.sample).stem).context
     parse_choices(method, budget)  # an unknown method or a wrong budget ends here, before the model is loaded
     chosen, values = parse_spec(method)
-    request = _request(**model.fields)
+    request = _request(**asdict(model))
     made = Prefix.make(
         held_model(request),
         context,
@@ -105,25 +120,6 @@ def make(
     )
     made.save(path)
     _report(made, path, f"read and compressed in {made.header.seconds:.1f} s")
-
-
-def _make_from(base: str, path: Path, text: PromptOptions, model: ModelOptions, root: Path) -> None:
-    """Read the text on top of prefix `base` into `path`; without a text, copy it."""
-    if not text.given:
-        from kvlab.library.prefixes import fork_prefix
-
-        made = fork_prefix(root, base, path.stem)
-        typer.echo(f"{made.name} is a copy of {base}, {format_bytes(made.bytes)}.")
-        return
-    more = text.read()
-    place = "" if model.model == ModelOptions.model else model.model
-    _, prefix = _opened(root, base, place, model.device, model.cache_dir)
-    before = prefix.header.tokens
-    begun = time.perf_counter()
-    prefix.extend(more)
-    seconds = time.perf_counter() - begun
-    prefix.save(path)
-    _report(prefix, path, f"{prefix.header.tokens - before:,} more read in {seconds:.1f} s")
 
 
 def list_prefixes(

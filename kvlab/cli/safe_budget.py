@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -121,6 +121,8 @@ def safe_budget(
 ) -> None:
     """Find the smallest KV budget that is safe on your prompts, with a statistical guarantee."""
     # Imported here so that `kvlab --help` does not wait for pandas' readers and torch.
+    from kvlab.evaluation.request_parser import parse_yes_no
+    from kvlab.evaluation.results.rows import read_results
     from kvlab.results.risk.export import as_json as to_json
     from kvlab.results.risk.safe_budget import Criterion, find_safe_budgets
 
@@ -131,7 +133,14 @@ def safe_budget(
     if from_rows is not None:
         if prompts.prompts or prompts.tasks or prompts.data or prompts.saved:
             raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
-        rows = _existing(from_rows, loading.model, question_aware)
+        if not from_rows.is_dir():
+            raise UserError(f"There is no folder {from_rows}: name one that `kvlab eval --out` wrote.")
+        rows = read_results(from_rows)
+        # Of several models, or question-aware and not, those that the options name.
+        aware = parse_yes_no(question_aware, "--question-aware")
+        for column, value in (("model", loading.model), ("question_aware", aware)):
+            if rows[column].nunique() > 1 and (rows[column] == value).any():
+                rows = rows[rows[column] == value]
         notes = list[str]()
         place = from_rows
         chosen = split_list(methods)
@@ -221,7 +230,7 @@ def _measured(
         depths=None,
         samples=samples or (enough if prompts.tasks else 100_000),
         forced=criterion.by == "kl",
-        **loading.fields,
+        **asdict(loading),
         **options,
     )
     first = request.tasks[0].task if request.tasks else request.files[0].path.stem
@@ -243,21 +252,6 @@ def _measured(
     with shown_progress(standard_error()) as listener:
         result = evaluate(request, place, on_progress=listener)
     return result.rows, [*notes, *result.notes], place
-
-
-def _existing(folder: Path, model: str, question_aware: str) -> pd.DataFrame:
-    """The rows of an evaluation; of several models, or question-aware and not, those that the options name."""
-    from kvlab.evaluation.request_parser import parse_yes_no
-    from kvlab.evaluation.results.rows import read_results
-
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}: name one that `kvlab eval --out` wrote.")
-    rows = read_results(folder)
-    aware = parse_yes_no(question_aware, "--question-aware")
-    for column, value in (("model", model), ("question_aware", aware)):
-        if rows[column].nunique() > 1 and (rows[column] == value).any():
-            rows = rows[rows[column] == value]
-    return rows
 
 
 def _print(found: SafeBudgets, notes: list[str], place: Path) -> None:

@@ -1,5 +1,7 @@
-"""A method with one budget and its settings, as data: requests, run records and command lines share it."""
+"""A method with one budget and its settings, and published settings, as data that needs no torch."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
@@ -56,3 +58,28 @@ class MethodChoice(Strict):
 FULL = MethodChoice(method="full", budget=1.0)
 DEFAULT_METHOD = "keepkv"  # of a run that names none
 DEFAULT_OF_PREFIXES = "snapkv"  # of a prefix that names none
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published configuration of a method.
+
+    `values`: (value, source: section, table, equation or file) by hyper-parameter. `about` names the publication;
+    `beyond` says what no hyper-parameter can express.
+    """
+
+    about: str
+    values: Mapping[str, tuple[Any, str]]
+    beyond: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Hyper-parameters by name."""
+        return {name: value for name, (value, _) in self.values.items()}
+
+    def as_data(self) -> dict[str, JsonValue]:
+        """The preset for forms and tables."""
+        values: dict[str, JsonValue] = {
+            name: {"value": list(value) if isinstance(value, tuple) else value, "source": source}
+            for name, (value, source) in self.values.items()
+        }
+        return {"about": self.about, "beyond": self.beyond, "values": values}

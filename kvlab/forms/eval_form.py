@@ -29,6 +29,7 @@ KINDS = {
     "prefill": "Prefill",
     "memory": "Memory",
 }
+NAMED = "browser-%Y%m%d-%H%M%S"  # results without a name, by the time
 
 
 def make_bench_job(
@@ -46,6 +47,7 @@ def make_bench_job(
 ) -> BenchJob:
     """The form's job, one request per mode; `options` are further fields of `BenchRequest`.
 
+    Results without a name are called by the time.
     Raises UserError for the first invalid value.
     """
     if not modes:
@@ -60,9 +62,10 @@ def make_bench_job(
     }
     requests = tuple(make_request(mode=mode, **fields, **options) for mode in modes)
     figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)
+    name = name.strip() or f"{datetime.now(UTC):{NAMED}}"
     try:
-        title = f"Speed {name.strip()}: {figures}"
-        return BenchJob(name=name.strip(), requests=requests, title=title, private=private)
+        title = f"Speed {name}: {figures}"
+        return BenchJob(name=name, requests=requests, title=title, private=private)
     except ValidationError:
         raise UserError(
             f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
@@ -72,11 +75,6 @@ def make_bench_job(
 HARNESS = "lm-eval:"  # prefix of tasks whose prompts lm-eval makes
 FEW = 4  # prompts per cell that are tried
 Number = TypeVar("Number", int, float)
-
-
-def new_name(moment: datetime | None = None) -> str:
-    """A default name for results."""
-    return f"browser-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 def make_job(
@@ -96,12 +94,14 @@ def make_job(
 ) -> EvalJob:
     """The form's job; `options` are further fields of `EvalRequest`, or the form's values for them.
 
+    Results without a name are called by the time.
     Raises UserError for the first invalid value.
     """
     all_files = [*read_files(files), *([uploaded] if uploaded else [])]
     if not tasks and not all_files:
         raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
     choices = compare_form.choices_of_form(chosen, typed, budgets)
+    name = name.strip() or f"{datetime.now(UTC):{NAMED}}"
     try:
         request = EvalRequest(
             model=check_model(model),
@@ -113,8 +113,8 @@ def make_job(
             **compare_form.request_fields(options),
         )
         subject = ", ".join([*tasks, *(file.path.name for file in all_files)])
-        title = f"Evaluation {name.strip()}: {subject}"
-        return EvalJob(name=name.strip(), request=request, title=title, private=private)
+        title = f"Evaluation {name}: {subject}"
+        return EvalJob(name=name, request=request, title=title, private=private)
     except ValidationError as error:
         if any("name" in detail["loc"] for detail in error.errors()):
             raise UserError(
@@ -132,15 +132,14 @@ def judge_request(request: EvalRequest, listed: TaskList) -> tuple[str, list[str
     """
     probe = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
     is_asked = request.lengths or any(choice.difficulty for choice in request.tasks)
-    problem = _problem(probe.model_dump_json()) if is_asked and probe.tasks else ""
+    can_fail = is_asked and probe.tasks
+    problem = str(_answer("tasks", "--fits", stdin=probe.model_dump_json())["problem"]) if can_fail else ""
     few = request.model_copy(update={"samples": 1})
     notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
     return problem, list(dict.fromkeys(note for some in notes for note in some))
 
 
-@lru_cache(maxsize=64)
-def _problem(request: str) -> str:
-    return str(ask("tasks", "--fits", stdin=request)["problem"])
+_answer = lru_cache(maxsize=64)(ask)
 
 
 def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:

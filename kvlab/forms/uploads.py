@@ -19,7 +19,7 @@ from kvlab.requests.facts import find_facts
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
 from kvlab.tasks.documents.document import TYPES as DOCUMENTS
-from kvlab.tasks.documents.read import check_size, is_document, read_document
+from kvlab.tasks.documents.read import is_document, read_document
 from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row, join_texts
 
 Keep = Literal["end", "beginning", "both ends"]
@@ -220,8 +220,3 @@ def read_upload(name: str, content: bytes) -> Upload:
             raise UserError(f"{what} is not JSON ({row.problem}): give one object per line.")
         rows.append(as_row(row.value, what))
     return Upload(name, rows=rows)
-
-
-def check_upload(name: str, size: int) -> None:
-    """Raises UserError if a file is too large, before its content is taken."""
-    (check_size if is_document(name) else token_count.check_upload_size)(name, size)

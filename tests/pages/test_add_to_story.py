@@ -33,7 +33,6 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/entries/glossary.py card": "an explanation of a term, the same for every run",
     "app/entries/papers.py show_card": "a small picture that leads to its figure",
     "app/entries/papers.py place_card": "the place of such a picture",
-    "app/entries/papers.py show_incomplete": "the same table while exhibits are judged",
     "app/entries/papers.py summarise": "the same picture while exhibits are judged",
     "app/entries/papers.py show_overview": "places of the summary and cards",
     "app/compare/board.py _run_rows": "beginnings of the texts, which are a slide below",

@@ -29,8 +29,8 @@ FUNCTIONS = {
 BY_HAND = {
     '"pasted"', "key", "CELL", "PLACE", "SLOT", "PICKED", "PAPER", '"lineage-slot"', 'f"pick_{name}"',
     'f"{PROMPT}-{comparison_id}"', '"model_here"', '"runs_text"', '"runs_sort"', '"runs_turned"', 'f"runs_{name}"',
-    "role_key(number)", "text_key(number)", '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"',
-    '"runs_columns"', "KEY",
+    'turn_key("role", number)', 'turn_key("text", number)', '"runs_since"', '"runs_until"', '"runs_starred"',
+    '"runs_archived"', '"runs_columns"', "KEY",
 }  # fmt: skip
 # A file is not in an address; the others are saved in the folder of runs.
 NOT_LINKED = {

@@ -228,8 +228,8 @@ def test_the_index_lists_every_exhibit_with_its_state_and_keeps_verdicts_on_disk
     """Its incomplete summary says how many verdicts there are."""
     shutil.rmtree(comparison / ".atlas", ignore_errors=True)
     st.cache_resource.clear()
-    told: list[int] = []
-    monkeypatch.setattr("app.entries.papers.show_incomplete", lambda lines, frame, known, of: told.append(known))
+    told: list[float] = []
+    monkeypatch.setattr("app.entries.papers.st.progress", lambda share, words: told.append(share))
     of_paper = len(registry.of_paper("kvmerger"))
     first = texts(open_page("papers", comparison="all", paper="kvmerger"))
     assert f"of {of_paper} can be drawn" in first

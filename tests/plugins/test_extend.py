@@ -78,8 +78,8 @@ def test_an_unknown_name_is_refused_and_an_old_one_warns(monkeypatch: pytest.Mon
         assert extend.Evict
 
 
-def test_views_load_no_model_stack() -> None:
-    names = "FigureView, finish, HUES, pick, register_view, view"
+@pytest.mark.parametrize("names", ["FigureView, finish, HUES, pick, register_view, view", "Preset"])
+def test_views_and_presets_load_no_model_stack(names: str) -> None:
     code = f"import sys; from kvlab.extend import {names}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "False"

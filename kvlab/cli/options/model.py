@@ -1,7 +1,7 @@
 """Options of commands that load a model: device, dtype, placement, and chat template."""
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
@@ -39,8 +39,3 @@ class ModelOptions(LoadingOptions):
     chat: ChatWay = "auto"
     system: System = ""
     thinking: Thinking = None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The request's fields."""
-        return asdict(self)

@@ -66,12 +66,14 @@ def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
         table.caption = "dies at: the largest budget from which on the score is below half of the full cache's"
         return table
     if kind == "reasoning":
-        return _reasoning(frame)
+        return _lines(frame, ["task", "length"], kind)
     if kind == "phase":
         return _phases(frame)
     if kind == "survival":
         return _survival(frame)
-    return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
+    if kind == "reach":
+        return _lines(frame, ["task", "difficulty", "length", "arm"], kind)
+    return _parts(frame, BY[kind])
 
 
 def task_names(frame: pd.DataFrame) -> list[str]:
@@ -96,32 +98,13 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
             note = "" if line["informative"] else "not informative"
             if line["method"] == FULL.method and pd.notna(line["unasked"]):
                 note = "; ".join(filter(None, [note, f"unasked {line['unasked']:.2f}"]))
-            shown = [_mean_of_line(line, "score"), _shown(line["held"]), _shown(line["unreachable"])]
+            shown = [_mean(line, "score", 2), _shown(line["held"]), _shown(line["unreachable"])]
             names = [str(line[name]) for name in ("task", *by, "arm", "asked", "parts")]
             table.add_row(*names, *shown, note)
         table.add_section()
     table.caption = (
         "score: share of parts obeyed or right; held: share of layers and KV heads with a slot of a token, mean; "
         "unreachable: tokens with no slot in any; unasked: obeyed by answers that had no such rule"
-    )
-    return table
-
-
-def _reach(frame: pd.DataFrame) -> Table:
-    columns = ("task", "method", "budget", "n", "score (95 %)", "own slot", "unreachable", "consensus", "loss", "")
-    table = Table(*columns, box=SIMPLE_HEAD)
-    frame = frame.assign(task=task_names(frame))
-    for _, group in frame.groupby(["task", "difficulty", "length", "arm"], sort=False, dropna=False):
-        for line in group.to_dict("records"):
-            loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
-            names = [str(line[name]) for name in ("task", "arm", "asked", "samples")]
-            shares = [_shown(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
-            table.add_row(*names, _mean_of_line(line, "score"), *shares, loss, "cliff" if line["cliff"] else "")
-        table.add_section()
-    table.caption = (
-        "own slot: share of layers and KV heads in which an evidence token has a slot of its own; unreachable: tokens "
-        "with no slot in any, also none that they share; consensus: share of heads that hold a reachable token; cliff: "
-        "the budget step with the largest loss"
     )
     return table
 
@@ -143,7 +126,7 @@ def _phases(frame: pd.DataFrame) -> Table:
     table = Table(*columns, box=SIMPLE_HEAD)
     for (task, arm, asked), group in frame.groupby(["task", "arm", "asked"], sort=False):
         ends = [group.loc[index] for index in (group["score"].idxmin(), group["score"].idxmax())]
-        extremes = [f"{_mean_of_line(dict(line), 'score')} at {line['phase']}" for line in ends]
+        extremes = [f"{_mean(dict(line), 'score', 2)} at {line['phase']}" for line in ends]
         counts = sorted(group["samples"])
         size = int(group["chunk"].iloc[0])
         n = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
@@ -180,47 +163,14 @@ def _survival(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _reasoning(frame: pd.DataFrame) -> Table:
-    columns = (
-        "task",
-        "method",
-        "slots at most",
-        "n",
-        "score (95 %)",
-        "tokens",
-        "x full",
-        "loops",
-        "right",
-        "tokens if right",
-        "if wrong",
-        "loops if wrong",
-        "",
-    )
-    table = Table(*columns, box=SIMPLE_HEAD)
-    for _, group in frame.assign(task=task_names(frame)).groupby(["task", "length"], sort=False):
+def _lines(frame: pd.DataFrame, groups: list[str], kind: Literal["reach", "reasoning"]) -> Table:
+    """One row a line, with a section a group."""
+    columns, caption = OF_LINES[kind]
+    table = Table(*columns, box=SIMPLE_HEAD, caption=caption)
+    for _, group in frame.assign(task=task_names(frame)).groupby(groups, sort=False, dropna=False):
         for line in group.to_dict("records"):
-            most = line["asked"] if pd.isna(line["most_slots"]) else f"{line['most_slots']:.0f}"
-            lengths = [_shown(line[name], 0) for name in ("tokens_right", "tokens_wrong")]
-            shares = [_shown(line[name]) for name in ("longer", "loops")]
-            table.add_row(
-                line["task"],
-                line["arm"],
-                most,
-                str(line["samples"]),
-                _mean_of_line(line, "score"),
-                _shown(line["tokens"], 0),
-                *shares,
-                str(line["right"]),
-                *lengths,
-                _shown(line["loops_wrong"]),
-                "" if line["informative"] else "not informative",
-            )
+            table.add_row(*(show(line) for show in columns.values()))
         table.add_section()
-    table.caption = (
-        "slots at most: budget and the buffer of generated tokens beside it; x full: tokens of the answer over the "
-        "full cache's on the same prompt; loops: answers that end in a loop; right: answers with a score of 1; not "
-        "informative: the full cache scores below 0.5"
-    )
     return table
 
 
@@ -228,12 +178,46 @@ def _shown(value: Any, digits: int = 2) -> str:
     return "–" if pd.isna(value) else f"{value:.{digits}f}"
 
 
-def _mean_of_line(line: dict[Any, Any], name: str) -> str:
-    show: Callable[[float], str] = "{:.2f}".format
-    mean, low, high = in_range(line[name], line[f"{name}_low"], line[f"{name}_high"], show)
-    return f"{mean} [{low}, {high}]"
-
-
+# Columns of a row by their titles, and the caption.
+OF_LINES: dict[str, tuple[dict[str, Callable[[dict[Any, Any]], str]], str]] = {
+    "reach": (
+        {
+            "task": lambda line: line["task"],
+            "method": lambda line: line["arm"],
+            "budget": lambda line: str(line["asked"]),
+            "n": lambda line: str(line["samples"]),
+            "score (95 %)": lambda line: _mean(line, "score", 2),
+            "own slot": lambda line: _shown(line["hidden_own"]),
+            "unreachable": lambda line: _shown(line["unreachable"]),
+            "consensus": lambda line: _shown(line["consensus"]),
+            "loss": lambda line: "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}",
+            "": lambda line: "cliff" if line["cliff"] else "",
+        },
+        "own slot: share of layers and KV heads in which an evidence token has a slot of its own; unreachable: tokens "
+        "with no slot in any, also none that they share; consensus: share of heads that hold a reachable token; cliff: "
+        "the budget step with the largest loss",
+    ),
+    "reasoning": (
+        {
+            "task": lambda line: line["task"],
+            "method": lambda line: line["arm"],
+            "slots at most": lambda line: line["asked"] if pd.isna(line["most_slots"]) else f"{line['most_slots']:.0f}",
+            "n": lambda line: str(line["samples"]),
+            "score (95 %)": lambda line: _mean(line, "score", 2),
+            "tokens": lambda line: _shown(line["tokens"], 0),
+            "x full": lambda line: _shown(line["longer"]),
+            "loops": lambda line: _shown(line["loops"]),
+            "right": lambda line: str(line["right"]),
+            "tokens if right": lambda line: _shown(line["tokens_right"], 0),
+            "if wrong": lambda line: _shown(line["tokens_wrong"], 0),
+            "loops if wrong": lambda line: _shown(line["loops_wrong"]),
+            "": lambda line: "" if line["informative"] else "not informative",
+        },
+        "slots at most: budget and the buffer of generated tokens beside it; x full: tokens of the answer over the "
+        "full cache's on the same prompt; loops: answers that end in a loop; right: answers with a score of 1; not "
+        "informative: the full cache scores below 0.5",
+    ),
+}
 SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -277,11 +261,12 @@ def print_batch(cells: pd.DataFrame) -> None:
 
 
 def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
+    """The mean with its 95 % interval, which one prompt (`n`) does not have."""
     if pd.isna(row[name]):
         return "–"
     bounds = row[name], row[f"{name}_low"], row[f"{name}_high"]
     mean, low, high = in_range(*bounds, f"{{:.{digits}f}}".format)
-    return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
+    return mean if row.get("n", 2) < 2 else f"{mean} [{low}, {high}]"
 
 
 def print_headline(frame: pd.DataFrame) -> None:
