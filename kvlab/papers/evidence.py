@@ -5,6 +5,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,13 +16,13 @@ import pandas as pd
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval, mean_interval
-from kvlab.core.errors import UserError
+from kvlab.core import UserError, format_spec, parse_spec
 from kvlab.papers.exhibit import Choice, Needs
 from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.results.verdict import Basis
 from kvlab.trace.reader import Run
-from kvlab.views.base.provenance import under_paper_settings
+from kvlab.views.base.provenance import as_published
 from kvlab.views.frames.lineage import Lineage, fold
 
 # Keep on disk what was computed from recorded runs, by the state of its data and of the code that computed it.
@@ -40,45 +41,19 @@ class DiskCache:
     def __init__(self, root: Path, kind: str) -> None:
         self._folder = root / FOLDER / kind
 
-    def read_text(self, key: Sequence[str], state: str) -> str | None:
-        """The text; None if there is none of this state."""
-        found = self._read(key)
-        head, _, body = (found or b"").partition(b"\n")
-        return body.decode() if found is not None and head.decode() == _stamp(state) else None
-
-    def write_text(self, key: Sequence[str], state: str, text: str) -> None:
-        """Keep the text in place of what the key had."""
-        self._write(key, f"{_stamp(state)}\n{text}".encode())
-
-    def read_table(self, key: Sequence[str], state: str) -> pd.DataFrame | None:
-        """The table; None if there is none of this state."""
-        found = self._read(key)
-        if found is None:
-            return None
-        try:
-            table = pd.read_parquet(io.BytesIO(found))
-        except (OSError, ValueError):  # cut off
-            return None
-        return table if table.attrs.get("state") == _stamp(state) else None
-
-    def write_table(self, key: Sequence[str], state: str, table: pd.DataFrame) -> None:
-        """Keep the table in place of what the key had."""
-        body = io.BytesIO()
-        kept = table.copy()
-        kept.attrs = {"state": _stamp(state)}
-        kept.to_parquet(body, compression="zstd", index=False)
-        self._write(key, body.getvalue())
-
     def _path(self, key: Sequence[str]) -> Path:
         return self._folder / hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:32]
 
-    def _read(self, key: Sequence[str]) -> bytes | None:
+    def read(self, key: Sequence[str], state: str) -> bytes | None:
+        """What was kept; None if there is nothing of this state."""
         try:
-            return self._path(key).read_bytes()
+            head, _, body = self._path(key).read_bytes().partition(b"\n")
         except OSError:
             return None
+        return body if head == f"{_code()} {state}".encode() else None
 
-    def _write(self, key: Sequence[str], body: bytes) -> None:
+    def write(self, key: Sequence[str], state: str, body: bytes) -> None:
+        """Keep this in place of what the key had."""
         path = self._path(key)
         try:
             files = [] if path.exists() else list(self._folder.glob("*"))
@@ -86,13 +61,10 @@ class DiskCache:
             if len(files) >= MOST_FILES:
                 for file in sorted(files, key=lambda file: file.stat().st_mtime)[: MOST_FILES // 4]:
                     file.unlink(missing_ok=True)
-            replace_file(path, lambda file: file.write_bytes(body))
+            content = f"{_code()} {state}\n".encode() + body
+            replace_file(path, lambda file: file.write_bytes(content))
         except (OSError, UserError) as error:
             logging.getLogger(__name__).info("%s could not be kept: %s", path, error)
-
-
-def _stamp(state: str) -> str:
-    return f"{_code()} {state}"
 
 
 @cache
@@ -152,35 +124,33 @@ def prompt_id(run: Run) -> str:
     return hashlib.sha256(run.record.prompt.encode()).hexdigest()[:12]
 
 
-def evidence_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """The rows of one run with columns `NAMES`; empty if the run lacks the data."""
-    try:
-        rows = evidence.of_run(run)
-    except UserError as error:
-        log.info("%s is no evidence of %s: %s", run.path, evidence.name, error)
-        return pd.DataFrame(columns=NAMES)
-    record = run.record
-    names = {"prompt": prompt_id(run), "run": record.run_id, "method": record.method, "label": record.label}
-    return rows.assign(**names)
-
-
 def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """`evidence_rows`, from memory or disk where they were computed before; those of a run that is still going are not
-    kept on disk."""
+    """The rows of one run with columns `NAMES`, from memory or disk where they were computed before; empty if the run
+    lacks the data. Those of a run that is still going are not kept on disk."""
     key = (evidence.name, str(run.path), (run.path / "run.json").stat().st_mtime_ns)
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:
             _kept.pop(next(iter(_kept)), None)
-        store = DiskCache(run.path.parent, "evidence") if run.record.status == "complete" else None
-        place = (run.record.run_id, evidence.name)
+        record = run.record
+        store = DiskCache(run.path.parent, "evidence") if record.status == "complete" else None
+        place = (record.run_id, evidence.name)
         # The run's record and the list of its parts change with its data.
         files = (run.path / name for name in ("run.json", "parts.json"))
         state = hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()
-        rows = store.read_table(place, state) if store else None
+        rows = None
+        if store and (body := store.read(place, state)) is not None:
+            with suppress(OSError, ValueError):  # cut off
+                rows = pd.read_parquet(io.BytesIO(body))
         if rows is None:
-            rows = evidence_rows(run, evidence)
+            names = {"prompt": prompt_id(run), "run": record.run_id, "method": record.method, "label": record.label}
+            try:
+                rows = evidence.of_run(run).assign(**names)
+            except UserError as error:
+                log.info("%s is no evidence of %s: %s", run.path, evidence.name, error)
+                rows = pd.DataFrame(columns=NAMES)
+            rows.attrs.clear()
             if store:
-                store.write_table(place, state, rows)
+                store.write(place, state, rows.to_parquet(compression="zstd", index=False))
         _kept[key] = rows
     return _kept[key]
 
@@ -254,7 +224,8 @@ def comparison(sources: Sources, methods: Sequence[str], budgets: Budgets = (0.2
 
     `methods` are written as on the command line.
     """
-    published = tuple(map(under_paper_settings, methods))
+    specs = map(parse_spec, methods)
+    published = tuple(format_spec(name, as_published(name, options)) for name, options in specs)
     return RecordedComparison(SAMPLE, published, tuple(budgets), sources.root, model=sources.measured_model)
 
 

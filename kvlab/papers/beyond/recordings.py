@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.kvmerger.merging_sets import persistence
 from kvlab.papers.kvmerger.similarity import draw_maps
 from kvlab.papers.pyramid_pool.recordings import GROWS
@@ -60,6 +60,7 @@ def layer_order_correlation(rows: pd.DataFrame) -> Claim:
     return judge(LATER, found, GROWS, basis_of(rows), finding)
 
 
+@draws("beyond/fig-1")
 def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Mean share of every head, with both claims."""
     cut = (one for one in (sources.run, *sources.runs) if one is not None and one.record.method == CUT)
@@ -108,6 +109,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     )
 
 
+@draws("beyond/fig-2")
 def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """KVMerger's figure 2, judged for AsymKV."""
     drawn = draw_maps(sources, choice, theme)
@@ -115,6 +117,3 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return drawn
     maps = replace(drawn[0], claim=drawn[0].claim and replace(drawn[0].claim, judged_at="kvmerger/fig-2"))
     return (maps, *(one for one in drawn[1:] if one.claim is None))
-
-
-DRAWINGS = {"fig-1": draw_shares, "fig-2": draw_neighbours}

@@ -14,13 +14,13 @@ from kvlab.papers.evidence import (
     mean_text,
     recorded_run,
 )
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.head_map import cell_text
-from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
+from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, stepped_scale
 from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import CLEAR, finish
 from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, shown_of, token_label
@@ -121,7 +121,7 @@ def cache_contents(
         zmin=-0.5,
         zmax=2.5,
         showscale=False,
-        colorscale=stepped_scale([pick(COLOURS[region], theme) for region in REGIONS]),
+        colorscale=stepped_scale([COLOURS[region] for region in REGIONS], theme),
         text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )
@@ -237,6 +237,7 @@ WITHOUT_B = (
 )
 
 
+@draws("zsmerge/fig-1")
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1: the same tokens under an evicting method, under LESS if present, and under ZSMerge."""
     evicting, trained, merging = (recorded_run(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
@@ -260,7 +261,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             ygap=10,
             zmin=-0.5,
             zmax=len(STATES) - 0.5,
-            colorscale=state_scale(theme),
+            colorscale=stepped_scale(STATE_COLOURS.values(), theme),
             showscale=False,
             text=labels[codes],
             hovertemplate="%{y}, token %{x}: %{text}<extra></extra>",
@@ -294,6 +295,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     return (Drawn("strategies", figure, frame, caption, join_sources(*map(of_run, runs)), claim),)
 
 
+@draws("zsmerge/fig-2")
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2: the slots of one head over six steps, and its regions over all steps."""
     run = recorded_run(sources, "zsmerge")
@@ -337,6 +339,3 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         cache_contents(slots, texts, of_run(run), claim, theme),
         Drawn("regions", figure, counts, caption, of_run(run)),
     )
-
-
-DRAWINGS = {"fig-1": draw_strategies, "fig-2": draw_contents}
