@@ -4,10 +4,11 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,12 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval, mean_interval
 from kvlab.core import UserError, format_spec, parse_spec
-from kvlab.papers.exhibit import Choice, Needs
+from kvlab.papers.exhibit import Needs
 from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.results.verdict import Basis
 from kvlab.trace.reader import Run
 from kvlab.views.base.provenance import as_published
-from kvlab.views.frames.lineage import Lineage, fold
 
 # Keep on disk what was computed from recorded runs, by the state of its data and of the code that computed it.
 #
@@ -107,13 +107,13 @@ def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd
         return found[found["label"].isin(labels)] if labels and len(found) else found
     frames: list[pd.DataFrame] = []
     prompts: set[str] = set()
-    for runs in _by_prompt(sources, evidence, {run.record.label for run in like}):
+    labels = {run.record.label for run in like}
+    for runs in _by_prompt(sources, evidence, labels):
         prompt = prompt_id(runs[0])
-        parts = [rows for run in runs if len(rows := kept_rows(run, evidence))]
-        if prompt in prompts or not parts:
+        if prompt in prompts or not (parts := rows_of_prompt(runs, evidence, labels)):
             continue
         prompts.add(prompt)
-        frames += parts if evidence.methods else parts[:1]
+        frames += parts
         if len(prompts) == MOST_PROMPTS:
             break
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=NAMES)
@@ -161,7 +161,7 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
     groups: dict[str, list[Run]] = {}
     for run in current:
         groups.setdefault(prompt_id(run), []).append(run)
-    yield from filter(None, (_wanted(runs, evidence, labels) for runs in groups.values()))
+    yield from groups.values()
     if not current:
         return
     here = {run.record.run_id for run in current}
@@ -181,15 +181,22 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
             first = sorted(candidates, key=lambda run: run.run_id)[:1]
             candidates = list(dict.fromkeys([*(run for run in candidates if run.method == "full"), *first]))[:2]
         opened = [known for one in candidates if (known := sources.folder.run(one.run_id)) is not None]
-        if runs := _wanted(opened, evidence, labels):
-            yield runs
+        if opened:
+            yield opened
 
 
-def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[Run]:
+def rows_of_prompt(runs: Sequence[Run], evidence: Evidence, labels: Collection[str] = ()) -> list[pd.DataFrame]:
+    """The rows of a prompt's runs: of all runs of the methods, or without methods, of the first run that has any.
+
+    Only one run of a comparison holds its probe. With `labels`, other runs do not count.
+    """
     found = [run for run in runs if run.record.level == "full" and (not labels or run.record.label in labels)]
     if evidence.methods:
-        return [run for run in found if run.record.method in evidence.methods]
-    return sorted(found, key=lambda run: run.record.method != "full")
+        found = [run for run in found if run.record.method in evidence.methods]
+    else:
+        found.sort(key=lambda run: run.record.method != "full")
+    parts = (rows for run in found if len(rows := kept_rows(run, evidence)))
+    return list(parts if evidence.methods else islice(parts, 1))
 
 
 def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
@@ -232,11 +239,6 @@ def comparison(sources: Sources, methods: Sequence[str], budgets: Budgets = (0.2
 def benchmark(sources: Sources, preset: str, scale: int = 0, shorten: int = 0, device: str = "") -> Benchmark:
     """A preset's benchmark, smaller where `scale` or `shorten` are given."""
     return Benchmark(preset, sources.root / BENCH_FOLDER, device, scale, shorten)
-
-
-def lineage_of(run: Run, choice: Choice) -> Lineage:
-    """Lineage of the chosen head; raises UserError if the run has no such layer or head."""
-    return fold(*(run.select(table, choice.layer, choice.head) for table in ("events", "steps")))
 
 
 def recorded_run(sources: Sources, *methods: str, budgets: tuple[float | int, ...] = (0.2,)) -> Run | Needs:

@@ -151,9 +151,10 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     share = part(float(moments["close"].mean()))
     which = {"none": "no", "all": "all"}.get(share, f"{share} of the")
     caption = sentence(f"{which} channels are shaped nearly like a bell curve")
+    densities, quantiles = figures.channel_shapes(run, layer)
     return (
-        figures.histograms(figures.densities(run, layer), layer, where, claim, theme),
-        figures.quantile_pairs(figures.quantiles(run, layer), layer, where, theme),
+        figures.histograms(densities, layer, where, claim, theme),
+        figures.quantile_pairs(quantiles, layer, where, theme),
         Drawn("by layer", figure, moments, caption, where),
     )
 

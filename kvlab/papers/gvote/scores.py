@@ -313,7 +313,7 @@ def against_usage(
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where = experiment.origin(sources)
+        where = evaluations.origin_of(rows)
         caption = evaluations.caption_by_budget(rows, table, panel)
         saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
         if experiment is not BY_TASK:
@@ -364,16 +364,13 @@ def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:
     common = counts[counts == cells.nunique()].reset_index()[PROMPT]
     rows = rows.merge(common, on=PROMPT) if len(common) else rows
     table = score_table(rows)
-    claim = memory_claim(mean_rows(rows, table), prompt_rows(rows, table))
-    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
-
-
-def prompt_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """One row per prompt, arm and budget shown in `table`: task, prompt, method, arm, asked, score, kept."""
+    # One row per prompt, arm and budget shown in the table.
     shown = table.loc[table["higher"], ["task", *NAMES]].drop_duplicates()
     measured = with_names(with_measures(rows)).merge(shown, on=["task", *NAMES])
     prompts = measured.groupby(PROMPT, dropna=False, sort=False).ngroup()
-    return measured.assign(prompt=prompts)[["task", "prompt", "method", "arm", "asked", "score", "kept"]]
+    of_prompts = measured.assign(prompt=prompts)[["task", "prompt", "method", "arm", "asked", "score", "kept"]]
+    claim = memory_claim(mean_rows(rows, table), of_prompts)
+    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
 
 
 @draws("gvote/fig-5")
@@ -401,9 +398,8 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
     caption = evaluations.caption_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = everywhere(claims, model_title(here))
-    return (
-        Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(words.plural(len(parts), "model")), claim),
-    )
+    origin = evaluations.origin_of(BY_MODEL.rows(sources)).at(words.plural(len(parts), "model"))
+    return (Drawn("models", figure, table, caption, origin, claim),)
 
 
 def over_option(experiment: evaluations.Experiment, option: str, says: str) -> Draw:
@@ -438,7 +434,7 @@ def over_option(experiment: evaluations.Experiment, option: str, says: str) -> D
             )
             gaps = {"score": score, "kept": kept}
             claim = evaluations.contest(says, gaps, finding, experiment.more_prompts(sources))
-        return (option_sweep(frame, means, option, experiment.origin(sources), claim, theme),)
+        return (option_sweep(frame, means, option, evaluations.origin_of(rows), claim, theme),)
 
     return draw
 

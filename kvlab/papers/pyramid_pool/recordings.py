@@ -22,7 +22,7 @@ from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.base.template import CLEAR, colour_bar, finish
-from kvlab.views.frames.lineage import event_steps, fold
+from kvlab.views.frames.lineage import event_steps, fold, head_history
 from kvlab.views.frames.memory import budgets_by_layer
 
 
@@ -363,7 +363,7 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if pooling in KEEPS_ONE:
         why = f"This run's pooling ({pooling}) keeps one token of each window and evicts the others: nothing merges."
         return Needs(why, evidence.comparison(sources, MERGING))
-    lineage = evidence.lineage_of(run, choice)
+    lineage = head_history(run, choice.layer, choice.head)[0]
     # The first and last step and those with departures, evenly thinned.
     steps = np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))

@@ -10,7 +10,6 @@ from kvlab.papers.evidence import (
     comparison,
     gather,
     interval_of,
-    lineage_of,
     mean_text,
     recorded_run,
 )
@@ -25,7 +24,16 @@ from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import CLEAR, finish
 from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, shown_of, token_label
 from kvlab.views.frames.compare import headline, unique_labels
-from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at, token_texts
+from kvlab.views.frames.lineage import (
+    STATES,
+    Lineage,
+    State,
+    head_history,
+    mosaic,
+    state_counts,
+    states_at,
+    token_texts,
+)
 from kvlab.views.timeline import block_note, state_legend
 
 REGIONS = ("residual", "context", "proximity")
@@ -246,7 +254,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
     names = unique_labels(runs)
-    lineages = [lineage_of(run, choice) for run in runs]
+    lineages = [head_history(run, choice.layer, choice.head)[0] for run in runs]
     mosaics = [mosaic(lineage) for lineage in lineages]
     # A strip of tokens per method; frames are steps.
     columns = mosaics[0].columns
@@ -301,7 +309,7 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     run = recorded_run(sources, "zsmerge")
     if isinstance(run, Needs):
         return run
-    lineage = lineage_of(run, choice)
+    lineage = head_history(run, choice.layer, choice.head)[0]
     texts = token_texts(run.tokens, lineage.tokens)
     slots = slots_by_step(lineage, choice.step)
     claim = judge_budget(gather(sources, FILLED, [run]))
