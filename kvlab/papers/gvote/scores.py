@@ -313,7 +313,7 @@ def against_usage(
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where = evaluations.origin_of(rows)
+        where = evaluations.origin_of(experiment.rows(sources))
         caption = evaluations.caption_by_budget(rows, table, panel)
         saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
         if experiment is not BY_TASK:
