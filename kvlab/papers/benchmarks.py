@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.papers.evidence import benchmark
-from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.papers.exhibit import DRAWINGS, Choice, Draw, Drawn, Needs, draws
 from kvlab.papers.paper_tables import grey_table, paper_values
 from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
@@ -247,6 +247,7 @@ PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2
 FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": "peak", "logical tokens": "tokens"}
 
 
+@draws("kvmerger/tab-2")
 def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Bytes relative to the full cache, measured and published."""
     rows = by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
@@ -317,6 +318,7 @@ FIGURE_3 = "zsmerge-fig3"
 MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}
 
 
+@draws("zsmerge/fig-3")
 def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3: bytes and decode rate by context length."""
     rows = newest(sources, FIGURE_3)
@@ -344,26 +346,24 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
 
 
-ZSMERGE: dict[str, Draw] = {
-    "fig-3": draw_lengths,
-    # Tokens per second of whole requests, relative to the full cache at the same batch.
-    "tab-1": draw_rates(
-        "zsmerge-table1",
-        "throughput",
-        "Throughput against the full cache",
-        "{model}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}",
-        faster,
-    ),
-}
-KVMERGER: dict[str, Draw] = {"tab-2": draw_memory}
-KEEPKV: dict[str, Draw] = {
-    # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
-    "tab-1": draw_rates(
-        "keepkv-table1",
-        "rate",
-        "Decode rate against the full cache",
-        "batch {row.batch}, {row.context:,} tokens, {budget}",
-        twice,
-        batches_differ=True,
-    ),
-}
+DRAWINGS.update(
+    {
+        # Tokens per second of whole requests, relative to the full cache at the same batch.
+        "zsmerge/tab-1": draw_rates(
+            "zsmerge-table1",
+            "throughput",
+            "Throughput against the full cache",
+            "{model}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}",
+            faster,
+        ),
+        # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
+        "keepkv/tab-1": draw_rates(
+            "keepkv-table1",
+            "rate",
+            "Decode rate against the full cache",
+            "batch {row.batch}, {row.context:,} tokens, {budget}",
+            twice,
+            batches_differ=True,
+        ),
+    }
+)

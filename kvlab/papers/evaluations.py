@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import Interval
-from kvlab.core import FULL, format_spec, parse_spec
+from kvlab.core import FULL, format_spec
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.evaluation.scoring.metrics import higher_is_better, packages
 from kvlab.models.info.names import context_length
@@ -36,11 +36,6 @@ class Arm:
 
     method: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
-
-    @staticmethod
-    def parse(text: str) -> "Arm":
-        """The arm as exhibits' rows and the command line write it, such as `kvmerger:sigma_mode=1`."""
-        return Arm(*parse_spec(text))
 
     @property
     def published(self) -> dict[str, JsonValue]:
@@ -150,10 +145,6 @@ class Experiment:
         files = ", ".join(name.partition("=")[2] for name in data)
         sentence = f"Scores comparable with the paper's need its model, {model}, and its data ({files})."
         return Needs(sentence, theirs)
-
-    def origin(self, sources: Sources) -> Provenance:
-        """Where the scores came from, as `origin_of`."""
-        return origin_of(self.rows(sources))
 
 
 def rows_of_arm(rows: pd.DataFrame, method: str, parameters: Mapping[str, JsonValue]) -> pd.DataFrame:

@@ -4,9 +4,11 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +17,13 @@ import pandas as pd
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval, mean_interval
-from kvlab.core.errors import UserError
-from kvlab.papers.exhibit import Choice, Needs
+from kvlab.core import UserError, format_spec, parse_spec
+from kvlab.papers.exhibit import Needs
 from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.results.verdict import Basis
 from kvlab.trace.reader import Run
-from kvlab.views.base.provenance import under_paper_settings
-from kvlab.views.frames.lineage import Lineage, fold
+from kvlab.views.base.provenance import as_published
 
 # Keep on disk what was computed from recorded runs, by the state of its data and of the code that computed it.
 #
@@ -40,45 +41,19 @@ class DiskCache:
     def __init__(self, root: Path, kind: str) -> None:
         self._folder = root / FOLDER / kind
 
-    def read_text(self, key: Sequence[str], state: str) -> str | None:
-        """The text; None if there is none of this state."""
-        found = self._read(key)
-        head, _, body = (found or b"").partition(b"\n")
-        return body.decode() if found is not None and head.decode() == _stamp(state) else None
-
-    def write_text(self, key: Sequence[str], state: str, text: str) -> None:
-        """Keep the text in place of what the key had."""
-        self._write(key, f"{_stamp(state)}\n{text}".encode())
-
-    def read_table(self, key: Sequence[str], state: str) -> pd.DataFrame | None:
-        """The table; None if there is none of this state."""
-        found = self._read(key)
-        if found is None:
-            return None
-        try:
-            table = pd.read_parquet(io.BytesIO(found))
-        except (OSError, ValueError):  # cut off
-            return None
-        return table if table.attrs.get("state") == _stamp(state) else None
-
-    def write_table(self, key: Sequence[str], state: str, table: pd.DataFrame) -> None:
-        """Keep the table in place of what the key had."""
-        body = io.BytesIO()
-        kept = table.copy()
-        kept.attrs = {"state": _stamp(state)}
-        kept.to_parquet(body, compression="zstd", index=False)
-        self._write(key, body.getvalue())
-
     def _path(self, key: Sequence[str]) -> Path:
         return self._folder / hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:32]
 
-    def _read(self, key: Sequence[str]) -> bytes | None:
+    def read(self, key: Sequence[str], state: str) -> bytes | None:
+        """What was kept; None if there is nothing of this state."""
         try:
-            return self._path(key).read_bytes()
+            head, _, body = self._path(key).read_bytes().partition(b"\n")
         except OSError:
             return None
+        return body if head == f"{_code()} {state}".encode() else None
 
-    def _write(self, key: Sequence[str], body: bytes) -> None:
+    def write(self, key: Sequence[str], state: str, body: bytes) -> None:
+        """Keep this in place of what the key had."""
         path = self._path(key)
         try:
             files = [] if path.exists() else list(self._folder.glob("*"))
@@ -86,13 +61,10 @@ class DiskCache:
             if len(files) >= MOST_FILES:
                 for file in sorted(files, key=lambda file: file.stat().st_mtime)[: MOST_FILES // 4]:
                     file.unlink(missing_ok=True)
-            replace_file(path, lambda file: file.write_bytes(body))
+            content = f"{_code()} {state}\n".encode() + body
+            replace_file(path, lambda file: file.write_bytes(content))
         except (OSError, UserError) as error:
             logging.getLogger(__name__).info("%s could not be kept: %s", path, error)
-
-
-def _stamp(state: str) -> str:
-    return f"{_code()} {state}"
 
 
 @cache
@@ -135,13 +107,13 @@ def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd
         return found[found["label"].isin(labels)] if labels and len(found) else found
     frames: list[pd.DataFrame] = []
     prompts: set[str] = set()
-    for runs in _by_prompt(sources, evidence, {run.record.label for run in like}):
+    labels = {run.record.label for run in like}
+    for runs in _by_prompt(sources, evidence, labels):
         prompt = prompt_id(runs[0])
-        parts = [rows for run in runs if len(rows := kept_rows(run, evidence))]
-        if prompt in prompts or not parts:
+        if prompt in prompts or not (parts := rows_of_prompt(runs, evidence, labels)):
             continue
         prompts.add(prompt)
-        frames += parts if evidence.methods else parts[:1]
+        frames += parts
         if len(prompts) == MOST_PROMPTS:
             break
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=NAMES)
@@ -152,35 +124,33 @@ def prompt_id(run: Run) -> str:
     return hashlib.sha256(run.record.prompt.encode()).hexdigest()[:12]
 
 
-def evidence_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """The rows of one run with columns `NAMES`; empty if the run lacks the data."""
-    try:
-        rows = evidence.of_run(run)
-    except UserError as error:
-        log.info("%s is no evidence of %s: %s", run.path, evidence.name, error)
-        return pd.DataFrame(columns=NAMES)
-    record = run.record
-    names = {"prompt": prompt_id(run), "run": record.run_id, "method": record.method, "label": record.label}
-    return rows.assign(**names)
-
-
 def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """`evidence_rows`, from memory or disk where they were computed before; those of a run that is still going are not
-    kept on disk."""
+    """The rows of one run with columns `NAMES`, from memory or disk where they were computed before; empty if the run
+    lacks the data. Those of a run that is still going are not kept on disk."""
     key = (evidence.name, str(run.path), (run.path / "run.json").stat().st_mtime_ns)
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:
             _kept.pop(next(iter(_kept)), None)
-        store = DiskCache(run.path.parent, "evidence") if run.record.status == "complete" else None
-        place = (run.record.run_id, evidence.name)
+        record = run.record
+        store = DiskCache(run.path.parent, "evidence") if record.status == "complete" else None
+        place = (record.run_id, evidence.name)
         # The run's record and the list of its parts change with its data.
         files = (run.path / name for name in ("run.json", "parts.json"))
         state = hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()
-        rows = store.read_table(place, state) if store else None
+        rows = None
+        if store and (body := store.read(place, state)) is not None:
+            with suppress(OSError, ValueError):  # cut off
+                rows = pd.read_parquet(io.BytesIO(body))
         if rows is None:
-            rows = evidence_rows(run, evidence)
+            names = {"prompt": prompt_id(run), "run": record.run_id, "method": record.method, "label": record.label}
+            try:
+                rows = evidence.of_run(run).assign(**names)
+            except UserError as error:
+                log.info("%s is no evidence of %s: %s", run.path, evidence.name, error)
+                rows = pd.DataFrame(columns=NAMES)
+            rows.attrs.clear()
             if store:
-                store.write_table(place, state, rows)
+                store.write(place, state, rows.to_parquet(compression="zstd", index=False))
         _kept[key] = rows
     return _kept[key]
 
@@ -191,7 +161,7 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
     groups: dict[str, list[Run]] = {}
     for run in current:
         groups.setdefault(prompt_id(run), []).append(run)
-    yield from filter(None, (_wanted(runs, evidence, labels) for runs in groups.values()))
+    yield from groups.values()
     if not current:
         return
     here = {run.record.run_id for run in current}
@@ -211,15 +181,22 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
             first = sorted(candidates, key=lambda run: run.run_id)[:1]
             candidates = list(dict.fromkeys([*(run for run in candidates if run.method == "full"), *first]))[:2]
         opened = [known for one in candidates if (known := sources.folder.run(one.run_id)) is not None]
-        if runs := _wanted(opened, evidence, labels):
-            yield runs
+        if opened:
+            yield opened
 
 
-def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[Run]:
+def rows_of_prompt(runs: Sequence[Run], evidence: Evidence, labels: Collection[str] = ()) -> list[pd.DataFrame]:
+    """The rows of a prompt's runs: of all runs of the methods, or without methods, of the first run that has any.
+
+    Only one run of a comparison holds its probe. With `labels`, other runs do not count.
+    """
     found = [run for run in runs if run.record.level == "full" and (not labels or run.record.label in labels)]
     if evidence.methods:
-        return [run for run in found if run.record.method in evidence.methods]
-    return sorted(found, key=lambda run: run.record.method != "full")
+        found = [run for run in found if run.record.method in evidence.methods]
+    else:
+        found.sort(key=lambda run: run.record.method != "full")
+    parts = (rows for run in found if len(rows := kept_rows(run, evidence)))
+    return list(parts if evidence.methods else islice(parts, 1))
 
 
 def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
@@ -254,18 +231,14 @@ def comparison(sources: Sources, methods: Sequence[str], budgets: Budgets = (0.2
 
     `methods` are written as on the command line.
     """
-    published = tuple(map(under_paper_settings, methods))
+    specs = map(parse_spec, methods)
+    published = tuple(format_spec(name, as_published(name, options)) for name, options in specs)
     return RecordedComparison(SAMPLE, published, tuple(budgets), sources.root, model=sources.measured_model)
 
 
 def benchmark(sources: Sources, preset: str, scale: int = 0, shorten: int = 0, device: str = "") -> Benchmark:
     """A preset's benchmark, smaller where `scale` or `shorten` are given."""
     return Benchmark(preset, sources.root / BENCH_FOLDER, device, scale, shorten)
-
-
-def lineage_of(run: Run, choice: Choice) -> Lineage:
-    """Lineage of the chosen head; raises UserError if the run has no such layer or head."""
-    return fold(*(run.select(table, choice.layer, choice.head) for table in ("events", "steps")))
 
 
 def recorded_run(sources: Sources, *methods: str, budgets: tuple[float | int, ...] = (0.2,)) -> Run | Needs:

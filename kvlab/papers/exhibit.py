@@ -82,6 +82,15 @@ class Needs:
 
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
+# By key, such as `keepkv/fig-2a`: of those that are not rows of arms alone.
+DRAWINGS: dict[str, Draw] = {}
+
+
+def draws(key: str) -> Callable[[Draw], Draw]:
+    """Decorate the function that draws an exhibit."""
+    return lambda draw: DRAWINGS.setdefault(key, draw)
+
+
 SHORT = 30  # characters of a short title
 DIFFERENCE = "difference in mean score"
 BEYOND = {"tab": "contest", "fig": "recording"}  # numbered on their own: no paper has these tables

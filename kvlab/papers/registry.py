@@ -1,22 +1,15 @@
 """All exhibits by paper, in print order, and the measurements that fill them if nothing was measured yet."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from kvlab.core.errors import UserError
-from kvlab.papers import benchmarks
-from kvlab.papers.beyond import recordings as beyond
-from kvlab.papers.exhibit import DIFFERENCE, Choice, Draw, Entry, Exhibit, Needs, Paper
-from kvlab.papers.gvote import probe
-from kvlab.papers.gvote import scores as gvote
-from kvlab.papers.keepkv import attention, merging
-from kvlab.papers.kvmerger import compression, explainers, needle, similarity
-from kvlab.papers.pyramid_pool import calculator, tasks
-from kvlab.papers.pyramid_pool import recordings as pyramids
+from kvlab.papers.exhibit import DIFFERENCE, DRAWINGS, Choice, Exhibit, Needs, Paper
+from kvlab.papers.pyramid_pool import calculator
 from kvlab.papers.score_exhibits import ScoreExhibit, score_exhibit
-from kvlab.papers.zsmerge import contents
 from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
 
@@ -30,16 +23,12 @@ PAPERS: dict[Paper, str] = {
 }
 
 
-def load_exhibits(
-    paper: Paper, drawings: Mapping[str, Draw], entries: Mapping[str, tuple[Entry, ...]] | None = None
-) -> tuple[Exhibit, ...]:
-    """The exhibits of a paper, in the order of its `exhibits.toml`, those without rows of arms with their `drawings`.
-
-    `entries` are a calculator's, by slug.
-    """
+def load_exhibits(paper: Paper) -> tuple[Exhibit, ...]:
+    """The exhibits of a paper, in the order of its `exhibits.toml`; `DRAWINGS` has those that are not rows of arms."""
     file = Path(__file__).parent / paper.replace("-", "_") / "exhibits.toml"
     described = tomllib.loads(file.read_text(encoding="utf-8"))
     of_scores = {slug for slug, row in described.items() if "arms" in row or "panels" in row}
+    drawings = {key.partition("/")[2]: draw for key, draw in DRAWINGS.items() if key.startswith(f"{paper}/")}
     assert described.keys() == drawings.keys() | of_scores, described.keys() ^ (drawings.keys() | of_scores)
     exhibits = []
     for slug, row in described.items():
@@ -60,25 +49,18 @@ def load_exhibits(
             )
             fields["numbers"] = {"scores": "nats of KL saved per token" if row["tasks"] == "text" else DIFFERENCE}
         controls = tuple(row.get("controls", ()))
-        of_slug = (entries or {}).get(slug, ())
-        exhibits.append(Exhibit(paper, slug, drawing=drawing, entries=of_slug, controls=controls, **fields))
+        entries = calculator.ENTRIES if row.get("source") == "calculator" else ()
+        exhibits.append(Exhibit(paper, slug, drawing=drawing, entries=entries, controls=controls, **fields))
     return tuple(exhibits)
 
 
 # Figures that the paper shows for several models, which are one exhibit here.
 JOINED = {"kvmerger/fig-7": "fig-6", "kvmerger/fig-8": "fig-6"}
-KVMERGER = {
-    slug: draw for module in (explainers, needle, similarity, compression) for slug, draw in module.DRAWINGS.items()
-} | benchmarks.KVMERGER
-PYRAMID_POOL = pyramids.DRAWINGS | calculator.DRAWINGS | tasks.DRAWINGS
-EXHIBITS: tuple[Exhibit, ...] = (
-    *load_exhibits("zsmerge", contents.DRAWINGS | benchmarks.ZSMERGE),
-    *load_exhibits("kvmerger", KVMERGER),
-    *load_exhibits("pyramid-pool", PYRAMID_POOL, {"fig-1": calculator.ENTRIES}),
-    *load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | benchmarks.KEEPKV),
-    *load_exhibits("gvote", probe.DRAWINGS | gvote.DRAWINGS),
-    *load_exhibits("beyond", beyond.DRAWINGS),
-)
+# Importing a module fills `DRAWINGS`.
+_files = sorted(Path(__file__).parent.glob("*/[a-z]*.py"))
+for _module in ("benchmarks", *(f"{file.parent.name}.{file.stem}" for file in _files)):
+    import_module(f"kvlab.papers.{_module}")
+EXHIBITS: tuple[Exhibit, ...] = tuple(exhibit for paper in PAPERS for exhibit in load_exhibits(paper))
 
 
 SCORES: dict[str, ScoreExhibit] = {

@@ -213,20 +213,16 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     state = exhibit.source_state(sources)
     card = _draw_card(exhibit, sources, theme)
     judged = [{"model": one.model, "claim": claim_values(one.claim)} for one in card.judged]
-    DiskCache(sources.root, CARDS).write_text(
-        (exhibit.key, theme, *state.place),
-        _card_state(state),
-        json.dumps(
-            vars(card) | {"judged": judged, "measurement": card.measurement and measurement_values(card.measurement)}
-        ),
-    )
+    content = vars(card) | {"judged": judged, "measurement": card.measurement and measurement_values(card.measurement)}
+    place = (exhibit.key, theme, *state.place)
+    DiskCache(sources.root, CARDS).write(place, _card_state(state), json.dumps(content).encode())
     return card
 
 
 def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
     """The card on disk; None if it was not drawn from this data yet."""
     state = exhibit.source_state(sources)
-    text = DiskCache(sources.root, CARDS).read_text((exhibit.key, theme, *state.place), _card_state(state))
+    text = DiskCache(sources.root, CARDS).read((exhibit.key, theme, *state.place), _card_state(state))
     try:
         if text is None:
             return None

@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +12,7 @@ import pandas as pd
 from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.evaluation.results.rows import newest
-from kvlab.papers.evidence import Evidence, kept_rows
+from kvlab.papers.evidence import rows_of_prompt
 from kvlab.papers.exhibit import RECORDED, Choice, Exhibit, Needs
 from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
@@ -197,23 +196,11 @@ def _write_recorded(to: Path, every: Sequence[list[Run]], figures: pd.DataFrame,
     """Write the evidence of recorded runs, the figures and the cards."""
     (to / EVIDENCE).mkdir(parents=True, exist_ok=True)
     for evidence in ALL_EVIDENCE:
-        if found := [rows for group in every for rows in _shown(group, evidence)]:
+        if found := [rows for group in every for rows in rows_of_prompt(group, evidence)]:
             rows = pd.concat(found, ignore_index=True)
             rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
     figures.to_parquet(to / DRAWN, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
     cards.to_parquet(to / CARDS, compression="zstd", compression_level=12)
-
-
-def _shown(group: list[Run], evidence: Evidence) -> list[pd.DataFrame]:
-    """The rows of one prompt: of all runs of the methods, or without methods, of the first run that has any.
-
-    Only one run of a comparison holds its probe.
-    """
-    methods = evidence.methods
-    mine = [run for run in group if run.record.method in methods]
-    runs = mine if methods else sorted(group, key=lambda run: run.record.method != "full")
-    found = (rows for run in runs if len(rows := kept_rows(run, evidence)))
-    return list(found if methods else islice(found, 1))
 
 
 def _tables(sources: Sources, to: Path) -> None:

@@ -72,7 +72,12 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
     dots = frame.loc[frame["part"].isin((DOT, UNIT)), "value"].to_numpy(float)
     printed = frame.loc[frame["part"] == PRINTED, "value"].to_numpy(float)
     means = frame[frame["part"] == MEAN].to_dict("records")
-    left, right = _span(frame)
+    # The axis has all values and finite bounds, with some room.
+    shown = frame[["value", "low", "high"]].to_numpy(float).ravel()
+    shown = shown[np.isfinite(shown)]
+    room = 0.08 * (float(np.ptp(shown)) or max(abs(float(shown[0])), 1e-9))
+    left = float(shown.min()) - room
+    right = float(shown.max()) + room
     figure = go.Figure()
     _add_dots(figure, dots, blue, SURFACES[theme])
     # What one dot is.
@@ -161,14 +166,6 @@ def caption_card(frame: pd.DataFrame) -> str:
     )
     parts.append(f"squares: the paper's own {values}, on its models and data" if len(printed) else "")
     return f"{'; '.join(filter(None, parts))}. Counts for the claim: {_range(held)}."
-
-
-def _span(frame: pd.DataFrame) -> tuple[float, float]:
-    """The axis: all values and finite bounds, with some room."""
-    values = frame[["value", "low", "high"]].to_numpy(float).ravel()
-    shown = values[np.isfinite(values)]
-    room = 0.08 * (float(np.ptp(shown)) or max(abs(float(shown[0])), 1e-9))
-    return float(shown.min()) - room, float(shown.max()) + room
 
 
 def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> None:

@@ -18,7 +18,7 @@ from kvlab.evaluation.results.summary import PROMPT
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.results.informative import informative
 from kvlab.results.score_tables import with_names
-from kvlab.views.base import QUIET, SEQUENTIAL, Theme, colour_bar, finish, words
+from kvlab.views.base import QUIET, SEQUENTIAL_STOPS, Theme, colour_bar, finish, words
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.view import view
 from kvlab.views.scores import line_text, sample_note
@@ -110,7 +110,6 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     downs = frame[["arm", "second"]].drop_duplicates().sort_values("arm", kind="stable")
     x = [f"{line.asked}, {line.first}" for line in columns.itertuples()]
     y = [f"{words.arm_text(str(line.arm))}, {line.second}" for line in downs.itertuples()]
-    scale = list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True))
     titles = [words.with_spaces(task) for task in tasks]
     gap = 0.09 / max(3, len(tasks))
     figure = make_subplots(1, len(tasks), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=gap)
@@ -129,7 +128,7 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             ygap=2,
             zmin=0,
             zmax=1,
-            colorscale=scale,
+            colorscale=SEQUENTIAL_STOPS[theme],
             colorbar=colour_bar("score", theme),
             showscale=place == len(tasks),
             customdata=[["not evaluated" if cell is None else line_text(cell) for cell in line] for line in found],

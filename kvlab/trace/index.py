@@ -119,14 +119,19 @@ def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: 
         index.until = time.monotonic() + AGAIN_SECONDS if tried else index.until
         if (stamp := root.stat().st_mtime_ns) != index.stamp:
             with transaction(index.connection):
-                _tables(index.connection)
-                refill(root, index.connection)
+                refill(root, index.connection, anew=True)
             index.stamp = stamp
         return work(index.connection)
 
 
-def refill(root: Path, database: sqlite3.Connection) -> list[str]:
-    """Fill the index with all runs; one sentence per folder whose record could not be read."""
+def refill(root: Path, database: sqlite3.Connection, anew: bool = False) -> list[str]:
+    """Fill the index with all runs; one sentence per folder whose record could not be read. `anew`: with new tables."""
+    if anew:
+        for table in ("runs", "prompts", "results"):
+            database.execute(f"DROP TABLE IF EXISTS {table}")
+        database.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, {STAMP}, PRIMARY KEY (run_id))")
+        database.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
+        database.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
     records = []
     problems = []
     for file in sorted(root.glob("*/run.json")):
@@ -178,18 +183,9 @@ def _open(root: Path) -> sqlite3.Connection:
         if connection.execute(asks).fetchone()[0] != VERSION:
             with transaction(connection):
                 if connection.execute(asks).fetchone()[0] != VERSION:  # another process may have created it meanwhile
-                    _tables(connection)
-                    refill(root, connection)
+                    refill(root, connection, anew=True)
                     connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _tables(connection: sqlite3.Connection) -> None:
-    for table in ("runs", "prompts", "results"):
-        connection.execute(f"DROP TABLE IF EXISTS {table}")
-    connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, {STAMP}, PRIMARY KEY (run_id))")
-    connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
-    connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")

@@ -14,7 +14,7 @@ from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.base import words
-from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.head_map import head_map
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, VERDICTS, Theme, fate_scale, mix, pick
 from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish, no_fading
@@ -189,26 +189,6 @@ def caption_board(frame: pd.DataFrame) -> str:
     return words.sentence(f"{text}; {when}, of the text it needs, {rest}")
 
 
-def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
-    """Share of the fact's tokens with this fate by layer and KV head (`facts.fate_shares`).
-
-    `reader`, the (layer, head) that reads the fact, is outlined.
-    """
-    table = frame.pivot(index="layer", columns="head", values=fate)
-    shares = np.array([["" if pd.isna(share) else f"{share:.0%}" for share in row] for row in table.to_numpy()], object)
-    return head_map(
-        table,
-        f"{label}: fate of the fact's tokens by head",
-        theme,
-        bar=f"share {FATES[fate][0]}",
-        hover=": %{z:.0%}",
-        colours=fate_scale(fate, theme),
-        bar_options={"tickformat": ".0%"},
-        focus=reader,
-        words=shares,
-    )
-
-
 @view("fact_by_head", title="Fate of the fact's tokens by head", needs="full", page="result")
 def fact_of_run(run: Run) -> pd.DataFrame:
     """The fate of the fact in every head when the answer was written: `with_reader`.
@@ -235,10 +215,22 @@ def with_reader(shares: pd.DataFrame, readers: pd.DataFrame, moment: str) -> pd.
 
 
 @fact_of_run.figure
-def draw_fact(frame: pd.DataFrame, theme: Theme, run: Run, fate: str = "kept") -> go.Figure:
+def fact_by_head(frame: pd.DataFrame, theme: Theme, run: Run, fate: str = "kept") -> go.Figure:
+    """Share of the fact's tokens with this fate by layer and KV head; the head that reads the fact is outlined."""
     reader = frame.attrs["reader"]
-    place = None if reader is None else (int(reader["layer"]), int(reader["head"]))
-    return fact_by_head(frame, run.record.label, fate, place, theme)
+    table = frame.pivot(index="layer", columns="head", values=fate)
+    shares = np.array([["" if pd.isna(share) else f"{share:.0%}" for share in row] for row in table.to_numpy()], object)
+    return head_map(
+        table,
+        f"{run.record.label}: fate of the fact's tokens by head",
+        theme,
+        bar=f"share {FATES[fate][0]}",
+        hover=": %{z:.0%}",
+        colours=fate_scale(fate, theme),
+        bar_options={"tickformat": ".0%"},
+        focus=None if reader is None else (int(reader["layer"]), int(reader["head"])),
+        words=shares,
+    )
 
 
 @fact_of_run.caption

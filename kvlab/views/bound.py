@@ -22,7 +22,7 @@ from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import finish, log_axis
 from kvlab.views.base.view import view
 from kvlab.views.base.words import NOT_RECORDED, near, plural, sentence, some_of
-from kvlab.views.frames.float16 import as_float32, block_buffer, token_blocks, weighted_sums
+from kvlab.views.frames.float16 import TOKENS_AT_ONCE, as_float32, token_blocks, weighted_sums
 from kvlab.views.frames.head_states import recorded_layers
 from kvlab.views.frames.lineage import keep_by_run
 
@@ -92,7 +92,7 @@ def distance_to_mean(unit: np.ndarray, norm: np.ndarray, mean: np.ndarray) -> np
     The square is expanded to avoid a copy of the values (64 MB at 128k tokens).
     """
     squares = np.empty(len(unit), np.float32)
-    room = block_buffer(unit.shape[1])
+    room = np.empty(TOKENS_AT_ONCE * unit.shape[1], np.int32)
     for block in token_blocks(len(unit)):
         some = as_float32(unit[block], room)
         length = as_float32(norm[block])

@@ -1,14 +1,11 @@
 """Compare runs: closeness to the full cache along the text, bytes over the steps, and slots by layer."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.views.base import words
-from kvlab.views.base.lines import End, label_ends, labelled_height, styles_of
+from kvlab.views.base.lines import End, each_run, label_ends, labelled_height
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.views.base.view import view
@@ -111,7 +108,7 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light", measure: str 
     what = measure.removesuffix("_bytes")
     figure = go.Figure()
     ends = []
-    for label, run, look in _each_run(frame, theme):
+    for label, run, look in each_run(frame, theme):
         hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
         last = run.iloc[-1]
@@ -156,7 +153,7 @@ def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") 
 def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live slots of each layer at the end, mean over KV heads; runs with equal lines are drawn as one."""
     figure = go.Figure()
-    looks = {label: (run, look) for label, run, look in _each_run(frame, theme)}
+    looks = {label: (run, look) for label, run, look in each_run(frame, theme)}
     # Runs with about the same slots (within 1 %) in every layer are one line.
     table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
     groups: list[list[str]] = []
@@ -214,7 +211,7 @@ def _along_text(
     """
     figure = go.Figure()
     ends = []
-    for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
+    for label, run, look in each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
             hovers = [
@@ -243,17 +240,6 @@ def _margins(values: pd.Series, least: float) -> tuple[float, float]:
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     spare = max(0.06 * (high - low), (least - (high - low)) / 2)
     return low - spare, high + spare
-
-
-def _each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
-    """(label, rows, line and markers) of every run; long lines have fewer markers."""
-    for label, style in styles_of(frame, theme).items():
-        look = {
-            "mode": "lines+markers",
-            "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
-            "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": 12},
-        }
-        yield label, frame[frame["label"] == label], look
 
 
 def caption_beyond_budget(frame: pd.DataFrame) -> str:

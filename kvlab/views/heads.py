@@ -206,7 +206,7 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
     """The group of every head by layer and KV head; the number is on the cell, or on the bar if cells are small."""
     wide = table.pivot(index="layer", columns="head", values="group")
     count = int(table["group"].max()) + 1
-    colours = [pick(HUES[LOOK[group % len(LOOK)][0]], theme) for group in range(count)]
+    colours = stepped_scale([HUES[LOOK[group % len(LOOK)][0]] for group in range(count)], theme)
     numbers = wide.map(lambda group: "" if pd.isna(group) else f"{group + 1:.0f}").to_numpy(object)
     key = {"tickvals": list(range(count)), "ticktext": [str(group + 1) for group in range(count)]}
     return head_map(
@@ -217,7 +217,7 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
         hover=": group %{text}",
         low=-0.5,
         high=count - 0.5,
-        colours=stepped_scale(colours),
+        colours=colours,
         bar_options=key,
         text=numbers,
         words=numbers,

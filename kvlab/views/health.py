@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import join_words
 from kvlab.trace.reader import Run
-from kvlab.views.base.lines import End, add_line, label_ends, labelled_height, styles_of
+from kvlab.views.base.lines import End, each_run, label_ends, labelled_height
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.views.base.view import view
@@ -55,30 +55,18 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     ends = []
     most = frame.groupby("label", sort=False)[list(PANELS)].max().max(axis=1)
     flat = set(most.index[most <= GREW])
-    for label, style in styles_of(frame, theme).items():
-        run = frame[frame["label"] == label]
+    for label, run, look in each_run(frame, theme):
         if label in flat and len(flat) < frame["label"].nunique():
             continue
         for column, (measure, what) in enumerate(PANELS.items(), 1):
             known = run[run[measure].notna()]
-            hover = f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long"
-            add_line(
-                figure,
-                known["step"],
-                known[measure],
-                label,
-                style.colour,
-                style.dash,
-                hover,
-                marker=style.marker,
-                width=1.8,
-                marker_maxdisplayed=12,
-                row=1,
-                col=column,
-            )
+            hover = f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long<extra></extra>"
+            place = {"row": 1, "col": column}
+            figure.add_scatter(x=known["step"], y=known[measure], name=label, hovertemplate=hover, **look, **place)
         known = run[run["value_growth"].notna()]
         if len(known):
-            ends.append(End(label, float(known["step"].iloc[-1]), float(known["value_growth"].iloc[-1]), style.colour))
+            last = known.iloc[-1]
+            ends.append(End(label, float(last["step"]), float(last["value_growth"]), look["line"]["color"]))
     figure.add_hline(y=1, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     title = "Growth of merged keys and values"
     y = "length over the longest part's"

@@ -8,7 +8,7 @@ from kvlab.core.choice import FULL
 from kvlab.views.base import words
 from kvlab.views.base.head_map import cell_text
 from kvlab.views.base.lines import interval_bars
-from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
+from kvlab.views.base.palette import HUES, SEQUENTIAL_STOPS, Theme, pick, run_styles
 from kvlab.views.base.template import colour_bar, finish, legend_room
 from kvlab.views.frames.trade_off import HELD
 from kvlab.views.scores import line_text, sample_note
@@ -53,7 +53,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ygap=2,
         zmin=-last,
         zmax=-1,
-        colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
+        colorscale=SEQUENTIAL_STOPS[theme],
         colorbar=colour_bar("rank", theme)
         | {"tickvals": [-rank for rank in ticks], "ticktext": [str(rank) for rank in ticks]},
         customdata=table["hover"],

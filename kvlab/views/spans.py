@@ -301,13 +301,8 @@ def _outlines(cells: pd.DataFrame, theme: palette.Theme) -> list[dict[str, Any]]
 
 def _colours(cells: pd.DataFrame, theme: palette.Theme) -> list[str]:
     """#RRGGBB of the share of each cell that is kept whole."""
-    scale = [
-        (place / (len(palette.SEQUENTIAL[theme]) - 1), colour) for place, colour in enumerate(palette.SEQUENTIAL[theme])
-    ]
-    return [
-        "#{:02X}{:02X}{:02X}".format(*(round(channel) for channel in colour))
-        for colour in colours_at(scale, cells["kept"].to_numpy(float))
-    ]
+    shades = colours_at(palette.SEQUENTIAL[theme], cells["kept"].to_numpy(float))
+    return ["#{:02X}{:02X}{:02X}".format(*(round(channel) for channel in colour)) for colour in shades]
 
 
 def cell_words(cell: Any) -> str:

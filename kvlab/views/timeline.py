@@ -10,7 +10,7 @@ from kvlab.common.formatting import join_words
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.lines import add_area
-from kvlab.views.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick, state_scale
+from kvlab.views.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick, stepped_scale
 from kvlab.views.base.template import CLEAR, INK, along_text, finish, token_ticks
 from kvlab.views.base.view import view
 from kvlab.views.base.words import number, part, sentence, token_labels
@@ -43,7 +43,7 @@ def draw_timeline(
         y=labels,
         zmin=-0.5,
         zmax=len(STATES) - 0.5,
-        colorscale=state_scale(theme),
+        colorscale=stepped_scale(STATE_COLOURS.values(), theme),
         showscale=False,
         **hover,
         hovertemplate=f"step %{{x}}<br>token %{{y}}<br>{'%{text}' if hover else ''}<extra></extra>",

@@ -7,7 +7,7 @@ worker read of one lane after the last answer, which the next answer replaces.
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base import STATE_COLOURS, Theme, near, pick, sentence, some_of, stepped_scale
+from kvlab.views.base import STATE_COLOURS, Theme, near, sentence, some_of, stepped_scale
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.frames.token_heads import STATES
 
@@ -21,7 +21,7 @@ def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focu
     `table` is `kvlab.views.frames.token_heads.TokenHeads.of_token`.
     """
     wide = table.pivot(index="layer", columns="head", values="state")
-    colours = stepped_scale([pick(STATE_COLOURS[name], theme) for name in COLOURS])
+    colours = stepped_scale([STATE_COLOURS[name] for name in COLOURS], theme)
     key = {"tickvals": list(range(len(SHORT))), "ticktext": list(SHORT)}
     names = wide.map(lambda state: STATES[int(state)]).to_numpy(object)
     return head_map(

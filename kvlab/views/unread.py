@@ -43,7 +43,7 @@ def unread_tokens(run: Run, table: pd.DataFrame) -> Unread | None:
         token = table["token"].to_numpy(np.int64)[rows]
         place = np.full(len(rows), layer, np.int64), np.full(len(rows), head, np.int64)
         for number, step in enumerate(steps[: len(read)].tolist()):
-            owner = links.owner(*place, token, step - 1)
+            owner, _ = links.end(*place, token, step - 1)
             unread[number, rows] = (owner >= 0) & ~read[number, owner]
     return unread
 

@@ -165,9 +165,11 @@ def test_the_board_says_after_which_step_the_fates_are_taken():
 def test_each_fate_has_a_colour_of_its_own_on_maps_of_heads(theme: str):
     """Dark blue was kept on one page and dropped on the other."""
     frame = pd.DataFrame({"layer": [0], "head": [0], "first_lost": [pd.NA], "kept": 0.2, "merged": 0.3, "dropped": 0.5})
+    frame.attrs["reader"] = None
+    run = SimpleNamespace(record=SimpleNamespace(label="a"))
     scales = {}
     for fate in FATES:
-        there, here = figures.fact_by_head(frame, "a", fate, None, theme), autopsy.survival_by_head(frame, theme, fate)
+        there, here = figures.fact_by_head(frame, theme, run, fate), autopsy.survival_by_head(frame, theme, fate)
         scales[fate] = there.data[0].colorscale
         assert scales[fate] == here.data[0].colorscale
         assert scales[fate][1][1] == pick(STATE_COLOURS[FATES[fate][1]], theme), "as in the strip of the board"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -95,6 +96,11 @@ def by_head(layers: int, count: int) -> pd.DataFrame:
     return frame.assign(**numbers, **counts, needed=rank + 2, first_lost=pd.NA, epsilon=0.5, group=rank % 4)
 
 
+def fact_map(frame: pd.DataFrame, theme: str, focus: tuple[int, int] | None) -> go.Figure:
+    frame.attrs["reader"] = focus and {"layer": focus[0], "head": focus[1]}
+    return board.fact_by_head(frame, theme, SimpleNamespace(record=SimpleNamespace(label="a")))
+
+
 Draw = Callable[..., go.Figure]
 MAPS: dict[str, Draw] = {
     "memory": memory.slots_by_head,
@@ -104,7 +110,7 @@ MAPS: dict[str, Draw] = {
     "autopsy": lambda frame, theme="light", focus=None: autopsy.survival_by_head(frame, theme, "kept", focus),
     "decision": decision.draw_budgets,
     "heads": heads.groups_by_head,
-    "board": lambda frame, theme="light", focus=None: board.fact_by_head(frame, "a", "kept", focus, theme),
+    "board": lambda frame, theme="light", focus=None: fact_map(frame, theme, focus),
 }
 
 

@@ -20,7 +20,7 @@ from kvlab.views.base.palette import (
     method_style,
     mix,
     run_styles,
-    state_scale,
+    stepped_scale,
 )
 
 
@@ -87,7 +87,7 @@ def test_an_unknown_method_looks_the_same_in_every_process():
 
 
 def test_the_scale_of_states_has_one_step_a_state():
-    scale = state_scale("light")
+    scale = stepped_scale(STATE_COLOURS.values(), "light")
     assert len(scale) == 2 * len(STATE_COLOURS)
     assert (scale[0][0], scale[-1][0]) == (0, 1)
 

@@ -101,11 +101,10 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     yield "board", lambda theme: boards.board(frame, theme), boards.caption_board(frame), frame
     heads_of = facts.fate_shares(facts.fact_fates(runs[2], asked.positions, asked.step), "layer", "head")
     for at in (readers.iloc[:0], readers):
-        place = (int(at["layer"].iloc[0]), int(at["head"].iloc[0])) if len(at) else None
-        caption = boards.describe_fact(boards.with_reader(heads_of.copy(), at, ""))
+        read = boards.with_reader(heads_of.copy(), at, "")
         for fate in facts.FATES:
-            draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
-            yield f"fact {fate}", draw, caption, heads_of
+            draw = lambda theme, f=fate, r=read: boards.fact_by_head(r, theme, runs[2], f)  # noqa: E731
+            yield f"fact {fate}", draw, boards.describe_fact(read), read
 
 
 def _of_restored(run: Run) -> Iterator[Drawn]:

@@ -93,10 +93,9 @@ def test_normal_states_are_found_normal_and_heavy_tails_are_not(tmp_path: Path, 
     moments = figures.channels(run)
     assert moments["close"].mean() == pytest.approx({"holds": 1, "does not hold": 0}[verdict], abs=0.25)
     assert probe.gaussian(six_times(probe.channel_rows(run))).verdict == verdict
-    density = figures.densities(run, 0)
+    density, pairs = figures.channel_shapes(run, 0)
     together = density[density["channel"] == figures.ALL]
     assert (together["density"].sum() * 0.25) == pytest.approx(1, abs=0.01)
-    pairs = figures.quantiles(run, 0)
     off = (pairs["quantile"] - pairs["normal"])[pairs["channel"] == figures.ALL].abs().max()
     assert (off < 0.03) == (kind == "normal")
 

@@ -27,7 +27,7 @@ def test_a_run_that_cannot_be_drawn_does_not_end_the_list(tmp_path: Path, monkey
         return whole.drawing(sources, choice, theme)
 
     monkeypatch.setattr(cards, "EXHIBITS", [whole])
-    monkeypatch.setattr(DiskCache, "read_text", lambda *_: None)
+    monkeypatch.setattr(DiskCache, "read", lambda *_: None)
     without_runs = counts(cards.scorecard(tmp_path)["mini"])
     assert without_runs[["holds", "fails", "open"]].to_numpy().sum()
     monkeypatch.setattr(cards, "EXHIBITS", [replace(whole, drawing=draw)])

@@ -15,7 +15,7 @@ import pytest
 from kvlab.common.intervals import Interval
 from kvlab.evaluation.request_parser import parse_request
 from kvlab.evaluation.results.rows import ROWS, canonical_json
-from kvlab.papers.evaluations import Experiment, arms, contest, gap
+from kvlab.papers.evaluations import Experiment, arms, contest, gap, origin_of
 from kvlab.papers.exhibit import Needs
 from kvlab.papers.paper_tables import COLUMNS, grey_table, paper_values
 from kvlab.requests.measurement import command_line
@@ -64,7 +64,7 @@ def test_scores_are_means_of_the_arms_that_were_asked_for(sources: Sources):
     assert first["kept"] == 0.25
     assert first["asked"] == "20 %"
     origin = "evaluation mine · mini (dddddddddddd) · 4 prompts · cpu: x · torch 2.13"
-    assert str(SWEEP.origin(sources)) == f"{origin} · under kvlab's default settings, not preset=paper"
+    assert str(origin_of(SWEEP.rows(sources))) == f"{origin} · under kvlab's default settings, not preset=paper"
 
 
 def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):

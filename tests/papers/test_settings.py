@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.methods import make_method, registered
-from kvlab.papers.evaluations import Arm, Experiment
+from kvlab.papers.evaluations import Arm, Experiment, origin_of
 from kvlab.papers.evidence import comparison
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
@@ -36,10 +36,10 @@ def test_every_method_named_by_an_exhibit_is_run_under_its_papers_settings(tmp_p
 def test_rows_under_the_papers_settings_are_preferred_and_others_are_named(tmp_path: Path):
     experiment = Experiment("one", ARMS)
     theirs = evaluated(tmp_path / "theirs", ARMS, lambda arm, budget, index: (1.0, budget))
-    assert str(experiment.origin(theirs)).endswith(provenance.PUBLISHED)
+    assert str(origin_of(experiment.rows(theirs))).endswith(provenance.PUBLISHED)
     ours = evaluated(tmp_path / "ours", [Plain(arm.method, arm.options) for arm in ARMS], lambda a, b, i: (0.5, b))
-    assert str(experiment.origin(ours)).endswith("under kvlab's default settings, not preset=paper")
-    assert experiment.origin(ours).settings.startswith("under kvlab's default")
+    assert str(origin_of(experiment.rows(ours))).endswith("under kvlab's default settings, not preset=paper")
+    assert origin_of(experiment.rows(ours)).settings.startswith("under kvlab's default")
     assert len(experiment.scores(ours)) == len(experiment.scores(theirs)) > 0
 
 

@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
-from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.papers.kvmerger.merging_sets import persistence
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.kvmerger.similarity import draw_maps
 from kvlab.papers.pyramid_pool.recordings import GROWS
 from kvlab.results.sources import Sources
@@ -40,7 +39,7 @@ def invariant(rows: pd.DataFrame) -> Claim:
     """Rank correlation of the heads' shares in two prompts, over all pairs of prompts."""
     basis = basis_of(rows)
     table = rows.groupby(["layer", "head", "prompt"])["share"].mean().unstack("prompt") if len(rows) else pd.DataFrame()
-    found = persistence(table) if basis.prompts > 1 else np.zeros((0, 0))
+    found = table.corr(method="spearman").to_numpy() if basis.prompts > 1 else np.zeros((0, 0))
     if len(found) < 2 or np.isnan(found).any():
         return Claim(INVARIANT, OPEN, f"{prompts(basis.prompts).capitalize()}: it takes 2.", basis, threshold=SAME)
     pairs = pairs_interval(found)
@@ -60,6 +59,7 @@ def layer_order_correlation(rows: pd.DataFrame) -> Claim:
     return judge(LATER, found, GROWS, basis_of(rows), finding)
 
 
+@draws("beyond/fig-1")
 def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Mean share of every head, with both claims."""
     cut = (one for one in (sources.run, *sources.runs) if one is not None and one.record.method == CUT)
@@ -108,6 +108,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     )
 
 
+@draws("beyond/fig-2")
 def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """KVMerger's figure 2, judged for AsymKV."""
     drawn = draw_maps(sources, choice, theme)
@@ -115,6 +116,3 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return drawn
     maps = replace(drawn[0], claim=drawn[0].claim and replace(drawn[0].claim, judged_at="kvmerger/fig-2"))
     return (maps, *(one for one in drawn[1:] if one.claim is None))
-
-
-DRAWINGS = {"fig-1": draw_shares, "fig-2": draw_neighbours}

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.gvote import probe_figures as figures
 from kvlab.papers.gvote.probe_figures import PAPER_CORRELATION, PAPER_OVERLAP, PAPER_USAGE
 from kvlab.results.sources import Sources
@@ -108,6 +108,7 @@ def probed_run(sources: Sources, name: str) -> Run | Needs:
     return Needs(why, comparison(sources, METHODS))
 
 
+@draws("gvote/fig-2")
 def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2: hidden states against the normal distribution."""
     run = probed_run(sources, "hidden")
@@ -150,13 +151,15 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     share = part(float(moments["close"].mean()))
     which = {"none": "no", "all": "all"}.get(share, f"{share} of the")
     caption = sentence(f"{which} channels are shaped nearly like a bell curve")
+    densities, quantiles = figures.channel_shapes(run, layer)
     return (
-        figures.histograms(figures.densities(run, layer), layer, where, claim, theme),
-        figures.quantile_pairs(figures.quantiles(run, layer), layer, where, theme),
+        figures.histograms(densities, layer, where, claim, theme),
+        figures.quantile_pairs(quantiles, layer, where, theme),
         Drawn("by layer", figure, moments, caption, where),
     )
 
 
+@draws("gvote/fig-3a")
 def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3a: overlap and usage by head, and coverage of the union of samples."""
     run = probed_run(sources, "sampled")
@@ -195,6 +198,7 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     )
 
 
+@draws("gvote/fig-3b")
 def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3b: one head's attention rows."""
     run = probed_run(sources, "sampled")
@@ -250,6 +254,3 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
         Drawn("attention", figure, frame, caption, of_run(run)),
         figures.scatter_of_rows(frame, texts, r, of_run(run).at(place), claim, theme),
     )
-
-
-DRAWINGS = {"fig-2": draw_gaussian, "fig-3a": draw_overlap, "fig-3b": draw_correlation}

@@ -67,30 +67,26 @@ def channels(run: Run) -> pd.DataFrame:
     return frame.assign(close=(frame["skew"].abs() < MOST_SKEW) & (frame["kurtosis"].abs() < MOST_KURTOSIS))
 
 
-def densities(run: Run, layer: int) -> pd.DataFrame:
-    """Histograms in standard deviations: columns channel (`ALL`, then the shown ones), deviation, density, normal."""
+def channel_shapes(run: Run, layer: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Histograms and quantile pairs in standard deviations, of `ALL` channels and then of the shown ones.
+
+    Columns channel, deviation, normal, density; and channel, normal, quantile.
+    """
     arrays = run.probe("hidden", layer)
     edges = np.linspace(-EDGE, EDGE, arrays["histogram"].shape[1] + 1)
     centres = (edges[1:] + edges[:-1]) / 2
     normal = np.exp(-(centres**2) / 2) / np.sqrt(2 * np.pi)
-    return _shown(arrays, "histogram", {"deviation": centres, "normal": normal}, "density")
-
-
-def quantiles(run: Run, layer: int) -> pd.DataFrame:
-    """Quantile pairs in standard deviations: columns channel, normal, quantile."""
-    arrays = run.probe("hidden", layer)
     count = arrays["quantiles"].shape[1]
-    normal = [NormalDist().inv_cdf((index + 0.5) / count) for index in range(count)]
-    return _shown(arrays, "quantiles", {"normal": np.array(normal)}, "quantile")
-
-
-def _shown(arrays: dict[str, np.ndarray], name: str, shared: dict[str, np.ndarray], column: str) -> pd.DataFrame:
-    hidden = len(arrays["mean"])
-    rows = arrays[name]
-    chosen = np.linspace(0, hidden - 1, len(rows) - 1).round().astype(int)
-    labels = [ALL, *(f"channel {index}" for index in chosen)]
-    parts = [pd.DataFrame({"channel": label, **shared, column: row}) for label, row in zip(labels, rows, strict=True)]
-    return pd.concat(parts, ignore_index=True)
+    of_normal = np.array([NormalDist().inv_cdf((index + 0.5) / count) for index in range(count)])
+    shown = np.linspace(0, len(arrays["mean"]) - 1, len(arrays["histogram"]) - 1).round().astype(int)
+    densities = []
+    quantiles = []
+    rows = zip([ALL, *(f"channel {index}" for index in shown)], arrays["histogram"], arrays["quantiles"], strict=True)
+    for channel, histogram, pairs in rows:
+        density = {"channel": channel, "deviation": centres, "normal": normal, "density": histogram}
+        densities.append(pd.DataFrame(density))
+        quantiles.append(pd.DataFrame({"channel": channel, "normal": of_normal, "quantile": pairs}))
+    return pd.concat(densities, ignore_index=True), pd.concat(quantiles, ignore_index=True)
 
 
 SINKS = 4

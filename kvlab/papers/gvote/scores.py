@@ -15,7 +15,7 @@ from kvlab.evaluation.results.rows import canonical_json
 from kvlab.evaluation.results.summary import with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.papers import evaluations
-from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.papers.exhibit import DRAWINGS, Choice, Draw, Drawn, Needs, draws
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
@@ -313,7 +313,7 @@ def against_usage(
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where = experiment.origin(sources)
+        where = evaluations.origin_of(experiment.rows(sources))
         caption = evaluations.caption_by_budget(rows, table, panel)
         saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
         if experiment is not BY_TASK:
@@ -364,18 +364,16 @@ def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:
     common = counts[counts == cells.nunique()].reset_index()[PROMPT]
     rows = rows.merge(common, on=PROMPT) if len(common) else rows
     table = score_table(rows)
-    claim = memory_claim(mean_rows(rows, table), prompt_rows(rows, table))
-    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
-
-
-def prompt_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """One row per prompt, arm and budget shown in `table`: task, prompt, method, arm, asked, score, kept."""
+    # One row per prompt, arm and budget shown in the table.
     shown = table.loc[table["higher"], ["task", *NAMES]].drop_duplicates()
     measured = with_names(with_measures(rows)).merge(shown, on=["task", *NAMES])
     prompts = measured.groupby(PROMPT, dropna=False, sort=False).ngroup()
-    return measured.assign(prompt=prompts)[["task", "prompt", "method", "arm", "asked", "score", "kept"]]
+    of_prompts = measured.assign(prompt=prompts)[["task", "prompt", "method", "arm", "asked", "score", "kept"]]
+    claim = memory_claim(mean_rows(rows, table), of_prompts)
+    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
 
 
+@draws("gvote/fig-5")
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 5: one panel per model, scores averaged over the tasks; the claim is judged on the model in view."""
     here = sources.measured_model
@@ -400,9 +398,8 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
     caption = evaluations.caption_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = everywhere(claims, model_title(here))
-    return (
-        Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(words.plural(len(parts), "model")), claim),
-    )
+    origin = evaluations.origin_of(BY_MODEL.rows(sources)).at(words.plural(len(parts), "model"))
+    return (Drawn("models", figure, table, caption, origin, claim),)
 
 
 def over_option(experiment: evaluations.Experiment, option: str, says: str) -> Draw:
@@ -437,21 +434,24 @@ def over_option(experiment: evaluations.Experiment, option: str, says: str) -> D
             )
             gaps = {"score": score, "kept": kept}
             claim = evaluations.contest(says, gaps, finding, experiment.more_prompts(sources))
-        return (option_sweep(frame, means, option, experiment.origin(sources), claim, theme),)
+        return (option_sweep(frame, means, option, evaluations.origin_of(rows), claim, theme),)
 
     return draw
 
 
-DRAWINGS = {
-    "fig-1": against_usage(
-        BY_LENGTH,
-        lambda rows: rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts"),
-        False,
-        "Score by tokens kept, by length",
-        "length",
-    ),
-    "fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, by task"),
-    "fig-5": draw_models,
-    "fig-6": over_option(SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."),
-    "fig-7": over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."),
-}
+DRAWINGS.update(
+    {
+        "gvote/fig-1": against_usage(
+            BY_LENGTH,
+            lambda rows: rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts"),
+            False,
+            "Score by tokens kept, by length",
+            "length",
+        ),
+        "gvote/fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, by task"),
+        "gvote/fig-6": over_option(
+            SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."
+        ),
+        "gvote/fig-7": over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."),
+    }
+)

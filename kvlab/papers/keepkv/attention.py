@@ -28,7 +28,7 @@ from kvlab.papers.attention_rows import (
     variances,
 )
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.keepkv.merging import COMPARED as RULES
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
@@ -212,6 +212,7 @@ def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
     return (layer, head) if (layer, head) in heads else heads[0]
 
 
+@draws("keepkv/fig-2a")
 def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2a: attention held by the most attended tokens against their share of all."""
     run = attention_run(sources)
@@ -248,6 +249,7 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     return (Drawn("cumulative attention", figure, frame, caption, of_run(run), claim),)
 
 
+@draws("keepkv/fig-2b")
 def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2b: evictable prompt tokens that later enter the most attended."""
     run = attention_run(sources)
@@ -309,6 +311,7 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     )
 
 
+@draws("keepkv/fig-2c")
 def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2c: variance of each token's attention over all steps and within windows."""
     run = attention_run(sources)
@@ -354,6 +357,7 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     return (Drawn("variance by token", figure, frame, caption, where, locality(gather(sources, IN_TIME_ROWS))),)
 
 
+@draws("keepkv/fig-2d")
 def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2d: relative error of the predictors."""
     run = attention_run(sources)
@@ -391,6 +395,3 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         )
         drawn.append(Drawn(what, figure, errors, caption, of_run(run), predicts(rows, str(kind), what)))
     return tuple(drawn)
-
-
-DRAWINGS = {"fig-2a": draw_concentration, "fig-2b": draw_return, "fig-2c": draw_variance, "fig-2d": draw_prediction}

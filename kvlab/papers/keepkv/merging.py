@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.common.intervals import Interval
 from kvlab.papers.attention_rows import heads_with_attention
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.keepkv import merge_effects
 from kvlab.papers.keepkv.merge_effects import LEAST_MASS, OneMerge, merge_groups, rule_of
 from kvlab.results.sources import Sources
@@ -399,6 +399,7 @@ OWN_MASSES = "keepkv:preset=default:predict=current:per_head_mass=true"
 COMPARED = ("cam", "d2o", "kvmerger", "keepkv:rule=votes", "keepkv", "keepkv:predict=current", OWN_MASSES, "h2o")
 
 
+@draws("keepkv/fig-1")
 def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1 on recorded runs: where attention goes, one slot before and after, and all merges per rule."""
     runs = merging_runs(sources)
@@ -428,6 +429,7 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     return tuple(drawn)
 
 
+@draws("keepkv/fig-3")
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3 on a recorded merge: candidates, averages and votes, and the slot's later attention."""
     runs = [run for run in merging_runs(sources) if run.record.method == "keepkv"]
@@ -496,6 +498,3 @@ def merging_runs(sources: Sources) -> list[Run]:
     return sorted(
         merged, key=lambda run: (run.record.method != "keepkv", run is not sources.run, bool(run.record.departures))
     )
-
-
-DRAWINGS = {"fig-1": draw_rules, "fig-3": draw_workflow}

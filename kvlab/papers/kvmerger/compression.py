@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import mean_words, model_title, prompts
 from kvlab.common.intervals import Interval, pairs_interval
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, mean_text, over_prompts
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.kvmerger.merging_sets import (
     BUDGETS,
     METHODS,
@@ -18,7 +18,6 @@ from kvlab.papers.kvmerger.merging_sets import (
     eviction_sentence,
     kernel,
     merged_pairs,
-    persistence,
     prompt_name,
     prompts_of,
     ratios,
@@ -92,7 +91,7 @@ RATIOS = Evidence("layer-order", ratio_rows)
 def same(rows: pd.DataFrame) -> Claim:
     """Rank correlation of two prompts' layers, over all pairs of prompts."""
     layers, heads = (
-        persistence(rows.groupby([*place, "prompt"])["ratio"].mean().unstack("prompt"))
+        rows.groupby([*place, "prompt"])["ratio"].mean().unstack("prompt").corr(method="spearman").to_numpy()
         if len(rows)
         else np.zeros((0, 0))
         for place in (["layer"], ["layer", "head"])
@@ -125,6 +124,7 @@ SWEEP_VECTORS = 40_000
 SWEEP = (0.4, 0.5, 0.6, 0.7, PAPER_THRESHOLD, 0.8, 0.9)
 
 
+@draws("kvmerger/fig-3b")
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3b: all recorded prompts of the current model, and the effect of other thresholds."""
     run = run_with_keys(sources)
@@ -172,6 +172,7 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     return drawn, Drawn("by threshold", figure, table, f"{caption}{sampled}", of_run(run))
 
 
+@draws("kvmerger/fig-9")
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 9: the same for every model with recorded prompts, each with its own verdict."""
     run = run_with_keys(sources)
@@ -260,6 +261,7 @@ def nearer(rows: pd.DataFrame) -> Claim:
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 
 
+@draws("kvmerger/fig-3d")
 def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """The kernel for the paper's sigmas and this run's, with every merged token on its set's curve."""
     run = sources.run_of("kvmerger")
@@ -312,6 +314,3 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         Drawn("by distance", figure, points, caption, of_run(run)),
         Drawn("in sigmas", second, points, f"{follows}{note}", of_run(run), claim),
     )
-
-
-DRAWINGS = {"fig-3b": draw_ratios, "fig-9": draw_models, "fig-3d": draw_kernel}

@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 from kvlab.core.errors import UserError
 from kvlab.papers.attention_rows import heads_with_attention
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.kvmerger import merging_sets
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
@@ -174,6 +174,7 @@ def pivot_leads(rows: pd.DataFrame) -> Claim:
     return Claim(LEADS, judge_universal(2 * sets - attended - heaviest, basis), finding, basis)
 
 
+@draws("kvmerger/fig-1")
 def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1: the keys of a window (token x coordinate) as cached, quantised, evicted down to three, and merged."""
     found = _window(sources, choice)
@@ -218,6 +219,7 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     return (Drawn("three ways", figure, frame, caption, of_run(run), keeps_more(gather(sources, WINDOWS))),)
 
 
+@draws("kvmerger/fig-4")
 def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: similarity, sets, pivots, weights and merged slots, as frames under a slider; the last comes first."""
     found = _window(sources, choice)
@@ -290,6 +292,3 @@ def _named(run: Run, walk: merging_sets.Walkthrough) -> pd.DataFrame:
 def _texts(run: Run) -> list[str]:
     tokens = run.tokens
     return [str(text) for text in tokens.loc[tokens["phase"] != "free", "text"]]
-
-
-DRAWINGS = {"fig-1": draw_three_ways, "fig-4": draw_pipeline}

@@ -6,7 +6,7 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.results.summary import over_tasks
 from kvlab.papers.evaluations import Arm, Experiment, origin_of
 from kvlab.papers.evidence import interval_of, mean_text
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.paper_tables import paper_values
 from kvlab.papers.score_exhibits import PairClaim, Panel
 from kvlab.results.score_tables import PROMPT
@@ -34,6 +34,7 @@ BETTER = PairClaim(
 HIDDEN = ["hidden_own", "hidden_merged"]
 
 
+@draws("kvmerger/fig-5")
 def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """The heat maps, and the fates of the needle's tokens if recorded."""
     rows = EXPERIMENT.rows(sources)
@@ -93,6 +94,3 @@ def fate(answers: pd.DataFrame) -> Claim:
         f"({int((~alive).sum()):,}); on the same prompt {mean_text(gap, number)} apart."
     )
     return judge(FATE, gap, CLEARLY, Basis(len(both)), finding)
-
-
-DRAWINGS = {"fig-5": draw_needle}

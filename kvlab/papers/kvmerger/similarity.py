@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import join_words, model_title
 from kvlab.papers.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.kvmerger.merging_sets import run_with_keys, sample_sentence
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
@@ -192,6 +192,7 @@ REACH = 48
 PAPER_TOKENS = (2000, 3000, 4000)
 
 
+@draws("kvmerger/fig-2")
 def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2: similarity maps of the current head by kind of vector, and similarity by distance over all heads."""
     run = run_with_keys(sources)
@@ -253,6 +254,7 @@ def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
 PAPERS_WALLS = "Figures 6, 7 and 8 show Llama2-7B-chat, Llama2-13B-chat and Mistral-7B-Instruct"
 
 
+@draws("kvmerger/fig-6")
 def draw_walls(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figures 6, 7 and 8 on the current model: every layer and head, keys, keys before rotation and values."""
     run = run_with_keys(sources)
@@ -284,6 +286,7 @@ def draw_walls(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     return tuple(drawn)
 
 
+@draws("kvmerger/fig-3a")
 def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3a: chosen tokens against their neighbours in the current head and a few others."""
     run = run_with_keys(sources)
@@ -343,10 +346,3 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         caption = sentence(text if same else f"{text}, in some heads more than in others") + drawn
     claim = differs(gather(sources, LOCALITY))
     return (Drawn("neighbours", figure, frame, caption, of_run(run), claim),)
-
-
-DRAWINGS = {
-    "fig-2": draw_maps,
-    "fig-3a": draw_neighbours,
-    "fig-6": draw_walls,
-}

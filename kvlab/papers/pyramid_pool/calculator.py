@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 from plotly.subplots import make_subplots
 
-from kvlab.papers.exhibit import Choice, Drawn, Entry
+from kvlab.papers.exhibit import Choice, Drawn, Entry, draws
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, Claim, Threshold
 from kvlab.views.base import HUES, INK, Provenance, Theme, byte_size, contrast, finish, percent, pick
@@ -57,6 +57,7 @@ CLOSE = 0.05
 GPU_BYTES = 80e9
 
 
+@draws("pyramid-pool/fig-1")
 def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
     """Figure 1: cache sizes of models with published shapes, of the claim, and of a user-defined model."""
     tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
@@ -116,6 +117,3 @@ def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     )
     origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
     return (Drawn("sizes", figure, frame, caption, origin, claim),)
-
-
-DRAWINGS = {"fig-1": draw_sizes}

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.papers import evidence
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.papers.pyramid_pool import pyramid
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
@@ -22,7 +22,7 @@ from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, of_run
 from kvlab.views.base.template import CLEAR, colour_bar, finish
-from kvlab.views.frames.lineage import event_steps, fold
+from kvlab.views.frames.lineage import event_steps, fold, head_history
 from kvlab.views.frames.memory import budgets_by_layer
 
 
@@ -268,6 +268,7 @@ def localises(rows: pd.DataFrame) -> Claim:
 PYRAMIDS = ("pyramid-pool", "pool")
 
 
+@draws("pyramid-pool/fig-2")
 def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2: slots by layer and KV head of the PyramidPool run, else the current one."""
     run = sources.run_of(*PYRAMIDS) or sources.run
@@ -286,6 +287,7 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     return (three_axes(budgets_by_layer(run.steps, step), of_run(run), claim, theme),)
 
 
+@draws("pyramid-pool/fig-3")
 def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3: requested budget and live slots per head in each layer, with the sinks."""
     run = evidence.recorded_run(sources, *PYRAMIDS)
@@ -347,6 +349,7 @@ MOST_FRAMES = 16
 MERGING = ("pyramid-pool:pooling=mean",)
 
 
+@draws("pyramid-pool/fig-4")
 def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: the text span of each slot of one head over the steps, of a run that merges its windows if there is
     one."""
@@ -360,7 +363,7 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if pooling in KEEPS_ONE:
         why = f"This run's pooling ({pooling}) keeps one token of each window and evicts the others: nothing merges."
         return Needs(why, evidence.comparison(sources, MERGING))
-    lineage = evidence.lineage_of(run, choice)
+    lineage = head_history(run, choice.layer, choice.head)[0]
     # The first and last step and those with departures, evenly thinned.
     steps = np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))
@@ -456,6 +459,7 @@ def attention_map(frame: pd.DataFrame, origin: Provenance, theme: Theme) -> Draw
     return Drawn("map", figure, frame.rename(columns=str).reset_index(), caption, origin)
 
 
+@draws("pyramid-pool/fig-5")
 def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 5: the attention map of one head, and the attended distance of every layer."""
     run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
@@ -496,6 +500,3 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         caption = f"On average, the last layer looks {how} the first.{sampled}"
     claim = localises(evidence.gather(sources, DISTANCES))
     return attention_map(rows, where, theme), Drawn("layers", figure, layers, caption, where, claim)
-
-
-DRAWINGS = {"fig-2": draw_axes, "fig-3": draw_layers, "fig-4": draw_windows, "fig-5": draw_attention}

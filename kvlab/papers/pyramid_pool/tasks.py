@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import mean_interval
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.requests.measurement import Evaluation
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import EVAL_FOLDER, Sources
@@ -22,6 +22,7 @@ PAPER_TABLE = (
 )
 
 
+@draws("pyramid-pool/tab-1")
 def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 1: the evaluated tasks with metrics and lengths, and the paper's."""
     rows = sources.model_evaluations
@@ -90,6 +91,3 @@ def evaluated_tasks(rows: pd.DataFrame) -> pd.DataFrame:
     groups = prompts.groupby("task", sort=False)
     table = groups["prompt_tokens"].agg(prompts="size", shortest="min", mean="mean", longest="max")
     return table.assign(metric=groups["metric"].first()).reset_index()
-
-
-DRAWINGS = {"tab-1": draw_tasks}

@@ -10,22 +10,30 @@ from kvlab.papers.evidence import (
     comparison,
     gather,
     interval_of,
-    lineage_of,
     mean_text,
     recorded_run,
 )
-from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.head_map import cell_text
-from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
+from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, stepped_scale
 from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import CLEAR, finish
 from kvlab.views.base.words import contrast, number, part, percent, plural, sentence, shown_of, token_label
 from kvlab.views.frames.compare import headline, unique_labels
-from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at, token_texts
+from kvlab.views.frames.lineage import (
+    STATES,
+    Lineage,
+    State,
+    head_history,
+    mosaic,
+    state_counts,
+    states_at,
+    token_texts,
+)
 from kvlab.views.timeline import block_note, state_legend
 
 REGIONS = ("residual", "context", "proximity")
@@ -121,7 +129,7 @@ def cache_contents(
         zmin=-0.5,
         zmax=2.5,
         showscale=False,
-        colorscale=stepped_scale([pick(COLOURS[region], theme) for region in REGIONS]),
+        colorscale=stepped_scale([COLOURS[region] for region in REGIONS], theme),
         text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )
@@ -237,6 +245,7 @@ WITHOUT_B = (
 )
 
 
+@draws("zsmerge/fig-1")
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1: the same tokens under an evicting method, under LESS if present, and under ZSMerge."""
     evicting, trained, merging = (recorded_run(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
@@ -245,7 +254,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
     names = unique_labels(runs)
-    lineages = [lineage_of(run, choice) for run in runs]
+    lineages = [head_history(run, choice.layer, choice.head)[0] for run in runs]
     mosaics = [mosaic(lineage) for lineage in lineages]
     # A strip of tokens per method; frames are steps.
     columns = mosaics[0].columns
@@ -260,7 +269,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             ygap=10,
             zmin=-0.5,
             zmax=len(STATES) - 0.5,
-            colorscale=state_scale(theme),
+            colorscale=stepped_scale(STATE_COLOURS.values(), theme),
             showscale=False,
             text=labels[codes],
             hovertemplate="%{y}, token %{x}: %{text}<extra></extra>",
@@ -294,12 +303,13 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     return (Drawn("strategies", figure, frame, caption, join_sources(*map(of_run, runs)), claim),)
 
 
+@draws("zsmerge/fig-2")
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2: the slots of one head over six steps, and its regions over all steps."""
     run = recorded_run(sources, "zsmerge")
     if isinstance(run, Needs):
         return run
-    lineage = lineage_of(run, choice)
+    lineage = head_history(run, choice.layer, choice.head)[0]
     texts = token_texts(run.tokens, lineage.tokens)
     slots = slots_by_step(lineage, choice.step)
     claim = judge_budget(gather(sources, FILLED, [run]))
@@ -337,6 +347,3 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         cache_contents(slots, texts, of_run(run), claim, theme),
         Drawn("regions", figure, counts, caption, of_run(run)),
     )
-
-
-DRAWINGS = {"fig-1": draw_strategies, "fig-2": draw_contents}

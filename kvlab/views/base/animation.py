@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 from kvlab.views.base.palette import SURFACES, Theme
 from kvlab.views.base.template import GRID, HEIGHT, INK
 
-MILLISECONDS = 350
+AT_ONCE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+PLAYED = AT_ONCE | {"frame": {"duration": 350, "redraw": True}, "fromcurrent": True}  # milliseconds a frame
 
 
 def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = "light", below: int = 74) -> go.Figure:
@@ -17,14 +18,14 @@ def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = 
     `active` is the first frame; `below` is room for the axis in pixels. The figure grows by the controls' height.
     """
     names = [frame.name for frame in figure.frames]
-    button = {"label": "play", "method": "animate", "args": [None, _jump(MILLISECONDS, fromcurrent=True)]}
-    pause = {"label": "pause", "method": "animate", "args": [[None], _jump(0)]}
+    button = {"label": "play", "method": "animate", "args": [None, PLAYED]}
+    pause = {"label": "pause", "method": "animate", "args": [[None], AT_ONCE]}
     look = {"font": {"size": 12, "color": INK[theme]}, "bgcolor": SURFACES[theme], "bordercolor": GRID[theme]}
     figure.update_layout(
         sliders=[
             {
                 "active": active,
-                "steps": [{"label": name, "method": "animate", "args": [[name], _jump(0)]} for name in names],
+                "steps": [{"label": name, "method": "animate", "args": [[name], AT_ONCE]} for name in names],
                 "x": 0,
                 "len": 1,
                 "y": 0,
@@ -61,8 +62,3 @@ def frames_of(names: Sequence[Any], traces: Sequence[Sequence[Any]]) -> list[go.
         go.Frame(data=list(data), traces=list(range(len(data))), name=str(name))
         for name, data in zip(names, traces, strict=True)
     ]
-
-
-def _jump(milliseconds: int, **more: Any) -> dict[str, Any]:
-    frame = {"duration": milliseconds, "redraw": True}
-    return {"mode": "immediate", "frame": frame, "transition": {"duration": 0}, **more}

@@ -3,7 +3,7 @@
 A map of few layers takes half of a page's width, one of many layers all of it; `takes_whole_width` tells pages which.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,13 @@ def cell_text(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray, siz
     )
 
 
-def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.ndarray:
-    """(..., 3) RGB from 0 to 255 at `shares` (0 to 1) of a scale of (share, #RRGGBB) stops."""
-    places, colours = zip(*scale, strict=True)
-    stops = np.array([channels(colour) for colour in colours])
+def colours_at(scale: Sequence[tuple[float, str]] | Sequence[str], shares: np.ndarray) -> np.ndarray:
+    """(..., 3) RGB from 0 to 255 at `shares` (0 to 1) of a scale: #RRGGBB at equal distances, or with their shares."""
+    stops = [(place / (len(scale) - 1), one) if isinstance(one, str) else one for place, one in enumerate(scale)]
+    places, colours = zip(*stops, strict=True)
+    table = np.array([channels(colour) for colour in colours])
     known = np.nan_to_num(shares)
-    return np.stack([np.interp(known, places, stops[:, channel]) for channel in range(3)], axis=-1)
+    return np.stack([np.interp(known, places, table[:, channel]) for channel in range(3)], axis=-1)
 
 
 def ink_on(ground: np.ndarray) -> str:

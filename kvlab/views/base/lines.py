@@ -1,7 +1,7 @@
 """Lines, points and areas of a figure, distinguished by colour, dash, marker and pattern, and labels at their ends."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.palette import HUES, SURFACES, Style, Theme, mix, pick, run_styles
+from kvlab.views.base.palette import HUES, SURFACES, Theme, mix, pick, run_styles
 from kvlab.views.base.template import INK
 from kvlab.views.base.words import visible
 
@@ -119,9 +119,17 @@ def add_area(
     )
 
 
-def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
-    """The style of each run in a frame with columns label and method."""
-    return run_styles(frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None), theme)
+def each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
+    """(label, rows, line and markers) of every run of a frame with columns label and method; long lines have fewer
+    markers."""
+    runs = frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None)
+    for label, style in run_styles(runs, theme).items():
+        look = {
+            "mode": "lines+markers",
+            "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
+            "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": 12},
+        }
+        yield label, frame[frame["label"] == label], look
 
 
 # pixels: height of a label, and width of a character at size 12

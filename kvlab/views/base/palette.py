@@ -3,7 +3,7 @@
 import tomllib
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,6 +45,10 @@ SURFACES: dict[Theme, str] = {"light": "#FFFFFF", "dark": "#12151C"}
 
 # Colour scales, from the lowest value to the highest.
 SEQUENTIAL: dict[Theme, list[str]] = _DATA["sequential"]
+SEQUENTIAL_STOPS: dict[Theme, list[tuple[float, str]]] = {
+    theme: [(place * (1 / (len(colours) - 1)), colour) for place, colour in enumerate(colours)]
+    for theme, colours in SEQUENTIAL.items()
+}
 LOSS: dict[Theme, list[str]] = _DATA["loss"]
 DIVERGING: dict[Theme, list[str]] = _DATA["diverging"]
 
@@ -129,11 +133,7 @@ def mix(colour: str, other: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
 
 
-def state_scale(theme: Theme) -> list[tuple[float, str]]:
-    """Stepped colour scale for heat maps of states, by code."""
-    return stepped_scale([pick(pair, theme) for pair in STATE_COLOURS.values()])
-
-
-def stepped_scale(colours: Sequence[str]) -> list[tuple[float, str]]:
-    """Colour scale of equal steps: colour k of n for [k/n, (k+1)/n)."""
+def stepped_scale(pairs: Iterable[tuple[str, str]], theme: Theme) -> list[tuple[float, str]]:
+    """Colour scale of equal steps, as for states by code: colour k of n for [k/n, (k+1)/n)."""
+    colours = [pick(pair, theme) for pair in pairs]
     return [(edge / len(colours), colour) for place, colour in enumerate(colours) for edge in (place, place + 1)]

@@ -10,7 +10,6 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
-from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
 
 # Methods without published settings.
@@ -114,12 +113,6 @@ def join_sources(first: Provenance, *others: Provenance, separator: str = "; ") 
 def as_published(method: str, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """The options on top of the paper's preset, if the method has a paper and no other preset is named."""
     return {**({} if method in WITHOUT_PAPER else {PRESET: PAPER}), **options}
-
-
-def under_paper_settings(method: str) -> str:
-    """A method spec with its paper's preset, if none is named: `keepkv:preset=paper:rule=votes`."""
-    name, options = parse_spec(method)
-    return format_spec(name, as_published(name, options))
 
 
 def settings_of_rows(rows: pd.DataFrame) -> str:

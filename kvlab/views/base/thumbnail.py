@@ -116,11 +116,9 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
         shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
         # (rows, columns, 4) uint8 RGBA of shares between 0 and 1.
         stops = [(float(place), str(stop)) for place, stop in trace.colorscale or ()]
-        if not stops or not all(stop.startswith("#") for _, stop in stops):
-            scale = SEQUENTIAL[theme]
-            stops = [(place / (len(scale) - 1), stop) for place, stop in enumerate(scale)]
+        is_known = stops and all(stop.startswith("#") for _, stop in stops)
         result = np.zeros((*shares.shape, 4), np.uint8)
-        result[..., :3] = colours_at(stops, shares)
+        result[..., :3] = colours_at(stops if is_known else SEQUENTIAL[theme], shares)
         result[..., 3] = np.where(np.isfinite(shares), 255, 0)
         return [_image(Image.fromarray(result, "RGBA"), panel)]
     if trace.type == "image":

@@ -117,33 +117,24 @@ class Links:
         there = self.keys[at] == pattern
         return np.where(there, self.step[at], -1), np.where(there, self.target[at], -1)
 
-    def end(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The slot each token ends in (-1: dropped) and the step at which it was dropped (-1: never)."""
+    def end(
+        self, layer: np.ndarray, head: np.ndarray, position: np.ndarray, at: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The slot that holds each token after step `at`, or after the last (-1: dropped), and the step at which it
+        was dropped (-1: never)."""
         here = position.copy()
         lost = np.full(len(position), -1)
         open_ = np.ones(len(position), bool)
         while open_.any():
-            step, target = self.next(layer[open_], head[open_], here[open_])
-            where = np.flatnonzero(open_)
-            dropped = (step >= 0) & (target < 0)
-            lost[where[dropped]] = step[dropped]
-            here[where[dropped]] = -1
-            moves = target >= 0
-            here[where[moves]] = target[moves]
-            open_[where[~moves]] = False
-        return here, lost
-
-    def owner(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray, at: int) -> np.ndarray:
-        """The slot that holds each token after step `at`; -1: dropped."""
-        here = position.copy()
-        open_ = np.ones(len(position), bool)
-        while open_.any():
             where = np.flatnonzero(open_)
             step, target = self.next(layer[where], head[where], here[where])
-            left = (step >= 0) & (step <= at)
+            left = (step >= 0) if at is None else (step >= 0) & (step <= at)
             here[where[left]] = target[left]
-            open_[where] = left & (target >= 0)
-        return here
+            moves = left & (target >= 0)
+            dropped = left & ~moves
+            lost[where[dropped]] = step[dropped]
+            open_[where] = moves
+        return here, lost
 
     def shared(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         """First step at which each slot absorbed another or was merged into one (-1: never)."""

@@ -1,32 +1,18 @@
 """Compare runs over one prompt: closeness to the full cache, bytes and speed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from kvlab.core.budget import BYTE_SHARE, BYTES, Budget
-from kvlab.trace.schema import RunRecord
+from kvlab.trace.reader import Run
 from kvlab.views.frames.labels import distinct_names, parse_label
 from kvlab.views.frames.memory import full_bytes_per_token, over_steps
 from kvlab.views.frames.speed import speed_limit, speed_of
 
 
-class RunLike(Protocol):
-    """The part of a run that comparisons read."""
-
-    @property
-    def record(self) -> RunRecord: ...
-    @property
-    def tokens(self) -> pd.DataFrame: ...
-    @property
-    def memory(self) -> pd.DataFrame: ...
-    @property
-    def steps(self) -> pd.DataFrame: ...
-
-
-def unique_labels(runs: Sequence[RunLike]) -> list[str]:
+def unique_labels(runs: Sequence[Run]) -> list[str]:
     """A unique name per run, made of what differs between runs (`kvlab.views.frames.labels`)."""
     return distinct_names([run.record for run in runs])
 
@@ -37,7 +23,7 @@ def rename_runs(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     return rows.assign(label=rows["run_id"].map(names)).reset_index(drop=True)
 
 
-def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
+def headline(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run: bytes after the last step and their share of the full cache's, speed, and closeness to it.
 
     Nothing is rounded. `reading` is empty for runs that read everything; `unread_mass` is the attention, with nothing
@@ -93,7 +79,7 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
+def _bytes(run: Run, there: pd.DataFrame | None) -> Mapping[str, float | None]:
     """Bytes after the last step and their shares of the full cache's bytes (`there`, per step, or computed).
 
     `bytes_read` is the mean over the decode steps.
@@ -117,7 +103,7 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
     )
 
 
-def _limit(run: RunLike, there: pd.DataFrame | None) -> float | None:
+def _limit(run: Run, there: pd.DataFrame | None) -> float | None:
     """How many times as fast as the full cache a step right behind the prompt can be by its bytes.
 
     None for a run that recorded no memory, or without the size of the weights.
@@ -132,7 +118,7 @@ def _limit(run: RunLike, there: pd.DataFrame | None) -> float | None:
     return speed_limit(weights, full, float(first["bytes_read"]))
 
 
-def over_budget(run: RunLike) -> float | None:
+def over_budget(run: Run) -> float | None:
     """Share by which live bytes after the last step exceed the budget's; 0.14 is 14 % above.
 
     The budget covers keys and values of that many tokens, without metadata, in every compressed layer. None for a
@@ -154,7 +140,7 @@ def over_budget(run: RunLike) -> float | None:
     return float(last["live_bytes"].sum()) / promised - 1 if promised else None
 
 
-def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:
+def beyond_budget(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run that ends with more slots than allotted: label, slots and budget, means over heads.
 
     Methods that compress only the prompt exceed the budget by the generated tokens.
@@ -194,7 +180,7 @@ def has_kl(along: pd.DataFrame) -> bool:
     return not along.empty and bool(along.loc[along["method"] != "full", "kl"].notna().any())
 
 
-def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
+def along_text(runs: Sequence[Run], window: int = 16) -> pd.DataFrame:
     """One row per run and token of the forced continuation: KL and NLL in nats, agreement, also as rolling mean."""
     tables = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
@@ -218,7 +204,7 @@ def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
+def memory_over_steps(runs: Sequence[Run]) -> pd.DataFrame:
     """Live, allocated, peak and full bytes of every run per step, with columns label and method."""
     tables = [
         over_steps(run.memory, run.record).assign(label=label, method=run.record.method)
@@ -228,7 +214,7 @@ def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def slots_by_layer(runs: Sequence[RunLike]) -> pd.DataFrame:
+def slots_by_layer(runs: Sequence[Run]) -> pd.DataFrame:
     """Live slots of every layer at the last step, mean over KV heads: columns label, method, layer, live_slots."""
     tables = []
     for run, label in zip(runs, unique_labels(runs), strict=True):

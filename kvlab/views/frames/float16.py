@@ -37,11 +37,6 @@ def token_blocks(tokens: int) -> Iterator[slice]:
         yield slice(start, min(start + TOKENS_AT_ONCE, tokens))
 
 
-def block_buffer(vectors: int) -> np.ndarray:
-    """A `buffer` for a block with this many numbers per token."""
-    return np.empty(TOKENS_AT_ONCE * vectors, np.int32)
-
-
 def weighted_sums(weights: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> np.ndarray:
     """(n + 1, head_dim) float32: sums of the values `unit` (tokens, head_dim) times `norm` (tokens,).
 
@@ -50,8 +45,8 @@ def weighted_sums(weights: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> np
     count = len(weights)
     head_dim = unit.shape[1]
     sums_out = np.zeros((count + 1, head_dim), np.float32)
-    for_weights = block_buffer(count)
-    for_unit = block_buffer(head_dim)
+    for_weights = np.empty(TOKENS_AT_ONCE * count, np.int32)
+    for_unit = np.empty(TOKENS_AT_ONCE * head_dim, np.int32)
     by = np.empty((count + 1, TOKENS_AT_ONCE), np.float32)
     for block in token_blocks(len(unit)):
         lengths = as_float32(norm[block])

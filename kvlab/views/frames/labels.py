@@ -6,27 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import TypeAlias
 
 import pandas as pd
 
 from kvlab.common.formatting import model_title
-from kvlab.core import FULL, Amount, Budget
+from kvlab.core import FULL, Budget, MethodChoice
+from kvlab.trace.catalogue import RunEntry
 from kvlab.trace.schema import RunRecord
 
 SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # separates settings; commas within a list are followed by a value
 PLAIN = "default"
-
-
-class HasLabel(Protocol):
-    """A run's record, its catalogue row or a method choice."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def budget(self) -> Amount: ...
-    @property
-    def label(self) -> str: ...
+HasLabel: TypeAlias = RunRecord | RunEntry | MethodChoice
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def states_at(lineage: Lineage, step: int) -> np.ndarray:
     """(tokens,) uint8 `State` of every token after `step`."""
     states = np.full(lineage.tokens, State.UNSEEN, np.uint8)
     states[lineage.birth <= step] = State.KEPT
-    sink_stop, recent_start = regions(lineage, step)
+    sink_stop, recent_start = regions_at(lineage, np.array([step]))
     kept = states == State.KEPT
     position = np.arange(lineage.tokens)
     states[kept & (position >= recent_start)] = State.RECENT
@@ -201,16 +201,11 @@ def states_at(lineage: Lineage, step: int) -> np.ndarray:
     return states
 
 
-def regions(lineage: Lineage, step: int) -> tuple[int, int]:
-    """Stop of the sinks and start of the recent window after `step`; (0, tokens) before anything has left."""
-    left = np.flatnonzero(lineage.leave <= step)
-    if not len(left):
-        return 0, lineage.tokens
-    return min(int(left[0]), SINKS), int(left[-1]) + 1
-
-
 def regions_at(lineage: Lineage, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`regions` after each of the increasing `steps`, two (steps,) arrays, in one pass over the tokens."""
+    """Stop of the sinks and start of the recent window after each of the increasing `steps`, two (steps,) arrays.
+
+    (0, tokens) before anything has left. In one pass over the tokens.
+    """
     left = np.flatnonzero(lineage.leave <= steps.max(initial=-1))
     since = np.searchsorted(steps, lineage.leave[left])
     first = np.full(len(steps), lineage.tokens)

@@ -25,9 +25,10 @@ SEARCHES = {
 }
 
 
-def restoring(result: RestoreResult) -> list[SearchResult]:
-    """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
-    return sorted(
+def cheapest(result: RestoreResult) -> SearchResult | None:
+    """The change that restores the answer with the fewest slots, at equal cost with named tokens and heads; None if
+    nothing does."""
+    return min(
         (found for found in result.found if found.restores),
         key=lambda found: (
             found.slots,
@@ -35,12 +36,8 @@ def restoring(result: RestoreResult) -> list[SearchResult]:
             found.returned.heads is None,
             found.search,
         ),
+        default=None,
     )
-
-
-def cheapest(result: RestoreResult) -> SearchResult | None:
-    """The change that restores the answer with the fewest slots; None if nothing does."""
-    return next(iter(restoring(result)), None)
 
 
 def search_table(result: RestoreResult) -> pd.DataFrame:

@@ -32,7 +32,10 @@ class Speed:
     @property
     def doubt(self) -> str:
         """Why the rate is unreliable; "" if it is not."""
-        return _doubt(self.readings)
+        if len(self.readings) > 1:
+            scatter = (max(self.readings) - min(self.readings)) / statistics.median(self.readings)
+            return "busy machine" if scatter > SCATTERED else ""
+        return "one reading" if self.readings else "no reading"
 
     @property
     def launched(self) -> Speed:
@@ -46,11 +49,11 @@ class Speed:
         """
         if full is None:
             return None, "no full cache to compare with"
-        mine, its = (self.readings, full.readings) if self.way == full.way else (self.eager, full.eager)
-        ratio = statistics.median(mine) / statistics.median(its) if mine and its else None
+        mine, its = (self, full) if self.way == full.way else (self.launched, full.launched)
+        ratio = mine.rate / its.rate if mine.rate is not None and its.rate is not None else None
         if full is self:
             return ratio, ""
-        return ratio, _doubt(mine) or (f"{found} of the full cache" if (found := _doubt(its)) else "")
+        return ratio, mine.doubt or (f"{its.doubt} of the full cache" if its.doubt else "")
 
     def columns(self) -> dict[str, object]:
         """way; the readings' count, low and high, not rounded; readings and speed as text."""
@@ -129,10 +132,3 @@ def limit_text(limit: float | None) -> str:
     if limit is None or limit != limit:
         return NOTHING
     return f"{limit:.3g} x" + ("" if limit > SAVES else ", saves nothing")
-
-
-def _doubt(readings: tuple[float, ...]) -> str:
-    if len(readings) > 1:
-        scatter = (max(readings) - min(readings)) / statistics.median(readings)
-        return "busy machine" if scatter > SCATTERED else ""
-    return "one reading" if readings else "no reading"
