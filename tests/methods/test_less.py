@@ -176,7 +176,7 @@ def test_the_state_follows_its_row() -> None:
 def test_a_head_keeps_its_own_maps_wherever_it_is_stored() -> None:
     whole = new_maps("gelu", 3, 2, DIM, 5, RANK, torch.Generator().manual_seed(1))
     head, key, query = torch.tensor([[2], [0]]), draw(1, 2, 1, 4, DIM), draw(2, 2, 1, 2, 4, DIM)
-    some = whole.of_heads(head)
+    some = whole.map(lambda tensor: tensor[head])
     for row, index in enumerate(head[:, 0].tolist()):
         everywhere = whole.of_keys(key[row].expand(1, 3, -1, -1)), whole.of_queries(query[row].expand(1, 3, -1, -1, -1))
         torch.testing.assert_close(some.of_keys(key)[row, 0], everywhere[0][0, index])

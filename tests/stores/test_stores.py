@@ -19,7 +19,7 @@ from kvlab.core.contract.slot_columns import FREE, Columns
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.stores import STORES, Store, quantized_states, store_of
-from kvlab.core.stores.code import Code, Decoding, Learning
+from kvlab.core.stores.code import Code, Learning
 from kvlab.core.stores.kivi import PerToken
 from kvlab.core.stores.store import keys_as_held
 from kvlab.models.load import prepare
@@ -49,7 +49,7 @@ def learned(code: Code, states: Tensor, real: Tensor) -> Code:
 
 
 @dataclass(frozen=True)
-class Exact(Decoding):
+class Exact(Code):
     """Loses nothing, so whatever differs from a native table is packing's fault."""
 
     group: int = 1

@@ -35,9 +35,11 @@ from kvlab.core.validation import quote_value
 PAGES = ("page", "page_rule", "page_heads")
 
 
-def add_stores(schema: dict[str, Any]) -> None:
-    """Add the stores to a field's JSON schema for forms."""
-    schema.update(enum=[*STORES])
+# The field `store` of a method, whose default some methods change; the stores are in its JSON schema for forms.
+STORE_FIELD: Mapping[str, Any] = {
+    "description": "storage format of settled slots",
+    "json_schema_extra": lambda schema: schema.update(enum=[*STORES]),
+}
 
 
 class Method(BaseModel, ABC):
@@ -50,7 +52,7 @@ class Method(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+    store: str = Field(NATIVE, **STORE_FIELD)
     page: int = Field(1, ge=1, le=1024, description="keep or evict whole pages of this many tokens, as an engine does")
     page_rule: str = Field(
         "any",
@@ -267,7 +269,7 @@ def register(method: type[Method]) -> type[Method]:
 
 def registered() -> dict[str, type[Method]]:
     """All methods by name, in display order."""
-    return METHODS.all()
+    return dict(METHODS)
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:

@@ -19,18 +19,11 @@ def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) 
     torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
 
 
-def correct_bias(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
-    """Bias-corrected log average: average - log(1 - alpha^rows), -inf before the first query."""
-    return average - missing(rows, alpha)
-
-
-def correction(rows: Tensor, alpha: float) -> Tensor:
-    """-log(1 - alpha^rows): what an average over few queries lacks."""
-    return -missing(rows, alpha)
-
-
 def missing(rows: Tensor, alpha: float) -> Tensor:
-    """log(1 - alpha^rows) of counts (B, H, S), 0 counted as 1; a table lookup if counts fit a byte."""
+    """What a log average over `rows` (B, H, S) queries lacks: log(1 - alpha^rows), 0 counted as 1.
+
+    The average minus this is corrected for bias. A table lookup if counts fit a byte.
+    """
     if fits_byte(alpha):
         return _every_byte(alpha, rows.device).index_select(0, rows.clamp(0, BYTE).long().flatten()).view(rows.shape)
     return _missing(rows.clamp_min(1), alpha)

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from kvlab.core.errors import UserError
-from kvlab.core.plugins.origin import Origin, Registrations, T, registering, undo
+from kvlab.core.plugins.origin import Origin, Registrations, T, reassign, registering
 from kvlab.core.validation import quote_value
 
 # names listed in full, and of similar ones
@@ -43,11 +43,6 @@ class Registry(Registrations[T], Mapping[str, T]):
             return thing
 
         return register
-
-    def all(self) -> dict[str, T]:
-        """Everything by name; looks for plug-ins once, while the mapping looks at every access."""
-        load_plugins(self._word)
-        return dict(self._things)
 
     def unknown(self, name: object, known: Iterable[str] = ()) -> UserError:
         """The error for an unknown name, with failed plug-ins and the closest known names.
@@ -183,12 +178,11 @@ def _once(key: str, code: bytes, word: str, origin: Origin, run: Callable[[], An
             version = str(getattr(run(), "__version__", ""))
         if version and not origin.version:  # what the module states, in the registries too
             stated = replace(origin, version=version)
-            for registrations in Registrations.every:
-                registrations.renamed(origin, stated)
+            reassign(origin, stated)
             origin = stated
         _loaded[key] = Plugin(origin)
     except Exception as error:
-        undo(origin)
+        reassign(origin, None)
         line = (str(error).strip().splitlines() or ["no message"])[0]
         line = f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
         reason = str(error) if isinstance(error, UserError) else line

@@ -53,19 +53,15 @@ class Registrations(Generic[T]):
         """Names of everything that `origin` registered."""
         return [name for name, theirs in self._origins.items() if theirs == origin]
 
-    def renamed(self, origin: Origin, known: Origin) -> None:
-        """Assign everything of `origin` to `known`."""
-        self._origins |= dict.fromkeys(self.names_of(origin), known)
 
-    def forget(self, origin: Origin) -> None:
-        for name in self.names_of(origin):
-            del self._things[name], self._origins[name]
-
-
-def undo(origin: Origin) -> None:
-    """Remove everything that `origin` registered, of every kind."""
+def reassign(origin: Origin, now: Origin | None) -> None:
+    """Assign everything that `origin` registered, of every kind, to `now`; None removes it."""
     for registrations in Registrations.every:
-        registrations.forget(origin)
+        for name in registrations.names_of(origin):
+            if now is not None:
+                registrations._origins[name] = now
+            else:
+                del registrations._things[name], registrations._origins[name]
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,7 @@ def _views(
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
+    token_ids = torch.cat(settings.prompt_ids, 1) if timing.is_prompt and settings.prompt_ids else None
     for number, (bucket, part, seen_tokens) in enumerate(zip(layer.buckets, passes, tokens, strict=True)):
         table = bucket.table
         head_budgets = bucket.head_budgets
@@ -276,7 +277,7 @@ def _views(
             statistics=settings.statistics,
             head_state=table.head_state,
             references=layer.references,
-            token_ids=settings.token_ids(table.occupied) if timing.is_prompt else None,
+            token_ids=None if token_ids is None or token_ids.shape[1] != table.occupied else token_ids,
             remembered=head_budgets.remembered,
             store=settings.store,
         )

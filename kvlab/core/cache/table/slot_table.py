@@ -73,9 +73,11 @@ class SlotTable:
         values = self.slots.values
         return (keys, values) if self.width == self.capacity else (keys[:, :, : self.width], values[:, :, : self.width])
 
-    def visible(self) -> Slots:
-        """The first `width` slots as views, with validity and log mass, without scores."""
-        return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
+    def visible(self, count: int | None = None) -> Slots:
+        """The first `count` (default `width`) slots as views, with validity and log mass, without scores."""
+        if count is None:
+            return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
+        return self.with_states(self.columns.with_log_mass(self.stored(count)), count)
 
     def add_scores(self, visible: Slots) -> Slots:
         """Add all scores to slots of this table that have log mass."""
@@ -83,7 +85,7 @@ class SlotTable:
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return self.add_scores(self.with_states(self.columns.with_log_mass(self.slots), self.capacity))
+        return self.add_scores(self.visible(self.capacity))
 
     def with_states(self, slots: Slots, count: int) -> Slots:
         """The first `count` slots with their keys and values, which a native table's have already."""
@@ -105,10 +107,6 @@ class SlotTable:
     def live(self) -> Tensor:
         """Number of valid slots per head, (B, H) int64."""
         return self.valid().sum(-1)
-
-    def first(self, count: int) -> Slots:
-        """The first `count` visible slots, with log mass."""
-        return self.with_states(self.columns.with_log_mass(self.stored(count)), count)
 
     def bias(self, visible: Slots) -> Tensor | None:
         """`Slots.bias` of the `visible` slots; None if it is 0."""

@@ -1,14 +1,14 @@
 """Budgets from a model's head profile: what a model-wide cut gave the heads on other texts."""
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract import Allocator, LowestScore, Scorer, Selector, Uniform, View, proportional
-from kvlab.core.methods.allocators.model_wide import protected_by
+from kvlab.core.contract import LowestScore, Selector, View, proportional
+from kvlab.core.methods.allocators.model_wide import CountsProtected, protected_by
 
 EVEN = "even"  # profile of equal heads
 
@@ -36,7 +36,7 @@ class HeadShares:
 
 
 @dataclass(frozen=True)
-class HeadProfile(Uniform):
+class HeadProfile(CountsProtected):
     """Split the model's budget over heads by a profile, independent of the text (DuoAttention, made continuous).
 
     `levels` shares: proportional to the profile at this budget. `two`: heads in order of their shares keep everything
@@ -46,17 +46,11 @@ class HeadProfile(Uniform):
     of `kvlab fit`, read by `make_cache`.
     """
 
-    shares_budget: ClassVar[bool] = True
-
     profile: str = "mini"
     levels: Levels = "shares"
     select: Selector = field(default_factory=LowestScore)
     known: HeadShares | None = None
     even: float = 0.0
-
-    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
-        """Count what the chosen selector protects."""
-        return score, replace(self, select=select)
 
     def head_budgets(self, view: View) -> Tensor | None:
         """This layer's budgets (B, H); reads lengths on the host."""

@@ -56,28 +56,27 @@ class Covering:
 
 
 @dataclass(frozen=True)
-class CoveringHeads(HeadAdaptive):
-    """Heads of a layer compete by scores of which the covering slots' are highest."""
+class CoveringAllocator:
+    """Base class of allocators that know what covers the context."""
 
     covering: Covering = field(kw_only=True)
 
     @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
+    def capabilities(self) -> Capabilities:
         return Capabilities(prompt_rows=lambda tokens: self.covering.window)
+
+
+@dataclass(frozen=True)
+class CoveringHeads(CoveringAllocator, HeadAdaptive):  # type: ignore[misc]  # capabilities are a constant elsewhere
+    """Heads of a layer compete by scores of which the covering slots' are highest."""
 
     def head_budgets(self, view: View) -> Tensor | None:
         return super().head_budgets(_raised(view, self.covering))
 
 
 @dataclass(frozen=True)
-class CoveringModel(ModelWide):
+class CoveringModel(CoveringAllocator, ModelWide):  # type: ignore[misc]  # likewise
     """Heads of all layers compete by scores of which the covering slots' are each layer's highest."""
-
-    covering: Covering = field(kw_only=True)
-
-    @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
-        return Capabilities(prompt_rows=lambda tokens: self.covering.window)
 
     def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Scores and mean attention (B, 2, H, S)."""

@@ -50,7 +50,7 @@ class EvictAndReposition:
         """Evict everything over budget; raises UserError for a model without rotary positions."""
         slots = view.slots
         rotary = view.layer_pass.rotary
-        leading = _leading(select)
+        leading = int(optional(select, "sinks") or 0)  # slots that may precede the window: also explicitly kept tokens
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
@@ -79,12 +79,7 @@ class EvictAndReposition:
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of the first slots' original keys and two numbers each."""
-        return _leading(select) * (keys[0, 0, 0].nbytes + 8)
-
-
-def _leading(select: Selector) -> int:
-    """Number of slots that may precede the window: sinks and explicitly kept tokens."""
-    return int(optional(select, "sinks") or 0)
+        return int(optional(select, "sinks") or 0) * (keys[0, 0, 0].nbytes + 8)
 
 
 @register

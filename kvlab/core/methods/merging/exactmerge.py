@@ -82,11 +82,17 @@ class ExactResidual:
         if self.future is not None:
             observed = observed.and_future(view, self.future, SINKS, self.future_weight)
         weight = (observed.mass * observed.weight[..., None]).sum(2) + TINY
-        errors = [self._error(view, select, observed, weight, self._reserved(view, share)) for share in self.shares]
+        # Residual slots (B, H) by share; the newest token always has its own slot.
+        reserved = [(view.budget * share).round().long().minimum(view.budget - 1) for share in self.shares]
+        errors = []
+        for count in reserved:
+            grouping, keep = self._group(view, select, count)
+            trial, _ = grouping.trial(observed, keep, slots.values, weight)
+            refitted = trial.refit(observed, ~observed.held_back, self.ridge) if self.refit else None
+            errors.append(trial.error(observed, observed.held_back, refitted))
         handicap = torch.tensor([share > 0 for share in self.shares], device=weight.device) * self.margin
         best = round_to_step(torch.stack(errors, -1) * (1 + handicap)).argmin(-1)  # (B, H); of equal ones the first
-        reserved = torch.stack([self._reserved(view, share) for share in self.shares], -1)
-        chosen = reserved.gather(-1, best[..., None])[..., 0]
+        chosen = torch.stack(reserved, -1).gather(-1, best[..., None])[..., 0]
         grouping, keep = self._group(view, select, chosen)
         trial, log_mass = grouping.trial(observed, keep, slots.values, weight)
         stays = slots.valid & ~torch.zeros_like(slots.valid).scatter(2, grouping.source, grouping.leaves)
@@ -118,16 +124,6 @@ class ExactResidual:
         better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
         grouping = replace(grouping, active=merges & better[..., None])
         return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
-
-    def _reserved(self, view: View, share: float) -> Tensor:
-        """Residual slots (B, H); the newest token always has its own slot."""
-        return (view.budget * share).round().long().minimum(view.budget - 1)
-
-    def _error(self, view: View, select: Selector, observed: Observed, weight: Tensor, reserved: Tensor) -> Tensor:
-        grouping, keep = self._group(view, select, reserved)
-        trial, _ = grouping.trial(observed, keep, view.slots.values, weight)
-        shift = trial.refit(observed, ~observed.held_back, self.ridge) if self.refit else None
-        return trial.error(observed, observed.held_back, shift)
 
     def _group(self, view: View, select: Selector, reserved: Tensor) -> tuple[Grouping, Tensor]:
         """(grouping, kept slots) with `reserved` (B, H) residual slots."""

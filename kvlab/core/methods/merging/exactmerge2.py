@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import DecodeCompression, add_stores, register
+from kvlab.core.contract.method import STORE_FIELD, DecodeCompression, register
 from kvlab.core.contract.parts import Scorer
 from kvlab.core.contract.pipeline import LowestScore, Pipeline
 from kvlab.core.contract.second_pass import SecondPassRequest
@@ -34,7 +34,7 @@ class ExactMerge2(DecodeCompression):
     family = "merging"
     title = "exactmerge 2 (kvlab)"
 
-    store: str = Field(ADAPTIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+    store: str = Field(ADAPTIVE, **STORE_FIELD)
     rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
     heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
     over: Over = Field(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.contract.in_place import NEAREST, InPlace
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import NEVER_SEEN, correct_bias, correction, missing, round_to_step
+from kvlab.core.contract.numerics import NEVER_SEEN, missing, round_to_step
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
 from kvlab.core.contract.plan import Edges, Plan
@@ -316,7 +316,16 @@ class NearestMerge:
         width = view.slots.valid.shape[-1]
         turn = turns(view, source, target, self.space)
         ends = torch.cat([source, target], -1)
-        of_source, of_target = self._predicted(view, ends).chunk(2, -1)
+        # Predicted logits, without log mass.
+        if self.predict == "ema":
+            predicted = self._average(view, PREDICTS_BY[self.rule], ends)
+        else:
+            logits = at_rows(view.layer_pass.last_logits()[:, :, :, 0], ends)  # (B, H, G, 2 E)
+            if self.group == "mean-exp":
+                predicted = _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+            else:
+                predicted = _finite(logits).mean(2)
+        of_source, of_target = predicted.chunk(2, -1)
         share, target_weight, log_total = self._softmax(view, of_source, of_target, ends, active)
         votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
@@ -364,20 +373,10 @@ class NearestMerge:
         )
         return edges, guarded
 
-    def _predicted(self, view: View, index: Tensor) -> Tensor:
-        """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
-        if self.predict == "ema":
-            return self._average(view, PREDICTS_BY[self.rule], index)
-        logits = view.layer_pass.last_logits()[:, :, :, 0]  # (B, H, G, S)
-        logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
-        if self.group == "mean-exp":
-            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
-        return _finite(logits).mean(2)
-
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
         extra = view.slots.extra
-        return _finite(correct_bias(gather(extra[name], index), gather(extra[SEEN_ROWS], index), self.alpha))
+        return _finite(gather(extra[name], index) - missing(gather(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
         self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
@@ -431,7 +430,7 @@ class NearestMerge:
                     of_source, of_target = self._average(view, name, ends).chunk(2, -1)
                     total = self._softmax(view, of_source, of_target, ends, active)[2]
                 rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
-                after[name] = total - log_mass - correction(rows, self.alpha)
+                after[name] = total - log_mass + missing(rows, self.alpha)
         return after
 
 

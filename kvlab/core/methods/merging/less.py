@@ -67,10 +67,6 @@ class FeatureMaps:
         scaled = gelu(features) * bias.clamp(-HIGHEST, HIGHEST).exp()
         return (scaled + scaled @ self.key_mix).abs()
 
-    def of_heads(self, head: Tensor) -> "FeatureMaps":
-        """Maps of KV heads `head` (B, W), for states (B, W, ...) of those heads."""
-        return self.map(lambda tensor: tensor[head])
-
     def map(self, change: Callable[[Tensor], Tensor]) -> "FeatureMaps":
         """Apply `change` to every tensor."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]  # the fields are tensors
@@ -138,6 +134,7 @@ class Absorb:
     """
 
     keeps_state: ClassVar[bool] = True
+    begun: ClassVar[str] = HEAD
     capabilities: ClassVar[Capabilities] = Capabilities(fills_budget=True, by_selector=True)
 
     weights: str = UNTRAINED
@@ -145,9 +142,6 @@ class Absorb:
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
-
-    def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
-        return HEAD not in head_state
 
     def column(self, layer: int, head_state: Mapping[str, Tensor], query: Tensor) -> tuple[Tensor, Tensor]:
         """logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing."""
@@ -199,7 +193,7 @@ class Absorb:
                 raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
             self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))
         whole = self._placed[layer]
-        return whole if heads == len(whole.key_bias) else whole.of_heads(head)
+        return whole if heads == len(whole.key_bias) else whole.map(lambda tensor: tensor[head])
 
 
 @register

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.in_place import InPlace
-from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of
+from kvlab.core.contract.parts import Selector, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.slot_columns import Columns, gather
@@ -26,10 +26,6 @@ class ChosenVictims(Wrapper):
 
     inner: Selector
     chosen: Tensor
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.inner)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """All chosen slots, also where they are more than `excess` (B, H), and the inner selector's."""
