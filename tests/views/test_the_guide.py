@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.figures.add_slide import slide_of
 from kvlab.core.plugins import load
 from kvlab.core.plugins.load import FILES
-from kvlab.core.plugins.origin import Registrations, reassign
+from kvlab.core.plugins.origin import Registrations, undo
 from kvlab.report.deck import deck
 from kvlab.trace import open_run
 from kvlab.trace.stories import Story, View
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield write_synthetic_run(tmp_path / "runs", method="keepkv")
     origin = VIEWS.origin(NAME)
     assert origin.name == NAME and Registrations.every
-    reassign(origin, None)
+    undo(origin)
     for key in [key for key, plugin in load._loaded.items() if plugin.origin.name == NAME]:
         del load._loaded[key]
 

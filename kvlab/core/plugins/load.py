@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from kvlab.core.errors import UserError
-from kvlab.core.plugins.origin import Origin, Registrations, T, reassign, registering
+from kvlab.core.plugins.origin import Origin, Registrations, T, registering, undo
 from kvlab.core.validation import quote_value
 
 # names listed in full, and of similar ones
@@ -178,11 +178,11 @@ def _once(key: str, code: bytes, word: str, origin: Origin, run: Callable[[], An
             version = str(getattr(run(), "__version__", ""))
         if version and not origin.version:  # what the module states, in the registries too
             stated = replace(origin, version=version)
-            reassign(origin, stated)
+            undo(origin, stated)
             origin = stated
         _loaded[key] = Plugin(origin)
     except Exception as error:
-        reassign(origin, None)
+        undo(origin)
         line = (str(error).strip().splitlines() or ["no message"])[0]
         line = f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
         reason = str(error) if isinstance(error, UserError) else line

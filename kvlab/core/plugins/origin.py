@@ -54,14 +54,14 @@ class Registrations(Generic[T]):
         return [name for name, theirs in self._origins.items() if theirs == origin]
 
 
-def reassign(origin: Origin, now: Origin | None) -> None:
-    """Assign everything that `origin` registered, of every kind, to `now`; None removes it."""
+def undo(origin: Origin, instead: Origin | None = None) -> None:
+    """Remove everything that `origin` registered, of every kind, or assign it to the origin `instead`."""
     for registrations in Registrations.every:
         for name in registrations.names_of(origin):
-            if now is not None:
-                registrations._origins[name] = now
-            else:
+            if instead is None:
                 del registrations._things[name], registrations._origins[name]
+            else:
+                registrations._origins[name] = instead
 
 
 @dataclass(frozen=True)
