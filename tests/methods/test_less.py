@@ -25,8 +25,7 @@ def less(**options: object) -> Method:
 
 
 def noted(layer: Layer) -> dict[str, Tensor]:
-    assert layer.layer.table is not None
-    return layer.layer.table.head_state
+    return layer.layer.tables[0].head_state
 
 
 def maps() -> FeatureMaps:

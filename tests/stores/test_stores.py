@@ -210,7 +210,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     expected = keys_as_held(store, keys, order, live)
     flat = live.flatten().tolist()
     table = PackedTable(SlotTable(slots, Columns(False, 0.0)).compacted(order, 0, flat), store)
-    given, held_at = table.states()[0].whole(), table.slots.position
+    given, held_at = quantized_states.dense_states(table.states()[0]), table.slots.position
     for head in range(2):
         assert flat[head] > 8
         for place in table.valid()[0, head].nonzero()[:, 0].tolist():

@@ -77,6 +77,7 @@ class Method(BaseModel, ABC):
     title: ClassVar[str]
     paper: ClassVar[str] = ""
     needs_budget: ClassVar[bool] = True
+    keeps_window: ClassVar[bool] = False  # the newest tokens of the prompt, by the setting `window`, always stay
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
     # Settings that saved rows lack: they are saved only where they differ from the default, so that those rows count.
@@ -178,7 +179,7 @@ class Method(BaseModel, ABC):
     @property
     def own_window(self) -> int:
         """Newest prompt tokens that always stay, so that a budget must exceed them; 0: none."""
-        return 0
+        return getattr(self, "window", 0) if self.keeps_window else 0
 
     def query_probe(self) -> Any:
         """What a recorded comparison keeps of the full cache's queries for this method's figures; None for most.

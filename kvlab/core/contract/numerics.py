@@ -1,7 +1,10 @@
 """Numbers that parts share: draws tied to tokens, scores equal by construction, log averages, shares of a total."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,6 +14,19 @@ NEVER_SEEN = -1e4  # replaces log(0) so that arithmetic stays finite
 BYTE = 2**8 - 1
 HALVINGS = 200
 PARTS = 1e9  # remainders closer than that are ties: rounding must not choose who gets the remaining slot
+
+
+@dataclass(frozen=True)
+class TensorFields:
+    """Base class of weights and statistics: tensors by name; fields that are None have none."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Apply `change` to every tensor."""
+        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
 
 def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) -> None:

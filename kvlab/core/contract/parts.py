@@ -126,22 +126,22 @@ def optional(part: Any, name: str) -> Any:
 
 
 class Wrapper:
-    """Base class of what wraps the part `inner`: it has that one's optional attributes where it defines no other.
+    """Base class of what wraps a part, `inner`: it has that one's optional attributes where it defines no other.
 
     A wrapper of a selector evicts other slots than the lowest scores outside the inner one's bounds, so it has none.
     """
 
-    inner: Any
+    wraps: ClassVar[str] = "inner"  # name of the attribute that holds it
     bounds: ClassVar[None] = None
 
     @property
     def capabilities(self) -> Capabilities:
         """Those of the inner part."""
-        return capabilities_of(self.inner)
+        return capabilities_of(getattr(self, self.wraps))
 
     def __getattr__(self, name: str) -> Any:
         if name in OPTIONAL:
-            return optional(self.inner, name)
+            return optional(getattr(self, self.wraps), name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 

@@ -62,13 +62,11 @@ class Uniform(EqualHeads):
 class Protecting:
     """Base class of selectors that protect some slots and need nothing else."""
 
+    protected: Callable[[View], Tensor]  # slots (B, H, S)
+
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(protected=self.protected)
-
-    def protected(self, view: View) -> Tensor:
-        """Protected slots (B, H, S)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

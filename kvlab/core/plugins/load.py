@@ -26,14 +26,7 @@ LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab 
 
 
 class Registry(Registrations[T], Mapping[str, T]):
-    """Objects of one kind by name, in display order. Reading it loads the plug-ins first.
-
-    With `only_of_plugins_with`, plug-ins whose code does not match that regular expression are not loaded for it.
-    """
-
-    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
-        super().__init__(kind, built_in)
-        self._word = only_of_plugins_with
+    """Objects of one kind by name, in display order. Reading it loads the plug-ins first."""
 
     def registering(self, name: str) -> Callable[[T], T]:
         """Decorator version of `add`."""
@@ -50,7 +43,7 @@ class Registry(Registrations[T], Mapping[str, T]):
         `known` are all valid names, if there are more than this registry's.
         """
         names = [*(known or self)]
-        failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
+        failed = [plugin.failure for plugin in load_plugins(self.word) if plugin.failure]
         listing = f"; `{LISTED_BY[self.kind]}` lists all" if self.kind in LISTED_BY else ""
         lower = str(name).lower()
         alike = get_close_matches(lower, names, MOST_MEANT)
@@ -63,15 +56,15 @@ class Registry(Registrations[T], Mapping[str, T]):
         return UserError(" ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{instead}."]))
 
     def __getitem__(self, name: str) -> T:
-        load_plugins(self._word)
+        load_plugins(self.word)
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:
-        load_plugins(self._word)
+        load_plugins(self.word)
         return iter(list(self._things))
 
     def __len__(self) -> int:
-        load_plugins(self._word)
+        load_plugins(self.word)
         return len(self._things)
 
 

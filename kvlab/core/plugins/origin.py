@@ -14,12 +14,16 @@ T = TypeVar("T")
 
 
 class Registrations(Generic[T]):
-    """Objects of one kind by name, in display order. `kind` is its noun in messages, such as "method"."""
+    """Objects of one kind by name, in display order. `kind` is its noun in messages, such as "method".
+
+    With `only_of_plugins_with`, plug-ins whose code does not match that regular expression are not loaded for it.
+    """
 
     every: list[Registrations] = []  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
 
-    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None) -> None:
+    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
         self.kind = kind
+        self.word = only_of_plugins_with
         self._things: dict[str, T] = dict(built_in or {})
         self._origins: dict[str, Origin] = dict.fromkeys(self._things, KVLAB)
         Registrations.every.append(self)
@@ -47,7 +51,7 @@ class Registrations(Generic[T]):
     def origin_of(thing: object) -> Origin:
         """The origin that defines it; kvlab's own modules stay kvlab's even if a plug-in imports them first."""
         is_own = hasattr(thing, "__qualname__") and str(getattr(thing, "__module__", "")).split(".")[0] == "kvlab"
-        return KVLAB if is_own else current()
+        return KVLAB if is_own else _current.get()
 
     def names_of(self, origin: Origin) -> list[str]:
         """Names of everything that `origin` registered."""
@@ -86,12 +90,8 @@ class Origin:
 
 
 KVLAB = Origin("kvlab itself")
+# The origin of the code being imported now; outside plug-ins `KVLAB`.
 _current: ContextVar[Origin] = ContextVar("origin", default=KVLAB)
-
-
-def current() -> Origin:
-    """The origin of the code being imported now; outside plug-ins `KVLAB`."""
-    return _current.get()
 
 
 @contextmanager

@@ -65,12 +65,6 @@ class LayerState:
         return [bucket.table for bucket in self.buckets]
 
     @property
-    def table(self) -> SlotTable | None:
-        """The only table of a layer with equally long heads; None before the first token."""
-        assert len(self.buckets) <= 1, "heads of unequal length are in several tables: use `tables`"
-        return self.buckets[0].table if self.buckets else None
-
-    @property
     def slots(self) -> Slots | None:
         """All slots (B, H, S, ...), free ones included; None before the first token.
 

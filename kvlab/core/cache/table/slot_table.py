@@ -237,7 +237,7 @@ class SlotTable:
     ) -> "SlotTable":
         """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
 
-        `lengths`: valid slots of each of their heads; `order`: `compaction.order_by_position` of the table's slots.
+        `lengths`: valid slots of each of their heads; `order`: all slots in the order of the text.
         """
         index = None if streams is None else torch.tensor(streams, device=order.device)
         longest = max(lengths)

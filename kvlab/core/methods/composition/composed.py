@@ -184,11 +184,6 @@ def compose(
     return made
 
 
-def _names_of(part: str) -> Callable[[dict[str, Any]], None]:
-    """Add the choices to a field's JSON schema, for forms."""
-    return lambda schema: schema.update(enum=choices()[part])
-
-
 @register
 class Composition(Method):
     """Combine any methods' score, allocation, selection and settling.
@@ -206,14 +201,26 @@ class Composition(Method):
     title = "Composition"
     paper = ""
 
-    score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
+    score: str = Field(
+        "accumulated",
+        description="importance of slots",
+        json_schema_extra=lambda schema: schema.update(enum=choices()["score"]),
+    )
     allocate: str = Field(
-        "uniform", description="split of the budget over layers and heads", json_schema_extra=_names_of("allocate")
+        "uniform",
+        description="split of the budget over layers and heads",
+        json_schema_extra=lambda schema: schema.update(enum=choices()["allocate"]),
     )
     select: str = Field(
-        "topk", description="which slots may be evicted, lowest scores first", json_schema_extra=_names_of("select")
+        "topk",
+        description="which slots may be evicted, lowest scores first",
+        json_schema_extra=lambda schema: schema.update(enum=choices()["select"]),
     )
-    settle: str = Field("evict", description="what happens to victims", json_schema_extra=_names_of("settle"))
+    settle: str = Field(
+        "evict",
+        description="what happens to victims",
+        json_schema_extra=lambda schema: schema.update(enum=choices()["settle"]),
+    )
 
     @property
     def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere

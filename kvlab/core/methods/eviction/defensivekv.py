@@ -180,7 +180,7 @@ class DefensiveKV(WindowEvicting):
             if self.across_layers
             else CoveringHeads(window=self.window, floor=0.0, covering=covering)
         )
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))
+        return replace(super().pipeline(), allocate=allocate, select=select)
 
 
 @register

@@ -13,7 +13,7 @@ from kvlab.core.contract.parts import Victims, Wrapper
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Protecting
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
-from kvlab.core.methods.eviction.window_methods import Odd, WindowKeeping
+from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.window import TINY, WindowAttention
 
 
@@ -64,7 +64,7 @@ class ShieldedSample(Protecting, Wrapper):
 
 
 @register
-class VaSE(WindowKeeping, DecodeCompression):
+class VaSE(DecodeCompression):
     """Shields tokens whose values have a large range, and at each decision draws the others by attention.
 
     Decides whenever `buffer` tokens were generated. Attention is that of the last `window` queries among older slots,
@@ -75,6 +75,7 @@ class VaSE(WindowKeeping, DecodeCompression):
     name = "vase"
     family = "eviction"
     title = "VaSE"
+    keeps_window = True
 
     window: int = Field(64, ge=1, description="last queries that vote; these tokens always stay")
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the mean over neighbours, odd; 1: none")

@@ -182,12 +182,15 @@ class NearestMerge:
 
     @property
     def capabilities(self) -> Capabilities:
+        mass_of_votes = None if self.rule == "bias" else 1.0  # of `bias`, slots store their log mass
+        if self.mass != "rule":
+            mass_of_votes = Mass(self.mass, self.mass_alpha).of_votes
         return Capabilities(
             prompt_rows=lambda tokens: self.window if self.group == "least-squares" and self.predict == "ema" else 1,
             fills_budget=True,
             by_selector=True,
             merges=True,
-            mass_of_votes=self.mass_of_votes,
+            mass_of_votes=mass_of_votes,
             in_place=self.in_place,
         )
 
@@ -195,13 +198,6 @@ class NearestMerge:
     def state(self) -> Mapping[str, float]:
         """Log mass per query head."""
         return {HEAD_MASS: 0.0} if self.per_head_mass else {}
-
-    @property
-    def mass_of_votes(self) -> float | None:
-        """The rule's factor; None for `bias`, where slots store their log mass."""
-        if self.mass != "rule":
-            return Mass(self.mass, self.mass_alpha).of_votes
-        return None if self.rule == "bias" else 1.0
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs the averages used for prediction and a selector of the lowest scores."""

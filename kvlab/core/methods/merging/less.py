@@ -1,7 +1,7 @@
 """LESS: evicted tokens are absorbed into a low-rank state."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from kvlab.core.contract.method import Method, make_method, register
+from kvlab.core.contract.numerics import TensorFields
 from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
@@ -30,7 +31,7 @@ HEAD = "low_rank_head"  # (B, H): index of the head in the layer, which selects 
 
 
 @dataclass(frozen=True)
-class FeatureMaps:
+class FeatureMaps(TensorFields):
     """Maps of one layer: H KV heads, G query heads per group, d head_dim, m hidden units, R the rank.
 
     `exponential`: phi(q) = exp(gelu(q W1) W2 + b), psi(k) likewise, so that a product of features is the exponential of
@@ -66,15 +67,6 @@ class FeatureMaps:
             return (features + bias).clamp(-HIGHEST, HIGHEST).exp()
         scaled = gelu(features) * bias.clamp(-HIGHEST, HIGHEST).exp()
         return (scaled + scaled @ self.key_mix).abs()
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "FeatureMaps":
-        """Apply `change` to every tensor."""
-        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]  # the fields are tensors
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:

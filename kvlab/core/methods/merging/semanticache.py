@@ -69,7 +69,8 @@ class SeedClusters(GaussianSets):
         room = unit.new_zeros(*unit.shape[:2], chunks.count * chunks.length, unit.shape[-1])
         table = room.scatter(2, cell[..., None].expand_as(unit), unit).unflatten(2, (chunks.count, chunks.length))
         cosine = table @ table.transpose(-1, -2)
-        active = chunks.laid_out(may_merge, False)
+        cells = torch.zeros_like(table[..., 0], dtype=torch.bool).flatten(2)
+        active = cells.scatter(2, cell, may_merge).unflatten(2, (chunks.count, chunks.length))
         if self.theta is not None:
             theta = torch.full(places.shape, self.theta, device=places.device)
             return chunks.sets(seeds(cosine, active, theta), may_merge, theta)
@@ -92,11 +93,6 @@ class Chunks:
     cell: Tensor  # (B, H, S) int64: chunk * L + place in it
     count: int
     length: int
-
-    def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
-        """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
-        room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
-        return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
         """The clusters, with each slot's seed as anchor."""
