@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -259,6 +259,15 @@ class Method(BaseModel, ABC):
         }
 
 
+# Settings of many methods, each of which has its own default.
+Sinks = Annotated[int, Field(ge=0, description="first tokens that always stay")]
+Recent = Annotated[int, Field(ge=1, description="last tokens that always stay")]
+Decoding = Annotated[Literal["keep", "budget"], Field(description="keep generated tokens, or let them compete")]
+PromptTokens = Annotated[
+    Literal["compete", "keep"],
+    Field(description="prompt tokens compete, or stay as long as the budget holds them"),
+]
+
 METHODS: Registry[type[Method]] = Registry("method")
 
 
@@ -313,7 +322,7 @@ class DecodeCompression(Method):
     never holds more than its budget plus `buffer` generated tokens.
     """
 
-    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
+    decode: Decoding = "keep"
     buffer: int = Field(128, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
     def with_decoding(self, prompt_only: Pipeline) -> Pipeline:

@@ -11,10 +11,8 @@ from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import like, longer
 from kvlab.core.cache.table.compaction import Squeeze
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract import FREE, KEY_LENGTH, LIGHT_MASS, Rotary, Slots, expand_index, gather, is_valid, key_lengths
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, LIGHT_MASS, expand_index, gather, is_valid, key_lengths
-from kvlab.core.contract.view import KEY_LENGTH, Slots
 from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
 from kvlab.core.stores.quantized_states import PackedStates, dense_states

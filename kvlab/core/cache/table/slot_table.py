@@ -10,10 +10,8 @@ from torch import Tensor
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import NEW_SLOT
 from kvlab.core.cache.table.compaction import pack
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract import HEAD_MASS, KEY_LENGTH, NEVER, Plan, Rotary, Slots, is_constant
 from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, gather, integer_dtype, is_valid, key_lengths
-from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, NEVER, Slots, is_constant
 from kvlab.core.stores.quantized_states import States
 from kvlab.core.table_growth import room_to_grow
 

@@ -6,9 +6,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from kvlab.core.contract import AttentionPass, LowestScore, Slots, Uniform, View
 from kvlab.core.contract.parts import Allocator, Scorer, Selector, capabilities_of
-from kvlab.core.contract.pipeline import LowestScore, Uniform
-from kvlab.core.contract.view import AttentionPass, Slots, View
 
 COUNTS = -1  # key of the result among the layers' statistics
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from kvlab.core.contract import Evict, LowestScore, Oldest, Pipeline, Selector, capabilities_of, optional
 from kvlab.core.contract.method import MOST_WHOLE, Method, build_method, make_method, register, registered
-from kvlab.core.contract.parts import Selector, capabilities_of, optional
-from kvlab.core.contract.pipeline import Evict, LowestScore, Oldest, Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.methods.composition.register import REGISTERED
 from kvlab.core.methods.scorers.wrapper import PromptOnly

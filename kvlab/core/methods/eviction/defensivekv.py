@@ -7,11 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import register
+from kvlab.core.contract import AttentionPass, LowestScore, Pipeline, Preset, Slots, View, register
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.model_wide import COUNTS, ModelWide
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, Odd, WindowEvicting

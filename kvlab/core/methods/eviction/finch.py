@@ -8,12 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from kvlab.core.contract import AttentionPass, Evict, LowestScore, NewKeys, Pipeline, Plan, Preset, Slots, View
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import NONE, Capabilities, Selector
-from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
-from kvlab.core.contract.plan import NewKeys, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.wrapper import PromptOnly, PromptScorer
 

@@ -8,13 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import Evict, LowestScore, NewKeys, Pipeline, Plan, Preset, View, gather
+from kvlab.core.contract.method import Method, Sinks, register
 from kvlab.core.contract.parts import NONE, Capabilities, Scorer, Selector, Settler, optional
-from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
-from kvlab.core.contract.plan import NewKeys, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.recency import Recency
 
@@ -95,7 +91,7 @@ class StreamingLLM(Method):
     family = "eviction"
     title = "StreamingLLM"
 
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     positions: Literal["original", "cache"] = Field(
         "original", description="positions of tokens in the text, or of slots inside the cache (the authors' code)"
     )

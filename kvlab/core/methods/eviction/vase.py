@@ -1,18 +1,15 @@
 """VaSE: shield tokens whose values have a large range, and draw the others by attention."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import DecodeCompression, register
+from kvlab.core.contract import LowestScore, Pipeline, Preset, Protecting, Victims, View, Wrapper
+from kvlab.core.contract.method import DecodeCompression, Decoding, register
 from kvlab.core.contract.numerics import gumbel_draws, round_relatively
-from kvlab.core.contract.parts import Victims, Wrapper
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Protecting
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import View
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.window import TINY, WindowAttention
 
@@ -81,7 +78,7 @@ class VaSE(DecodeCompression):
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the mean over neighbours, odd; 1: none")
     shield: float = Field(0.25, ge=0, le=1, description="share of the budget for the largest ranges of values")
     sinks: int = Field(4, ge=0, description="first tokens that always stay, as part of that share")
-    decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
+    decode: Decoding = "budget"
     buffer: int = Field(64, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
     paper = "https://arxiv.org/abs/2606.03928"

@@ -9,15 +9,10 @@ from pydantic import Field, field_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.in_place import SPREAD, InPlace
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import SPREAD, Edges, InPlace, Method, Plan, Preset, ValueShift, View, gather, register
 from kvlab.core.contract.numerics import head_streams, stream_start, uniform_draws
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
 from kvlab.core.contract.pipeline import LowestScore, Oldest, Pipeline
-from kvlab.core.contract.plan import Edges, Plan, ValueShift
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.settlers.edges import sum_to_target

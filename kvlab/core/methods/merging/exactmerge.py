@@ -8,13 +8,9 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.numerics import round_to_step
+from kvlab.core.contract import LowestScore, Pipeline, Plan, Uniform, ValueShift, View, gather, round_to_step
+from kvlab.core.contract.method import Decoding, register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.plan import Plan, ValueShift
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction.window_methods import WindowScored
@@ -182,7 +178,7 @@ class ExactMerge(WindowScored):
     future_weight: float = Field(
         0.5, gt=0, description="with `futures`: weight of all samples together, relative to the window's queries"
     )
-    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
+    decode: Decoding = "keep"
     adaptive: bool = Field(True, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 

@@ -9,15 +9,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from kvlab.core.contract.in_place import NEAREST, InPlace
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import ASKED, HEAD_MASS, NEAREST, Edges, InPlace, Plan, Preset, View, gather, log_total
+from kvlab.core.contract.method import Method, Sinks, register
 from kvlab.core.contract.numerics import NEVER_SEEN, missing, round_to_step
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import ASKED, gather, log_total
-from kvlab.core.contract.view import HEAD_MASS, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay
 from kvlab.core.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
@@ -455,7 +451,7 @@ class KeepKV(Method):
     predict: Literal["ema", "current"] = Field(
         "ema", description="logits used for merging: predicted, or the current query's"
     )
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     recent: float = Field(0.8, gt=0, lt=1, description="share of the budget for the most recent tokens")
     alpha: float = Field(0.9, gt=0, lt=1, description="decay of the score average")
     window: int = Field(32, ge=1, description="last prompt queries that initialize the score average")

@@ -9,14 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from kvlab.core.contract import Capabilities, Pipeline, Plan, Preset, Selector, TensorFields, View, gather
 from kvlab.core.contract.method import Method, make_method, register
-from kvlab.core.contract.numerics import TensorFields
-from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.wrapper import SlotsAlone
 

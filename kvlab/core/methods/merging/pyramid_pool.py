@@ -9,14 +9,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import proportional
+from kvlab.core.contract import Edges, Method, Plan, Preset, ValueShift, View, gather, proportional, register
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import EqualHeads, LowestScore, Pipeline
-from kvlab.core.contract.plan import Edges, Plan, ValueShift
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.settlers import log_mass

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, View, gather, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, View, gather, register
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.settlers.consecutive import Sets
 from kvlab.core.methods.settlers.gaussian_sets import AnyPivot, GaussianSets, Weights
@@ -144,8 +144,8 @@ class SemantiCache(Method):
     mass: MassRule = Field("votes", description=MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     space: Space = Field("rotated", description=SPACE_HELP)
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2603.14303"
     presets = {

@@ -8,15 +8,10 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
+from kvlab.core.contract import Edges, Evict, InPlace, LowestScore, Pipeline, Plan, Preset, Slots, View, gather
 from kvlab.core.contract.in_place import RESIDUAL as RESIDUAL_KIND
-from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of, optional
-from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.settlers.edges import (
     Similarity,

@@ -8,10 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from kvlab.core.contract import SHORT_TEXT, AttentionPass, Byte, Capabilities, Slots, log_total
 from kvlab.core.contract.numerics import BYTE, fits_byte, missing, note_average
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.slot_columns import SHORT_TEXT, Byte, log_total
-from kvlab.core.contract.view import AttentionPass, Slots
 
 EMA = "ema"
 RAW_EMA = "raw_ema"
