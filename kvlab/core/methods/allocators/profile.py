@@ -58,20 +58,19 @@ class HeadProfile(CountsProtected):
             return None
         protected = (protected_by(self.select, view) & view.slots.valid).sum(-1).amax(-1).tolist()
         rows = zip(view.budget[:, 0].tolist(), view.tokens_seen.tolist(), protected, strict=True)
-        mine = [self._of_row(*row)[view.layer_idx].tolist() for row in rows]
+        mine = []
+        for average, tokens, least in rows:
+            shares = self.known.at(min(average / tokens, 1.0))
+            shares = shares * (1 - self.even) + self.even / shares.numel()
+            total = average * shares.numel()
+            if average >= tokens:
+                slots = torch.full_like(shares, average, dtype=torch.int64)  # (L, H)
+            elif self.levels == "shares":
+                slots = torch.tensor(proportional(shares.flatten().tolist(), total, least, tokens)).view_as(shares)
+            else:
+                order = shares.flatten().argsort(descending=True, stable=True)
+                spare = total - least * shares.numel()
+                more = (spare - (tokens - least) * torch.arange(shares.numel())).clamp(0, tokens - least)
+                slots = (least + torch.empty_like(more).scatter_(0, order, more)).view_as(shares)
+            mine.append(slots[view.layer_idx].tolist())
         return torch.tensor(mine, device=view.budget.device)
-
-    def _of_row(self, average: int, tokens: int, least: int) -> Tensor:
-        """Slots (L, H) of one row with `average` per head, `least` of them protected."""
-        assert self.known is not None
-        shares = self.known.at(min(average / tokens, 1.0))
-        shares = shares * (1 - self.even) + self.even / shares.numel()
-        if average >= tokens:
-            return torch.full_like(shares, average, dtype=torch.int64)
-        total = average * shares.numel()
-        if self.levels == "shares":
-            return torch.tensor(proportional(shares.flatten().tolist(), total, least, tokens)).view_as(shares)
-        order = shares.flatten().argsort(descending=True, stable=True)
-        spare = total - least * shares.numel()
-        more = (spare - (tokens - least) * torch.arange(shares.numel())).clamp(0, tokens - least)
-        return (least + torch.empty_like(more).scatter_(0, order, more)).view_as(shares)
