@@ -6,7 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract import AttentionPass, Pipeline, Slots, Uniform, View, parts
+from kvlab.core.contract import parts
+from kvlab.core.contract.pipeline import Pipeline, Uniform
+from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 
 TOGETHER = -2  # key of the worth of each slot to all layers, among their statistics; -1 is a model-wide allocator's
