@@ -167,7 +167,7 @@ def test_equal_heads_stay_in_one_table() -> None:
         model()(prompt()[0], past_key_values=slots)
     for layer in slots.compressed_layers():
         assert layer.streams.whole
-        assert layer.table.is_dense, "nothing needs a mask"
+        assert layer.tables[0].is_dense, "nothing needs a mask"
 
 
 def test_a_growing_table_is_copied_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

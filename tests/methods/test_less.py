@@ -247,4 +247,4 @@ def test_masses_of_slots_and_state_sum_to_one_and_give_the_output() -> None:
 def test_evictors_of_unequal_heads_and_of_the_prompt_alone() -> None:
     for evictor in ("adakv", "snapkv", "pyramidkv"):
         cache = after_prompt(evictor=evictor)
-        assert all(HEAD in layer.table.head_state for layer in cache.compressed_layers())
+        assert all(HEAD in layer.tables[0].head_state for layer in cache.compressed_layers())

@@ -170,7 +170,7 @@ class FanOutLayer(UnboundedLayer):
             self._layer(branch).reset()
 
 
-class FanOutHybridLayer(BesideRecurrent, FanOutLayer, LinearAttentionLayer):
+class FanOutHybridLayer(BesideRecurrent, FanOutLayer, LinearAttentionLayer):  # type: ignore[misc]  # of bases with unlike arguments
     """Compressed slots beside a recurrent state, which is the first branch's until `split`, then that of all rows."""
 
     def __init__(self, serving: Serving, layer_idx: int, layer: LinearAttentionLayer) -> None:

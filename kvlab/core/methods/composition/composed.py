@@ -203,22 +203,22 @@ class Composition(Method):
     score: str = Field(
         "accumulated",
         description="importance of slots",
-        json_schema_extra=lambda schema: schema.update(enum=choices()["score"]),
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["score"]]),
     )
     allocate: str = Field(
         "uniform",
         description="split of the budget over layers and heads",
-        json_schema_extra=lambda schema: schema.update(enum=choices()["allocate"]),
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["allocate"]]),
     )
     select: str = Field(
         "topk",
         description="which slots may be evicted, lowest scores first",
-        json_schema_extra=lambda schema: schema.update(enum=choices()["select"]),
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["select"]]),
     )
     settle: str = Field(
         "evict",
         description="what happens to victims",
-        json_schema_extra=lambda schema: schema.update(enum=choices()["settle"]),
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["settle"]]),
     )
 
     @property

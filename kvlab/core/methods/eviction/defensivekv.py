@@ -64,7 +64,7 @@ class CoveringAllocator:
 
 
 @dataclass(frozen=True)
-class CoveringHeads(CoveringAllocator, HeadAdaptive):  # type: ignore[misc]  # capabilities are a constant elsewhere
+class CoveringHeads(CoveringAllocator, HeadAdaptive):  # type: ignore[override]  # capabilities are a constant elsewhere
     """Heads of a layer compete by scores of which the covering slots' are highest."""
 
     def head_budgets(self, view: View) -> Tensor | None:
@@ -72,7 +72,7 @@ class CoveringHeads(CoveringAllocator, HeadAdaptive):  # type: ignore[misc]  # c
 
 
 @dataclass(frozen=True)
-class CoveringModel(CoveringAllocator, ModelWide):  # type: ignore[misc]  # likewise
+class CoveringModel(CoveringAllocator, ModelWide):  # type: ignore[override]  # likewise
     """Heads of all layers compete by scores of which the covering slots' are each layer's highest."""
 
     def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
