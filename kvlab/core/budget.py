@@ -40,14 +40,6 @@ class Sizes:
         native = min(slots, self.native)
         return self.beside + self.slot * native + self.packed * (slots - native)
 
-    def slots_within(self, size: float) -> int:
-        """The most slots that never take more than `size` bytes; at least 1."""
-        room = size - self.beside
-        few = math.floor(room / self.slot)
-        return max(
-            1, few if few <= self.native else self.native + math.floor((room - self.native * self.slot) / self.packed)
-        )
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -130,7 +122,12 @@ class Budget:
                     f"A budget in bytes ({self.description}) cannot be used here: give a fraction or slots."
                 )
             size = self.number * sizes.token * tokens if self.unit == BYTE_SHARE else self.number / sizes.heads
-            return sizes.slots_within(size)
+            # The most slots that never take more than `size` bytes.
+            room = size - sizes.beside
+            slots = math.floor(room / sizes.slot)
+            if slots > sizes.native:
+                slots = sizes.native + math.floor((room - sizes.native * sizes.slot) / sizes.packed)
+            return max(1, slots)
         if isinstance(self.amount, int):
             return min(self.amount, UNLIMITED)
         # Rounded down, as in the authors' code, so that the budget is never exceeded.

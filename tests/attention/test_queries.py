@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -93,7 +95,9 @@ def test_averaged_rotation_is_the_mean_of_the_rotations() -> None:
 
 def test_each_sample_may_stand_at_a_position_of_its_own() -> None:
     query, start = draw(0, 1, 2, 4, 8), torch.tensor([11])
-    ahead = FutureQueries(samples=4, n_future=20, rope_mode="sampled")._ahead(query, ROTARY, start)
+    future, nothing = FutureQueries(samples=4, n_future=20, rope_mode="sampled"), torch.zeros(1, 3)
+    given = SimpleNamespace(generator=torch.Generator(), rotary=ROTARY, project_queries=lambda states, position: query)
+    ahead = future.draw_from(given, nothing, nothing, torch.float32, start)
     for sample, offset in enumerate([2, 7, 12, 17]):
         alone = ROTARY.turn(query[:, :, sample], torch.full((1, 2), 11 + offset))
         torch.testing.assert_close(ahead[:, :, sample], alone)

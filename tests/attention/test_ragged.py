@@ -167,7 +167,7 @@ def test_equal_heads_stay_in_one_table() -> None:
         model()(prompt()[0], past_key_values=slots)
     for layer in slots.compressed_layers():
         assert layer.streams.whole
-        assert layer.table.is_dense, "nothing needs a mask"
+        assert layer.tables[0].is_dense, "nothing needs a mask"
 
 
 def test_a_growing_table_is_copied_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_growing_table_is_copied_rarely(monkeypatch: pytest.MonkeyPatch) -> No
         model()(prompt(1)[0], past_key_values=slots)
         for _ in range(steps):
             model()(torch.tensor([[9]]), past_key_values=slots)
-            table = slots.compressed_layers()[0].table
+            table = slots.compressed_layers()[0].tables[0]
             table_ids.add(table.slots.keys.data_ptr())
             assert table.capacity <= 1.05 * table.width + BLOCK
     assert len(table_ids) <= 1 + -(-steps // room_to_grow(prompt(1)[0].shape[1]))

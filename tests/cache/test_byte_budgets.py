@@ -74,7 +74,7 @@ def test_slots_within_bytes_by_counting() -> None:
             total, count = float(beside), 0
             while (total := total + (40 if count < native else packed)) <= size:
                 count += 1
-            assert sizes.slots_within(size) == max(count, 1)
+            assert Budget(f"{size}B").slots(1, sizes) == max(count, 1)
 
 
 @cache

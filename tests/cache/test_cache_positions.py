@@ -112,7 +112,7 @@ def test_half_precision_does_not_drift() -> None:
 def test_the_sinks_own_keys_are_counted_and_follow_their_rows() -> None:
     layer = Layer(make_method("streaming-llm", positions="cache", sinks=SINKS), BUDGET, ROTARY)
     layer.feed(*prompt(0, TOKENS, 2, 2, batch=2))
-    table = layer.layer.table
+    table = layer.layer.tables[0]
     assert table is not None
     keys, turn = table.head_state["sink_keys"], table.head_state["sink_turn"]
     assert table.head_bytes() == keys.numel() * 4 + 2 * turn.numel() * 4

@@ -119,7 +119,7 @@ def test_nothing_is_copied_or_decided_between_chunks() -> None:
         for size in sizes[:-1]:
             model()(ids[:, end : end + size], past_key_values=slots)
             end += size
-            table = slots.compressed_layers()[0].table
+            table = slots.compressed_layers()[0].tables[0]
             assert table.capacity == TOKENS
             assert table.width == end
             assert table.is_dense

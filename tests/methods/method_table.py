@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvlab.bench.request import ON_RANDOM_WEIGHTS
 from kvlab.core.contract.method import METHODS
-from kvlab.core.contract.parts import last_row, optional
+from kvlab.core.contract.parts import NONE, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered
 from kvlab.core.methods.eviction.tova import LastQuery
@@ -138,7 +138,9 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
     elif rows > 1:
         needs.append("last queries")
     elif (
-        pipeline.score.every_step or type(pipeline.score) is LastQuery or pipeline.can.allocate.prompt_rows != last_row
+        pipeline.score.every_step
+        or type(pipeline.score) is LastQuery
+        or pipeline.can.allocate.prompt_rows != NONE.prompt_rows
     ):
         needs.append("newest query")
     if pipeline.score.needs_hidden_states:

@@ -259,8 +259,7 @@ def test_the_threshold_is_one_number_a_head_and_follows_its_row() -> None:
         states = prompt(40 + step, 1, HEADS, batch=2)
         straight.feed(*states)
         turned.feed(*(state.flip(0) for state in states))
-    assert straight.layer.table is not None and turned.layer.table is not None
-    given, expected = turned.layer.table.head_state["threshold"], straight.layer.table.head_state["threshold"]
+    given, expected = turned.layer.tables[0].head_state["threshold"], straight.layer.tables[0].head_state["threshold"]
     assert given.shape == (2, HEADS)
     assert not torch.equal(expected[0], expected[1]), "rows that agree would prove nothing"
     torch.testing.assert_close(given.flip(0), expected)

@@ -67,6 +67,11 @@ def window_error(hand: HandLayer, view: View) -> torch.Tensor:
     return (given_outputs - true)[:, last].flatten(1).norm(dim=-1) / true[:, last].flatten(1).norm(dim=-1)
 
 
+def reserved(view: View, share: float) -> torch.Tensor:
+    """Residual slots (B, H) of a share of the budget."""
+    return (view.budget * share).round().long().minimum(view.budget - 1)
+
+
 @pytest.mark.parametrize("shares", [(0.0,), (0.2,), (0.4,)])
 @pytest.mark.parametrize("refit", [False, True])
 @pytest.mark.parametrize("pivots", ["score", "spread"])
@@ -76,7 +81,7 @@ def test_the_trial_is_what_the_table_gives(shares: tuple[float, ...], refit: boo
     assert isinstance(settle, ExactResidual)
     observed = Observed.last_queries(view, WINDOW)
     weight = observed.mass.sum(2) + 1e-9
-    grouping, keep = settle._group(view, select, settle._reserved(view, shares[0]))
+    grouping, keep = settle._group(view, select, reserved(view, shares[0]))
     trial, _ = grouping.trial(observed, keep, view.slots.values, weight)
     rows = torch.ones(observed.mass.shape[2], dtype=torch.bool)
     output = trial.output
@@ -108,9 +113,13 @@ def test_the_share_is_chosen_head_by_head_by_its_error() -> None:
     assert isinstance(settle, ExactResidual)
     observed = Observed.last_queries(view, WINDOW)
     weight = observed.mass.sum(2) + 1e-9
-    evict, merge = (
-        settle._error(view, select, observed, weight, settle._reserved(view, share)) for share in (0.0, 0.3)
-    )
+    errors = []
+    for share in (0.0, 0.3):
+        grouping, keep = settle._group(view, select, reserved(view, share))
+        trial, _ = grouping.trial(observed, keep, view.slots.values, weight)
+        shift = trial.refit(observed, ~observed.held_back, settle.ridge)
+        errors.append(trial.error(observed, observed.held_back, shift))
+    evict, merge = errors
     slots = hand.layer.slots
     assert slots is not None
     merged = (slots.votes * slots.valid).amax(-1) > 1

@@ -15,7 +15,6 @@ from torch import Tensor
 from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.table import apply_plan
-from kvlab.core.cache.table.compaction import order_by_position
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.pipeline import LowestScore
 from kvlab.core.contract.view import HEAD_MASS, Slots
@@ -179,7 +178,7 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert exact.slots.log_mass.abs().max() > 0.1
     assert torch.equal(light.slots.position, exact.slots.position)
     torch.testing.assert_close(light.visible().log_mass, exact.visible().log_mass, rtol=0, atol=0.002)
-    again = light.compacted(order_by_position(light.slots), 3, light.live().flatten().tolist())
+    again = light.compacted(light.slots.with_columns(valid=light.valid()).in_text(), 3, light.live().flatten().tolist())
     assert again.slots.log_mass.dtype == torch.float32
 
 

@@ -25,8 +25,7 @@ def less(**options: object) -> Method:
 
 
 def noted(layer: Layer) -> dict[str, Tensor]:
-    assert layer.layer.table is not None
-    return layer.layer.table.head_state
+    return layer.layer.tables[0].head_state
 
 
 def maps() -> FeatureMaps:
@@ -176,7 +175,7 @@ def test_the_state_follows_its_row() -> None:
 def test_a_head_keeps_its_own_maps_wherever_it_is_stored() -> None:
     whole = new_maps("gelu", 3, 2, DIM, 5, RANK, torch.Generator().manual_seed(1))
     head, key, query = torch.tensor([[2], [0]]), draw(1, 2, 1, 4, DIM), draw(2, 2, 1, 2, 4, DIM)
-    some = whole.of_heads(head)
+    some = whole.map(lambda tensor: tensor[head])
     for row, index in enumerate(head[:, 0].tolist()):
         everywhere = whole.of_keys(key[row].expand(1, 3, -1, -1)), whole.of_queries(query[row].expand(1, 3, -1, -1, -1))
         torch.testing.assert_close(some.of_keys(key)[row, 0], everywhere[0][0, index])
@@ -248,4 +247,4 @@ def test_masses_of_slots_and_state_sum_to_one_and_give_the_output() -> None:
 def test_evictors_of_unequal_heads_and_of_the_prompt_alone() -> None:
     for evictor in ("adakv", "snapkv", "pyramidkv"):
         cache = after_prompt(evictor=evictor)
-        assert all(HEAD in layer.table.head_state for layer in cache.compressed_layers())
+        assert all(HEAD in layer.tables[0].head_state for layer in cache.compressed_layers())

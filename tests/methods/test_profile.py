@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.core.cache import make_cache
+from kvlab.core.contract import LowestScore, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.kinds import PROFILES, write_profile
 from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
@@ -35,8 +36,13 @@ def shares_of(numbers: list[float]) -> HeadShares:
 )
 def test_budgets_sum_to_the_models(numbers: list[float], average: int, least: int, levels: str) -> None:
     tokens = 50
-    allocate = HeadProfile(levels=levels, known=shares_of(numbers))
-    budgets = allocate._of_row(average, tokens, least)
+    select = LowestScore(sinks=least - 1)  # and the newest token
+    allocate = HeadProfile(levels=levels, known=shares_of(numbers), select=select)
+    budget, place = torch.full((1, HEADS), average), torch.arange(tokens).expand(1, HEADS, -1)
+    column = torch.zeros(1, HEADS, tokens)
+    slots = Slots(column[..., None], column[..., None], place, column, column, column, torch.ones_like(place) > 0)
+    given = slots, None, budget, torch.tensor([tokens]), "prefill", 0, average, False
+    budgets = torch.cat([allocate.head_budgets(View(*given, layer, LAYERS)) for layer in range(LAYERS)])
     assert int(budgets.sum()) == average * LAYERS * HEADS
     if average < tokens:
         assert least <= int(budgets.min()) and int(budgets.max()) <= tokens

@@ -13,7 +13,7 @@ from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.merging.exactmerge import ExactResidual, _eviction_error
 from kvlab.core.methods.merging.keepkv import fit_to_group
 from kvlab.core.methods.scorers.ema import EMA, SEEN_ROWS, EmaScore
-from kvlab.core.methods.settlers.log_mass import Parts, exact_log_mass
+from kvlab.core.methods.settlers.log_mass import Mass, Parts
 from kvlab.core.methods.settlers.observed_queries import Observed
 from tests.cache.layers import DIM, draw
 from tests.methods.test_exactmerge import WINDOW, compressed
@@ -150,7 +150,7 @@ def bare_mass(view: View, head: int, member: int, row: int, key: Tensor) -> floa
 def test_the_exact_log_mass_keeps_what_the_group_gave(view: View) -> None:
     source, target, active = merge(view)
     half = torch.full((1, HEADS, 2), 0.5)
-    given = exact_log_mass(view, Parts(source, target, active, half, half))
+    given = Mass("exact").after(view, Parts(source, target, active, half, half), half)
     for head in range(HEADS):
         for edge in range(2):
             first, second = int(source[0, head, edge]), int(target[0, head, edge])
@@ -167,7 +167,7 @@ def test_the_trial_is_what_the_table_gives_beside_a_sink(shares: tuple[float, ..
     settle, select = hand.layer.settings.pipeline.settle, hand.layer.settings.pipeline.select
     assert isinstance(settle, ExactResidual)
     observed = Observed.last_queries(view, WINDOW)
-    grouping, keep = settle._group(view, select, settle._reserved(view, shares[0]))
+    grouping, keep = settle._group(view, select, (view.budget * shares[0]).round().long().minimum(view.budget - 1))
     trial, _ = grouping.trial(observed, keep, view.slots.values, observed.mass.sum(2) + 1e-9)
     last = torch.arange(observed.mass.shape[2]) % WINDOW == WINDOW - 1
     executed = hand.ask(view.layer_pass.query[:, :, -1:])[:, :, 0].unflatten(1, (2, -1)).float()

@@ -9,7 +9,7 @@ import torch
 
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.stores import STORES
-from kvlab.core.stores.quantized_states import PackedStates
+from kvlab.core.stores.quantized_states import PackedStates, dense_states
 from tests.stores.test_stores import PACKING, draw, learned
 
 ROOM, NATIVE, WIDTH = 64, 5, 40
@@ -27,9 +27,9 @@ def test_products_and_sums_are_those_of_the_decoded_slots(name: str, columns: sl
     turn = (Rotary(torch.logspace(0, -3, WIDTH // 2)).turn, angle) if store.unrotated else ()
     states = PackedStates(code, code.encode(keys, real), draw(2, 2, NATIVE, WIDTH), ROOM, mean, *turn)
     query, mass = draw(2, 2, 3, WIDTH), draw(2, 2, 3, columns.stop - columns.start).abs()
-    products, whole = states.products(query, columns), states.whole()
+    products, whole = states.products(query, columns), dense_states(states)
     values = replace(states, turn=None)  # they are never turned
-    total, decoded, expected = values.weighted_sum(mass, columns), values.whole(), torch.zeros(2, 2, 3, WIDTH)
+    total, decoded, expected = values.weighted_sum(mass, columns), dense_states(values), torch.zeros(2, 2, 3, WIDTH)
     for place, slot in enumerate(range(columns.start, columns.stop)):
         for row in range(3):
             dot = (query[:, :, row] * whole[:, :, slot]).sum(-1)

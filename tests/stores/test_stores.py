@@ -19,7 +19,7 @@ from kvlab.core.contract.slot_columns import FREE, Columns
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.stores import STORES, Store, quantized_states, store_of
-from kvlab.core.stores.code import Code, Decoding, Learning
+from kvlab.core.stores.code import Code, Learning
 from kvlab.core.stores.kivi import PerToken
 from kvlab.core.stores.store import keys_as_held
 from kvlab.models.load import prepare
@@ -49,7 +49,7 @@ def learned(code: Code, states: Tensor, real: Tensor) -> Code:
 
 
 @dataclass(frozen=True)
-class Exact(Decoding):
+class Exact(Code):
     """Loses nothing, so whatever differs from a native table is packing's fault."""
 
     group: int = 1
@@ -210,7 +210,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     expected = keys_as_held(store, keys, order, live)
     flat = live.flatten().tolist()
     table = PackedTable(SlotTable(slots, Columns(False, 0.0)).compacted(order, 0, flat), store)
-    given, held_at = table.states()[0].whole(), table.slots.position
+    given, held_at = quantized_states.dense_states(table.states()[0]), table.slots.position
     for head in range(2):
         assert flat[head] > 8
         for place in table.valid()[0, head].nonzero()[:, 0].tolist():

@@ -130,7 +130,7 @@ class LayerPass:
     @property
     def has_state(self) -> bool:
         """Whether queries also attend to a low-rank state."""
-        return self.low_rank is not None and not self.low_rank.state.is_empty(self.low_rank.noted)
+        return self.low_rank is not None and self.low_rank.state.begun in self.low_rank.noted
 
     def share(self, first: int, last: int) -> StateShare:
         """Attention split between slots and state for rows `first` to `last`."""

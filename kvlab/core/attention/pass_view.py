@@ -255,16 +255,15 @@ class PassView(LayerPass):
         if self._last_mass is None and self.read is not None:
             self._last_mass = self.read.mass_of(self.key.shape[2])
         if self._last_mass is None:
-            newest = self.num_new - 1
+            row = self.num_new - 1
             if self.has_state:
-                self._last_mass = self.share(newest, self.num_new).slots[:, :, :, 0].mean(2)
+                self._last_mass = self.share(row, row + 1).slots[:, :, :, 0].mean(2)
             else:
-                self._last_mass = self._once("last_mass", self._mean_mass_of_newest)
+                self._last_mass = self._once(
+                    "last_mass",
+                    lambda: probabilities(self._logits(row, row + 1), self.bias, self.sinks)[:, :, :, 0].mean(2),
+                )
         return self._last_mass
-
-    def _mean_mass_of_newest(self) -> Tensor:
-        logits = self._logits(self.num_new - 1, self.num_new)
-        return probabilities(logits, self.bias, self.sinks)[:, :, :, 0].mean(2)
 
     def of_slots(self) -> PassView:
         """The same pass without the low-rank state, so that attention sums to 1 over the slots."""

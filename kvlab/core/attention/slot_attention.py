@@ -65,9 +65,16 @@ def slot_attention(
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
         reach = columns - rows + last
-        mask = _block_mask(bias, first, last, rows, columns, query)[..., :reach]
+        mask = _causal(first, last, rows, columns, query.device)
+        if bias is not None:
+            # A padding row sees nothing and would give NaN: let it see itself, since no other row attends to it.
+            row = torch.arange(first, last, device=query.device)[:, None] + (columns - rows)
+            diagonal = torch.arange(columns, device=query.device)[None] == row
+            visible = bias[:, :, None].masked_fill(~mask, NEVER)
+            blind = torch.isneginf(visible).all(-1, keepdim=True)
+            mask = visible.masked_fill(diagonal & blind, 0.0).to(query.dtype)
         reached = query[:, :, first:last], key[:, :, :reach], value[:, :, :reach]
-        output, normalizer = attention_and_normalizers(*reached, scaling, causal=False, mask=mask)
+        output, normalizer = attention_and_normalizers(*reached, scaling, causal=False, mask=mask[..., :reach])
         outputs.append(output)
         normalizers += [normalizer] if normalizer is not None and exact else []
     whole = torch.cat(normalizers, 2) if len(normalizers) == len(outputs) else None
@@ -134,19 +141,6 @@ def repeat_heads(states: Tensor, query: Tensor) -> Tensor:
 def _causal(first: int, last: int, rows: int, columns: int, device: torch.device) -> Tensor:
     row = torch.arange(first, last, device=device)[:, None] + (columns - rows)
     return torch.arange(columns, device=device)[None] <= row
-
-
-def _block_mask(bias: Tensor | None, first: int, last: int, rows: int, columns: int, query: Tensor) -> Tensor:
-    causal = _causal(first, last, rows, columns, query.device)
-    if bias is None:
-        return causal
-    # A padding row sees nothing and would give NaN: let it see itself, since no other row attends to it.
-    diagonal = torch.arange(columns, device=query.device)[None] == (
-        torch.arange(first, last, device=query.device)[:, None] + (columns - rows)
-    )
-    visible = bias[:, :, None].masked_fill(~causal, NEVER)
-    blind = torch.isneginf(visible).all(-1, keepdim=True)
-    return visible.masked_fill(diagonal & blind, 0.0).to(query.dtype)
 
 
 HIDDEN = -2e3  # far below any log mass, and finite in every dtype once divided by the scaling

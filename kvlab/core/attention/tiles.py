@@ -66,7 +66,7 @@ class Tiles:
         start = first - first % self._shape[0] if any(weight is not None for weight in weights) else first
         whole = [weight if weight is None else pad(weight, (first - start, 0)) for weight in weights]
         batch, heads, columns_of_all = self.key.shape[:3]
-        totals = [self.key.new_zeros(batch, heads, 1, columns_of_all, dtype=torch.float32) for _ in weights]
+        totals = [torch.zeros(batch, heads, 1, columns_of_all, device=self.key.device) for _ in weights]
         for rows, columns, mass in self._masses(start, normalizers, slots):
             mass = mass.square_() if squared else mass
             for total, weight in zip(totals, whole, strict=True):
@@ -85,7 +85,7 @@ class Tiles:
         Only `real` queries (B or 1, q - first) count; with `slots`, only the first ones: 0 elsewhere.
         """
         batch, heads, columns_of_all = self.key.shape[:3]
-        most = self.key.new_zeros(batch, heads, 1, columns_of_all, dtype=torch.float32)
+        most = torch.zeros(batch, heads, 1, columns_of_all, device=self.key.device)
         group = self.query.shape[1] // self.key.shape[1]
         for rows, columns, mass in self._masses(first, normalizers, slots):
             if real is not None:

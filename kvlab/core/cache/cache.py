@@ -17,7 +17,7 @@ from transformers.cache_utils import (
 from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import decide_pending, note_statistic
-from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
+from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, BesideRecurrent
 from kvlab.core.cache.layers.second_pass_queries import UNREAD
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.contract.slot_columns import integer_dtype
@@ -25,27 +25,14 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import whole_number
 
 
-class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]  # both bases define the states of a layer
+class HybridLayer(BesideRecurrent, CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]  # both bases define the states of a layer
     """Compressed slots next to transformers' recurrent state, whose size does not depend on the text."""
-
-    is_croppable = False
 
     def __init__(
         self, layer_idx: int, settings: LayerSettings, compressed_index: int, number_of_states: int = 1
     ) -> None:
         LinearAttentionLayer.__init__(self, number_of_states)
         CompressedLayer.__init__(self, layer_idx, settings, compressed_index)
-
-    def reset(self) -> None:
-        LinearAttentionLayer.reset(self)
-        CompressedLayer.reset(self)
-
-    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]  # of two bases with unlike arguments
-        """Initialize slots (positional states) or the recurrent state (keyword states), as transformers does."""
-        if states:
-            CompressedLayer.lazy_initialization(self, *states)
-        else:
-            LinearAttentionLayer.lazy_initialization(self, **named)
 
     def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         super()._map_rows(change)
@@ -90,30 +77,20 @@ class CacheMemory:
     # most bytes of all compressed layers' tables at once in the last step (a prompt is one); unknown once restored
     peak_bytes: int = field(default=0, compare=False)
 
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of valid slots including metadata, and of a reading's index."""
-        return sum(layer.live_bytes for layer in self.layers)
+    # Of the compressed layers:
+    live_bytes: int = field(init=False, repr=False, compare=False)  # of valid slots, and a reading's index
+    allocated_bytes: int = field(init=False, repr=False, compare=False)
+    bytes_read: int = field(init=False, repr=False, compare=False)  # by a decode step, mean over the steps
+    live_slots: float = field(init=False, repr=False, compare=False)  # mean valid slots per layer, row and KV head
+    logical_tokens: int = field(init=False, repr=False, compare=False)  # tokens seen, padding included
 
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes allocated by the compressed layers."""
-        return sum(layer.allocated_bytes for layer in self.layers)
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes that a decode step reads from the compressed layers, mean over the steps; all live ones by default."""
-        return sum(layer.bytes_read for layer in self.layers)
-
-    @property
-    def live_slots(self) -> float:
-        """Mean valid slots per layer, row and KV head."""
-        return sum(layer.live_slots for layer in self.layers) / max(len(self.layers), 1)
-
-    @property
-    def logical_tokens(self) -> int:
-        """Tokens seen, padding included."""
-        return max((layer.logical_tokens for layer in self.layers), default=0)
+    def __post_init__(self) -> None:
+        for name in ("live_bytes", "allocated_bytes", "bytes_read"):
+            object.__setattr__(self, name, sum(getattr(layer, name) for layer in self.layers))
+        live_slots = sum(layer.live_slots for layer in self.layers) / max(len(self.layers), 1)
+        object.__setattr__(self, "live_slots", live_slots)
+        tokens = max((layer.logical_tokens for layer in self.layers), default=0)
+        object.__setattr__(self, "logical_tokens", tokens)
 
 
 # Layer types that keep keys and values of the whole text; all others stay transformers' own.

@@ -43,19 +43,6 @@ _RECORDS = "_kvlab_records_token_ids"
 _PREPARE = "_prepare_cache_for_generation"  # called once, before any pass, with the cache and the kind of decoding
 
 
-def install_hooks(model: PreTrainedModel, reads_text: bool) -> None:
-    """Make `generate` announce each first prompt to its cache, and report token ids if `reads_text` (idempotent).
-
-    Where transformers lacks a hooked method nothing is announced, and a second pass over a prompt raises an error.
-    """
-    for name, hook in ((_PREFILL, _announcing), (_PREPARE, _refusing_drafts)):
-        if name not in vars(model) and hasattr(type(model), name):
-            setattr(model, name, MethodType(hook, model))
-    if reads_text and not getattr(model, _RECORDS, False):
-        model.register_forward_pre_hook(_record, with_kwargs=True)
-        setattr(model, _RECORDS, True)
-
-
 def _refusing_drafts(model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *rest: Any) -> Any:
     """Raise UserError if drafts are to be checked with a cache that cannot take back what was rejected."""
     cache = find_cache((), model_kwargs)
@@ -186,7 +173,14 @@ def make_cache(
     if pipeline.second_pass is not None and settings.compresses:
         install_second_pass(language_model)
         settings.second_pass = second_pass_state(pipeline.second_pass, language_model, tokenizer)
-    install_hooks(language_model, pipeline.reads_text and settings.compresses)
+    # `generate` announces each first prompt to its cache, and passes report token ids to a method that reads them.
+    # Where transformers lacks a hooked method nothing is announced, and a second pass over a prompt raises an error.
+    for name, hook in ((_PREFILL, _announcing), (_PREPARE, _refusing_drafts)):
+        if name not in vars(language_model) and hasattr(type(language_model), name):
+            setattr(language_model, name, MethodType(hook, language_model))
+    if pipeline.reads_text and settings.compresses and not getattr(language_model, _RECORDS, False):
+        language_model.register_forward_pre_hook(_record, with_kwargs=True)
+        setattr(language_model, _RECORDS, True)
     return CompressedCache(config, settings)
 
 

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from transformers.cache_utils import LinearAttentionLayer
 from kvlab.core.attention import layer_handoff
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import take_states
-from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.core.cache.layers.layer_state import BesideRecurrent, LayerState, UnboundedLayer
 from kvlab.core.cache.settings import synchronize
 from kvlab.core.errors import is_out_of_memory
 
@@ -167,24 +167,13 @@ class FanOutLayer(UnboundedLayer):
             self._layer(branch).reset()
 
 
-class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
+class FanOutHybridLayer(BesideRecurrent, FanOutLayer, LinearAttentionLayer):  # type: ignore[misc]  # of bases with unlike arguments
     """Compressed slots beside a recurrent state, which is the first branch's until `split`, then that of all rows."""
-
-    is_croppable = False
 
     def __init__(self, serving: Serving, layer_idx: int, layer: LinearAttentionLayer) -> None:
         LinearAttentionLayer.__init__(self, layer.number_of_states)
         FanOutLayer.__init__(self, serving, layer_idx)
         take_states(self, layer)
-
-    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]  # of two bases with unlike arguments
-        """Initialize the recurrent state (keyword states); branches initialize their own slots."""
-        if named:
-            LinearAttentionLayer.lazy_initialization(self, **named)
-
-    def reset(self) -> None:
-        LinearAttentionLayer.reset(self)
-        FanOutLayer.reset(self)
 
 
 def time_behind(device: torch.device) -> float:

@@ -91,7 +91,12 @@ def run_second_pass(model: PreTrainedModel, caches: Sequence[CompressedCache]) -
         branch.cache.settings.second_pass_seconds += common + branch.seconds + branch.charged
         branch.seconds = branch.charged = 0.0
         if branch.error is None:
-            branch.run(partial(_end_second_pass, branch.cache), fan_out.now)
+            state = _state(branch.cache)
+            state.done = True
+            state.ids = []
+            state.mask = state.next_logits = None
+            if not branch.cache.settings.stays_pending:
+                branch.run(partial(decide_pending, branch.cache.settings), fan_out.now)
     return fan_out
 
 
@@ -129,16 +134,6 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
                     del trial, trial_layer  # the copy's memory goes before anything else is made
             decide_pending_layer(waiting)
         settings.pending = None
-
-
-def _end_second_pass(cache: CompressedCache) -> None:
-    state = _state(cache)
-    state.done = True
-    state.ids = []
-    state.mask = None
-    state.next_logits = None
-    if not cache.settings.stays_pending:
-        decide_pending(cache.settings)
 
 
 def _second_pass_key(cache: CompressedCache) -> tuple[object, ...]:

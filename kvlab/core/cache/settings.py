@@ -143,11 +143,6 @@ class LayerSettings:
         """Decode steps between two decisions."""
         return self.compress_every - 1 + max(self.pipeline.buffer, 1)
 
-    def token_ids(self, slots: int) -> Tensor | None:
-        """Prompt token ids (B, `slots`) for methods that read text; None if unknown."""
-        ids = torch.cat(self.prompt_ids, 1) if self.prompt_ids else None
-        return ids if ids is not None and ids.shape[1] == slots else None
-
     @property
     def observes_slots(self) -> bool:
         """Whether the observer reads slots; with `full` false it only counts evictions."""

@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -35,9 +35,11 @@ from kvlab.core.validation import quote_value
 PAGES = ("page", "page_rule", "page_heads")
 
 
-def add_stores(schema: dict[str, Any]) -> None:
-    """Add the stores to a field's JSON schema for forms."""
-    schema.update(enum=[*STORES])
+# The field `store` of a method, whose default some methods change; the stores are in its JSON schema for forms.
+STORE_FIELD: Mapping[str, Any] = {
+    "description": "storage format of settled slots",
+    "json_schema_extra": lambda schema: schema.update(enum=[*STORES]),
+}
 
 
 class Method(BaseModel, ABC):
@@ -50,7 +52,7 @@ class Method(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+    store: str = Field(NATIVE, **STORE_FIELD)
     page: int = Field(1, ge=1, le=1024, description="keep or evict whole pages of this many tokens, as an engine does")
     page_rule: str = Field(
         "any",
@@ -75,6 +77,7 @@ class Method(BaseModel, ABC):
     title: ClassVar[str]
     paper: ClassVar[str] = ""
     needs_budget: ClassVar[bool] = True
+    keeps_window: ClassVar[bool] = False  # the newest tokens of the prompt, by the setting `window`, always stay
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
     # Settings that saved rows lack: they are saved only where they differ from the default, so that those rows count.
@@ -176,7 +179,7 @@ class Method(BaseModel, ABC):
     @property
     def own_window(self) -> int:
         """Newest prompt tokens that always stay, so that a budget must exceed them; 0: none."""
-        return 0
+        return getattr(self, "window", 0) if self.keeps_window else 0
 
     def query_probe(self) -> Any:
         """What a recorded comparison keeps of the full cache's queries for this method's figures; None for most.
@@ -256,6 +259,15 @@ class Method(BaseModel, ABC):
         }
 
 
+# Settings of many methods, each of which has its own default.
+Sinks = Annotated[int, Field(ge=0, description="first tokens that always stay")]
+Recent = Annotated[int, Field(ge=1, description="last tokens that always stay")]
+Decoding = Annotated[Literal["keep", "budget"], Field(description="keep generated tokens, or let them compete")]
+PromptTokens = Annotated[
+    Literal["compete", "keep"],
+    Field(description="prompt tokens compete, or stay as long as the budget holds them"),
+]
+
 METHODS: Registry[type[Method]] = Registry("method")
 
 
@@ -267,7 +279,7 @@ def register(method: type[Method]) -> type[Method]:
 
 def registered() -> dict[str, type[Method]]:
     """All methods by name, in display order."""
-    return METHODS.all()
+    return dict(METHODS)
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:
@@ -310,7 +322,7 @@ class DecodeCompression(Method):
     never holds more than its budget plus `buffer` generated tokens.
     """
 
-    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
+    decode: Decoding = "keep"
     buffer: int = Field(128, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
     def with_decoding(self, prompt_only: Pipeline) -> Pipeline:

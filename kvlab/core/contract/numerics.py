@@ -1,7 +1,10 @@
 """Numbers that parts share: draws tied to tokens, scores equal by construction, log averages, shares of a total."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,24 +16,30 @@ HALVINGS = 200
 PARTS = 1e9  # remainders closer than that are ties: rounding must not choose who gets the remaining slot
 
 
+@dataclass(frozen=True)
+class TensorFields:
+    """Base class of weights and statistics: tensors by name; fields that are None have none."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Apply `change` to every tensor."""
+        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
+
+
 def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) -> None:
     """Update log averages in place with a query of attention `mass` (B, H, S)."""
     new = mass.log().sub_(log_mass).add_(math.log(1 - alpha))
     torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
 
 
-def correct_bias(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
-    """Bias-corrected log average: average - log(1 - alpha^rows), -inf before the first query."""
-    return average - missing(rows, alpha)
-
-
-def correction(rows: Tensor, alpha: float) -> Tensor:
-    """-log(1 - alpha^rows): what an average over few queries lacks."""
-    return -missing(rows, alpha)
-
-
 def missing(rows: Tensor, alpha: float) -> Tensor:
-    """log(1 - alpha^rows) of counts (B, H, S), 0 counted as 1; a table lookup if counts fit a byte."""
+    """What a log average over `rows` (B, H, S) queries lacks: log(1 - alpha^rows), 0 counted as 1.
+
+    The average minus this is corrected for bias. A table lookup if counts fit a byte.
+    """
     if fits_byte(alpha):
         return _every_byte(alpha, rows.device).index_select(0, rows.clamp(0, BYTE).long().flatten()).view(rows.shape)
     return _missing(rows.clamp_min(1), alpha)

@@ -22,11 +22,6 @@ PAGE_RULES = get_args(PageRule)
 PAGE_HEADS = get_args(PageHeads)
 
 
-def last_row(tokens: int) -> int:
-    """The prompt's last query only."""
-    return 1
-
-
 @dataclass(frozen=True)
 class Capabilities:
     """Returned by the property `capabilities` of every scorer, allocator, selector and settler: what several parts need
@@ -59,7 +54,7 @@ class Capabilities:
         in_place: the decode-step decision as an in-place kernel for this scorer and selector; None if there is none.
     """
 
-    prompt_rows: Callable[[int], int] = last_row
+    prompt_rows: Callable[[int], int] = lambda tokens: 1  # the last query only
     across_heads: bool = False
     recalls: int = 0
     second_pass: SecondPassRequest | None = None
@@ -133,17 +128,22 @@ def optional(part: Any, name: str) -> Any:
 
 
 class Wrapper:
-    """Base class of what wraps the part `inner`: it has that one's optional attributes where it defines no other.
+    """Base class of what wraps a part, `inner`: it has that one's optional attributes where it defines no other.
 
     A wrapper of a selector evicts other slots than the lowest scores outside the inner one's bounds, so it has none.
     """
 
-    inner: Any
+    wraps: ClassVar[str] = "inner"  # name of the attribute that holds it
     bounds: ClassVar[None] = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the inner part."""
+        return capabilities_of(getattr(self, self.wraps))
 
     def __getattr__(self, name: str) -> Any:
         if name in OPTIONAL:
-            return optional(self.inner, name)
+            return optional(getattr(self, self.wraps), name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
@@ -165,9 +165,7 @@ OLD_NAMES = {"rehearsal": "second_pass", "rehearsed": "score_second_pass"}
 class StateBesideSlots(Protocol):
     """What a settler keeps of evicted tokens, which queries attend to like one more slot."""
 
-    def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
-        """Whether nothing has been evicted yet."""
-        ...
+    begun: ClassVar[str]  # name of the head state that is there once something has been evicted
 
     def column(self, layer: int, head_state: Mapping[str, Tensor], query: Tensor) -> tuple[Tensor, Tensor]:
         """(logits (B, H, G, q), values (B, H, G, q, d)) float32 of that slot for queries (B, Hq, q, d)."""

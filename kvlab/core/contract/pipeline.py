@@ -59,8 +59,18 @@ class Uniform(EqualHeads):
         return [average] * num_layers
 
 
+class Protecting:
+    """Base class of selectors that protect some slots and need nothing else."""
+
+    protected: Callable[[View], Tensor]  # slots (B, H, S)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(protected=self.protected)
+
+
 @dataclass(frozen=True)
-class LowestScore:
+class LowestScore(Protecting):
     """Protect `sinks` first and `recent` last tokens; fractions are shares of the head's budget.
 
     A share of sinks is rounded up, one of recent tokens down. `of` "text" makes `recent` a share of the text seen so
@@ -74,10 +84,6 @@ class LowestScore:
     recent: float | int = 1
     of: Literal["budget", "text"] = "budget"
     most: Limit | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected)
 
     @property
     def bounds(self) -> Callable[[View, Tensor], tuple[Tensor, Tensor]] | None:
@@ -130,17 +136,13 @@ def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, las
 
 
 @dataclass(frozen=True)
-class Oldest:
+class Oldest(Protecting):
     """Keep the first `sinks` tokens and a sliding window, whatever their scores (StreamingLLM, CaM).
 
     A fraction of sinks is a share of the head's budget, rounded up.
     """
 
     sinks: float | int = 4
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""

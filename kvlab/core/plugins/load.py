@@ -26,14 +26,7 @@ LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab 
 
 
 class Registry(Registrations[T], Mapping[str, T]):
-    """Objects of one kind by name, in display order. Reading it loads the plug-ins first.
-
-    With `only_of_plugins_with`, plug-ins whose code does not match that regular expression are not loaded for it.
-    """
-
-    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
-        super().__init__(kind, built_in)
-        self._word = only_of_plugins_with
+    """Objects of one kind by name, in display order. Reading it loads the plug-ins first."""
 
     def registering(self, name: str) -> Callable[[T], T]:
         """Decorator version of `add`."""
@@ -44,18 +37,13 @@ class Registry(Registrations[T], Mapping[str, T]):
 
         return register
 
-    def all(self) -> dict[str, T]:
-        """Everything by name; looks for plug-ins once, while the mapping looks at every access."""
-        load_plugins(self._word)
-        return dict(self._things)
-
     def unknown(self, name: object, known: Iterable[str] = ()) -> UserError:
         """The error for an unknown name, with failed plug-ins and the closest known names.
 
         `known` are all valid names, if there are more than this registry's.
         """
         names = [*(known or self)]
-        failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
+        failed = [plugin.failure for plugin in load_plugins(self.word) if plugin.failure]
         listing = f"; `{LISTED_BY[self.kind]}` lists all" if self.kind in LISTED_BY else ""
         lower = str(name).lower()
         alike = get_close_matches(lower, names, MOST_MEANT)
@@ -68,15 +56,15 @@ class Registry(Registrations[T], Mapping[str, T]):
         return UserError(" ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{instead}."]))
 
     def __getitem__(self, name: str) -> T:
-        load_plugins(self._word)
+        load_plugins(self.word)
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:
-        load_plugins(self._word)
+        load_plugins(self.word)
         return iter(list(self._things))
 
     def __len__(self) -> int:
-        load_plugins(self._word)
+        load_plugins(self.word)
         return len(self._things)
 
 
@@ -183,8 +171,7 @@ def _once(key: str, code: bytes, word: str, origin: Origin, run: Callable[[], An
             version = str(getattr(run(), "__version__", ""))
         if version and not origin.version:  # what the module states, in the registries too
             stated = replace(origin, version=version)
-            for registrations in Registrations.every:
-                registrations.renamed(origin, stated)
+            undo(origin, stated)
             origin = stated
         _loaded[key] = Plugin(origin)
     except Exception as error:

@@ -14,12 +14,16 @@ T = TypeVar("T")
 
 
 class Registrations(Generic[T]):
-    """Objects of one kind by name, in display order. `kind` is its noun in messages, such as "method"."""
+    """Objects of one kind by name, in display order. `kind` is its noun in messages, such as "method".
+
+    With `only_of_plugins_with`, plug-ins whose code does not match that regular expression are not loaded for it.
+    """
 
     every: list[Registrations] = []  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
 
-    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None) -> None:
+    def __init__(self, kind: str, built_in: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
         self.kind = kind
+        self.word = only_of_plugins_with
         self._things: dict[str, T] = dict(built_in or {})
         self._origins: dict[str, Origin] = dict.fromkeys(self._things, KVLAB)
         Registrations.every.append(self)
@@ -47,25 +51,21 @@ class Registrations(Generic[T]):
     def origin_of(thing: object) -> Origin:
         """The origin that defines it; kvlab's own modules stay kvlab's even if a plug-in imports them first."""
         is_own = hasattr(thing, "__qualname__") and str(getattr(thing, "__module__", "")).split(".")[0] == "kvlab"
-        return KVLAB if is_own else current()
+        return KVLAB if is_own else _current.get()
 
     def names_of(self, origin: Origin) -> list[str]:
         """Names of everything that `origin` registered."""
         return [name for name, theirs in self._origins.items() if theirs == origin]
 
-    def renamed(self, origin: Origin, known: Origin) -> None:
-        """Assign everything of `origin` to `known`."""
-        self._origins |= dict.fromkeys(self.names_of(origin), known)
 
-    def forget(self, origin: Origin) -> None:
-        for name in self.names_of(origin):
-            del self._things[name], self._origins[name]
-
-
-def undo(origin: Origin) -> None:
-    """Remove everything that `origin` registered, of every kind."""
+def undo(origin: Origin, instead: Origin | None = None) -> None:
+    """Remove everything that `origin` registered, of every kind, or assign it to the origin `instead`."""
     for registrations in Registrations.every:
-        registrations.forget(origin)
+        for name in registrations.names_of(origin):
+            if instead is None:
+                del registrations._things[name], registrations._origins[name]
+            else:
+                registrations._origins[name] = instead
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,8 @@ class Origin:
 
 
 KVLAB = Origin("kvlab itself")
+# The origin of the code being imported now; outside plug-ins `KVLAB`.
 _current: ContextVar[Origin] = ContextVar("origin", default=KVLAB)
-
-
-def current() -> Origin:
-    """The origin of the code being imported now; outside plug-ins `KVLAB`."""
-    return _current.get()
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""Protocol of quantization codes for keys or values."""
+"""Base classes of quantization codes for keys or values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -45,47 +44,20 @@ MOST = torch.finfo(torch.float16).max
 TINY = 1e-20
 
 
-class Code(Protocol):
-    """Encodes and decodes states (B, H, S, d) of any width d.
+class Code:
+    """Base class of what encodes and decodes states (B, H, S, d) of any width d, a frozen dataclass.
 
     The encoding is a dictionary of tensors: (B, H, S, ...) per slot, and (B, H, S / group, ...) for names in `shared`,
-    which the slots of a group share.
+    which the slots of a group share. Products decode all slots here; codes that need not do so override them.
     """
 
-    @property
-    def group(self) -> int:
-        """Number of consecutive slots encoded together; 1 if each is encoded separately."""
-        ...
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """Names of the tensors that the slots of a group share."""
-        ...
-
-    @property
-    def scales(self) -> tuple[str, ...]:
-        """Names of all tensors that are not codes: scales, minima, norms."""
-        ...
+    group: int  # number of consecutive slots encoded together; 1 if each is encoded separately
+    shared: tuple[str, ...]  # names of the tensors that the slots of a group share
+    scales: tuple[str, ...]  # names of all tensors that are not codes: scales, minima, norms
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """Encode states (B, H, S, d), S a multiple of `group`; slots not `valid` (B, H, S) have no influence."""
-        ...
-
-    def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
-        ...
-
-    def products(self, coded: Coded, query: Tensor) -> Tensor:
-        """Dot products (B, H, r, S) float32 of `query` (B, H, r, d) with the decoded states."""
-        ...
-
-    def weighted_sum(self, coded: Coded, mass: Tensor, width: int) -> Tensor:
-        """`mass` (B, H, r, S) float32 times the decoded states: (B, H, r, width)."""
-        ...
-
-
-class Decoding:
-    """Products for codes that have to be decoded for them."""
+        raise NotImplementedError
 
     def decode(self, coded: Coded, width: int) -> Tensor:
         """Decoded states (B, H, S, width) float32."""
@@ -101,7 +73,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Learning(Decoding):
+class Learning(Code):
     """Codes with tensors per head (B, H, ...) that are learned from the slots that are packed first."""
 
     def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:

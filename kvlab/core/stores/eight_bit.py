@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.stores.code import Coded, Decoding, half
+from kvlab.core.stores.code import Code, Coded, half
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = {"fp8": torch.finfo(E4M3).max, "int8": 127.0}
@@ -14,7 +14,7 @@ LEAST_SCALE = 2.0**-24  # smallest positive float16
 
 
 @dataclass(frozen=True)
-class Plain(Decoding):
+class Plain(Code):
     """Numbers as they are, larger ones clamped: in float8 e4m3, to 448 (vLLM's keys in turboquant_k8v4), or float16."""
 
     kind: Literal["fp8", "fp16"]
@@ -34,7 +34,7 @@ class Plain(Decoding):
 
 
 @dataclass(frozen=True)
-class Eight(Decoding):
+class Eight(Code):
     """`fp8`: float8 e4m3 (4 exponent bits, 3 mantissa bits); `int8`: integers from -127 to 127.
 
     Numbers are divided by a scale: the slot's largest number over the largest representable one. Inference engines use

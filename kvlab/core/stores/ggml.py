@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.stores.code import Coded, Decoding, half, pack_bits, unpack_bits
+from kvlab.core.stores.code import Code, Coded, half, pack_bits, unpack_bits
 
 BLOCK = 32
 LEAST_ROTATION = 64  # llama.cpp's smallest matrix
@@ -30,7 +30,7 @@ LARGEST: dict[Format, int] = {
 
 
 @dataclass(frozen=True)
-class Blocks(Decoding):
+class Blocks(Code):
     """One of ggml's formats. A width that is no multiple of 32, which llama.cpp refuses, is filled by its last channel.
 
     `rotation`: most rows of the Hadamard matrix, the largest power of two that also divides the width is taken; 0: not

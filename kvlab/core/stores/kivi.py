@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.stores.code import Coded, Decoding, half, pack_bits, unpack_bits
+from kvlab.core.stores.code import Code, Coded, half, pack_bits, unpack_bits
 
 GROUP = 32  # as in the paper
 
 
 @dataclass(frozen=True)
-class PerChannel(Decoding):
+class PerChannel(Code):
     """Keys: each channel of `group` consecutive slots has a step and a minimum."""
 
     bits: int
@@ -39,7 +39,7 @@ class PerChannel(Decoding):
 
 
 @dataclass(frozen=True)
-class PerToken(Decoding):
+class PerToken(Code):
     """Values: each slot has a step and a minimum for every `channels` channels.
 
     A width not divisible by 32 is cut into the fewest equal parts of at most 32 channels (80 into 27, 27, 26).

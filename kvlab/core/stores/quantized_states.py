@@ -44,10 +44,6 @@ class PackedStates:
     def device(self) -> torch.device:
         return self.native.device
 
-    def new_zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """As for a tensor."""
-        return self.native.new_zeros(*shape, dtype=dtype)
-
     def __getitem__(self, index: tuple[slice, slice, slice]) -> Tensor:
         """Some slots of all heads, decoded."""
         first, last, _ = index[2].indices(self.shape[2])
@@ -57,10 +53,6 @@ class PackedStates:
             return native
         coded = self._decoded(first, cut)
         return torch.cat([coded, native], 2) if native.shape[2] else coded
-
-    def whole(self) -> Tensor:
-        """All slots, decoded."""
-        return self[:, :, : self.shape[2]]
 
     def blocks(self) -> Iterator[slice]:
         """Slices of slots that are worth decoding together."""
@@ -156,7 +148,7 @@ States = Tensor | PackedStates
 
 def dense_states(states: States) -> Tensor:
     """All slots as a tensor."""
-    return states.whole() if isinstance(states, PackedStates) else states
+    return states[:, :, : states.shape[2]] if isinstance(states, PackedStates) else states
 
 
 def states_at(states: States, index: Tensor) -> Tensor:

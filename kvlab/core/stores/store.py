@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.core.budget import ADAPTIVE, AUTO, NATIVE, UNLIMITED, Budget, resolve_store
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
-from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
+from kvlab.core.stores.code import Code, Coded, Learning, half
 from kvlab.core.stores.eight_bit import Eight, Plain
 from kvlab.core.stores.ggml import Blocks, Format
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken
@@ -218,7 +218,7 @@ SETTINGS = {
     "pruned": (1, 99),
     "rotation": (0, 256),
 }
-OF_CODES: dict[str, tuple[type[Decoding], ...]] = {
+OF_CODES: dict[str, tuple[type[Code], ...]] = {
     "rank": (LowRank, Residual),
     "pruned": (KeptChannels,),
     "rotation": (Blocks,),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from kvlab.core.stores.code import Coded, half, pack_bits, unpack_bits
+from kvlab.core.stores.code import Code, Coded, half, pack_bits, unpack_bits
 
 SEED = 2504
 TINY = 1e-6
@@ -26,7 +26,7 @@ ROUNDS = 2000  # Lloyd iterations, far more than convergence needs
 
 
 @dataclass(frozen=True)
-class Rotated:
+class Rotated(Code):
     """`bits` per coordinate and a 16-bit norm per slot, scaled so that x . decoded(x) = x . x.
 
     With `keeps` "length" it is scaled so that |decoded(x)| = |x|, vLLM's norm correction.

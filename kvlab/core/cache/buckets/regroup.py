@@ -8,7 +8,6 @@ import numpy as np
 
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.settings import LayerSettings
-from kvlab.core.cache.table.compaction import order_by_position
 from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
@@ -38,7 +37,7 @@ def compact_buckets(
         if not split.whole:
             bucket = buckets[0]
             assert bucket.head_budgets is not None
-            order = order_by_position(bucket.table.slots)
+            order = bucket.table.slots.with_columns(valid=bucket.table.valid()).in_text()
             flat = [length for stream in lengths[0] for length in stream]
             budgets = bucket.head_budgets.slots.flatten().tolist()
             parts = []
@@ -56,7 +55,8 @@ def compact_buckets(
             continue
         flat = [length for stream in bucket_lengths for length in stream]
         most = None if bucket.head_budgets is None else bucket.head_budgets.largest
-        packed = bucket.table.compacted(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
+        order = bucket.table.slots.with_columns(valid=bucket.table.valid()).in_text()
+        packed = bucket.table.compacted(order, _room(settings, most, max(flat)), flat)
         bucket.table = _stored(packed, settings, rotary)
         bucket.index = None
     return streams, buckets

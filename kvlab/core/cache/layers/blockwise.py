@@ -4,6 +4,7 @@ What a layer keeps depends only on its own queries, keys and values, so a layer 
 layer starts: the result equals one model pass per block.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -24,13 +25,13 @@ class Appending(AttendingLayer, Protocol):
         """Append states (B, H, q, d); returns the slots this pass attends to."""
 
 
+@dataclass
 class BlockwiseAttention:
     """Attends in place of a layer, in blocks of `size` tokens."""
 
-    def __init__(self, layer: Appending, size: int) -> None:
-        self.layer = layer
-        self.size = size
-        self.layer_idx = layer.layer_idx
+    layer: Appending
+    layer_idx: int
+    size: int
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d); budgets refer to the whole prompt.

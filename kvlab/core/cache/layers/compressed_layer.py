@@ -81,7 +81,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 self.settings.held.peak = self.settings.held.total
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
-            offer_layer(BlockwiseAttention(self, block), key_states)
+            offer_layer(BlockwiseAttention(self, self.layer_idx, block), key_states)
             return key_states, value_states
         return self.append_states(key_states, value_states)
 

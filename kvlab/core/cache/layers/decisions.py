@@ -44,7 +44,24 @@ def decide(
     """
     pipeline = layer.settings.pipeline
     timing = _timing(layer, passes[0].num_new, completes_prompt, idle)
-    compressed = _run_kernels(layer, passes, timing)
+    # Whether an in-place kernel has scored and decided, for each bucket; kernels make no plan for observers.
+    compressed = [False] * len(layer.buckets)
+    kernel = decision_kernel(layer.device)
+    settings = layer.settings
+    if (
+        kernel is not None
+        and pipeline.in_place is not None
+        and settings.observer is None
+        and not settings.store.packs
+        and (timing.is_decode_step and all(timing.due) and layer.waiting == 1)
+    ):
+        of_buckets = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
+        works = [reusable_work(*one) for one in of_buckets]
+        if any(work is None for work in works):
+            views = _views(layer, passes, timing, None)
+            known = zip(works, views, layer.buckets, strict=True)
+            works = [work or kernel_input(view, pipeline, bucket) for work, view, bucket in known]
+        compressed = [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
     score = pipeline.can.score
     rescores = pipeline.decode and pipeline.buffer > 0 and score.recall is not None
     rescores = rescores and layer.settings.compresses and not timing.is_prompt
@@ -73,7 +90,6 @@ def decide(
         return
     if completes_prompt:
         note_statistic(layer, passes[0])
-    settings = layer.settings
     if not (completes_prompt and (settings.stays_pending or (pipeline.waits and settings.compresses))):
         compress_if_due(layer, passes, visible, reported, completes_prompt, compressed, idle)
         return
@@ -207,31 +223,6 @@ def _close_turn(layer: LayerState, passes: Sequence[PassView], decided: Sequence
                 table.close_turn(part.row_valid)
 
 
-def _run_kernels(layer: LayerState, passes: Sequence[PassView], timing: DecisionTiming) -> list[bool]:
-    """For each bucket, whether an in-place kernel has scored and decided.
-
-    Not used with observers, since kernels make no plan.
-    """
-    settings = layer.settings
-    none = [False] * len(layer.buckets)
-    kernel = decision_kernel(layer.device)
-    if (
-        kernel is None
-        or settings.pipeline.in_place is None
-        or settings.observer is not None
-        or settings.store.packs
-        or not (timing.is_decode_step and all(timing.due) and layer.waiting == 1)
-    ):
-        return none
-    parts = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
-    works = [reusable_work(*part) for part in parts]
-    if any(work is None for work in works):
-        views = _views(layer, passes, timing, None)
-        known = zip(works, views, layer.buckets, strict=True)
-        works = [work or kernel_input(view, settings.pipeline, bucket) for work, view, bucket in known]
-    return [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
-
-
 def _timing(layer: LayerState, new: int, completes_prompt: bool, idle: Sequence[bool]) -> DecisionTiming:
     is_prompt = not layer.prompt_compressed
     is_decode_step = new == 1 and not is_prompt
@@ -251,6 +242,7 @@ def _views(
     views = []
     settings = layer.settings
     tokens = layer.streams.by_row(layer.tokens_seen)
+    token_ids = torch.cat(settings.prompt_ids, 1) if timing.is_prompt and settings.prompt_ids else None
     for number, (bucket, part, seen_tokens) in enumerate(zip(layer.buckets, passes, tokens, strict=True)):
         table = bucket.table
         head_budgets = bucket.head_budgets
@@ -276,7 +268,7 @@ def _views(
             statistics=settings.statistics,
             head_state=table.head_state,
             references=layer.references,
-            token_ids=settings.token_ids(table.occupied) if timing.is_prompt else None,
+            token_ids=None if token_ids is None or token_ids.shape[1] != table.occupied else token_ids,
             remembered=head_budgets.remembered,
             store=settings.store,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from kvlab.core.attention.layer_handoff import PassResults
 from kvlab.core.attention.pass_view import PassView
@@ -64,12 +64,6 @@ class LayerState:
     def tables(self) -> list[SlotTable]:
         """Slot tables of this layer; several if heads or rows differ in length."""
         return [bucket.table for bucket in self.buckets]
-
-    @property
-    def table(self) -> SlotTable | None:
-        """The only table of a layer with equally long heads; None before the first token."""
-        assert len(self.buckets) <= 1, "heads of unequal length are in several tables: use `tables`"
-        return self.buckets[0].table if self.buckets else None
 
     @property
     def slots(self) -> Slots | None:
@@ -196,3 +190,21 @@ class UnboundedLayer(CacheLayerMixin):
         """Raise UserError: evicted or merged slots cannot be restored."""
         if tokens_to_remove != 0:
             raise UserError(NO_WAY_BACK)
+
+
+class BesideRecurrent:
+    """Base class of layers of unbounded length that hold transformers' recurrent state too (`LinearAttentionLayer`)."""
+
+    is_croppable = False
+
+    def reset(self) -> None:
+        """Forget the recurrent state and the text."""
+        LinearAttentionLayer.reset(self)  # type: ignore[arg-type]  # a base of subclasses
+        super().reset()  # type: ignore[misc]  # likewise
+
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:
+        """Initialize slots (positional states) or the recurrent state (keyword states), as transformers does."""
+        if states:
+            super().lazy_initialization(*states)  # type: ignore[misc]  # of another base of subclasses
+        else:
+            LinearAttentionLayer.lazy_initialization(self, **named)  # type: ignore[arg-type]  # likewise

@@ -26,10 +26,10 @@ def note_second_pass(layer: LayerState, layer_pass: PassView) -> None:
     width = layer.checkpoint.width
     score_second_pass = pipeline.score_second_pass
     if layer_pass.results is None:
-        table.store(score_second_pass(table.first(width), layer_pass))
+        table.store(score_second_pass(table.visible(width), layer_pass))
     else:
         scores = layer_pass.results.of_part(
-            "score_second_pass", pipeline.score, lambda: score_second_pass(table.first(width), layer_pass)
+            "score_second_pass", pipeline.score, lambda: score_second_pass(table.visible(width), layer_pass)
         )
         table.store(scores)
     if pipeline.references:

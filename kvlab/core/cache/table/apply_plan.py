@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvlab.core.contract import FREE, KEY_LENGTH, Rotary, Slots, expand_index, gather, is_constant, key_lengths
 from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, expand_index, gather, key_lengths
-from kvlab.core.contract.view import KEY_LENGTH, Slots, is_constant
 
 FEW_EDGES = 16
 # Initial metadata of a new token.

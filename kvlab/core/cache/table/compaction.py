@@ -6,21 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.core.contract import FREE, Slots, gather, is_valid
+from kvlab.core.contract import FREE, Slots, gather
 from kvlab.core.stores.code import Code
-
-
-def order_by_position(slots: Slots) -> Tensor:
-    """Slot indices (B, H, S) ordered by position, invalid slots last."""
-    last = torch.iinfo(slots.position.dtype).max
-    return slots.position.masked_fill(~is_valid(slots.position), last).argsort(dim=-1, stable=True)
 
 
 def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length: int, capacity: int) -> Slots:
     """New table (N, width, capacity) of some streams, valid slots first, at most `length` per head.
 
-    `order` is `order_by_position(slots)`. Stream n is heads n * width, ... counted row by row; None selects all rows.
-    Slots after the first `length` are invalid.
+    `order` (B, H, S) is that of the text, invalid slots last. Stream n is heads n * width, ... counted row by row; None
+    selects all rows. Slots after the first `length` are invalid.
     """
     place = torch.arange(capacity, device=order.device)
     source = place.clamp_max(order.shape[-1] - 1)

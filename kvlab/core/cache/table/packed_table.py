@@ -11,10 +11,8 @@ from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import like, longer
 from kvlab.core.cache.table.compaction import Squeeze
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract import FREE, KEY_LENGTH, LIGHT_MASS, Rotary, Slots, expand_index, gather, is_valid, key_lengths
 from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.slot_columns import FREE, LIGHT_MASS, expand_index, gather, is_valid, key_lengths
-from kvlab.core.contract.view import KEY_LENGTH, Slots
 from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
 from kvlab.core.stores.quantized_states import PackedStates, dense_states
@@ -116,12 +114,13 @@ class PackedTable(SlotTable):
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
+        mean = self.mean_key if side == "keys" else None
         turn = None
         place = None
         if self.rotary is not None and side == "keys":
             turn = self.rotary.turn
             place = self.slots.position[:, :, : self.room]
-        return PackedStates(self._code(side), self.coded[side], native, self.room, self._mean(side), turn, place)
+        return PackedStates(self._code(side), self.coded[side], native, self.room, mean, turn, place)
 
     def _code(self, side: str) -> Code:
         """The store's code with what was learned for this table."""
@@ -131,11 +130,9 @@ class PackedTable(SlotTable):
         """What is encoded of `states`: keys turned back to position 0, minus their mean, if the store asks for it."""
         if side == "keys" and self.rotary is not None:
             states = self.rotary.turn(states, -position)
-        mean = self._mean(side)
-        return states if mean is None else states.float() - mean.float()
-
-    def _mean(self, side: str) -> Tensor | None:
-        return self.mean_key if side == "keys" else None
+        if side == "values" or self.mean_key is None:
+            return states
+        return states.float() - self.mean_key.float()
 
     # changes
 

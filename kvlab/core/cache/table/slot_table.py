@@ -10,10 +10,8 @@ from torch import Tensor
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import NEW_SLOT
 from kvlab.core.cache.table.compaction import pack
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract import HEAD_MASS, KEY_LENGTH, NEVER, Plan, Rotary, Slots, is_constant
 from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, gather, integer_dtype, is_valid, key_lengths
-from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, NEVER, Slots, is_constant
 from kvlab.core.stores.quantized_states import States
 from kvlab.core.table_growth import room_to_grow
 
@@ -73,9 +71,11 @@ class SlotTable:
         values = self.slots.values
         return (keys, values) if self.width == self.capacity else (keys[:, :, : self.width], values[:, :, : self.width])
 
-    def visible(self) -> Slots:
-        """The first `width` slots as views, with validity and log mass, without scores."""
-        return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
+    def visible(self, count: int | None = None) -> Slots:
+        """The first `count` (default `width`) slots as views, with validity and log mass, without scores."""
+        if count is None:
+            return self.with_states(self.columns.with_log_mass(self.stored(), self.is_dense), self.width)
+        return self.with_states(self.columns.with_log_mass(self.stored(count)), count)
 
     def add_scores(self, visible: Slots) -> Slots:
         """Add all scores to slots of this table that have log mass."""
@@ -83,7 +83,7 @@ class SlotTable:
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return self.add_scores(self.with_states(self.columns.with_log_mass(self.slots), self.capacity))
+        return self.add_scores(self.visible(self.capacity))
 
     def with_states(self, slots: Slots, count: int) -> Slots:
         """The first `count` slots with their keys and values, which a native table's have already."""
@@ -105,10 +105,6 @@ class SlotTable:
     def live(self) -> Tensor:
         """Number of valid slots per head, (B, H) int64."""
         return self.valid().sum(-1)
-
-    def first(self, count: int) -> Slots:
-        """The first `count` visible slots, with log mass."""
-        return self.with_states(self.columns.with_log_mass(self.stored(count)), count)
 
     def bias(self, visible: Slots) -> Tensor | None:
         """`Slots.bias` of the `visible` slots; None if it is 0."""
@@ -239,7 +235,7 @@ class SlotTable:
     ) -> "SlotTable":
         """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
 
-        `lengths`: valid slots of each of their heads; `order`: `compaction.order_by_position` of the table's slots.
+        `lengths`: valid slots of each of their heads; `order`: all slots in the order of the text.
         """
         index = None if streams is None else torch.tensor(streams, device=order.device)
         longest = max(lengths)

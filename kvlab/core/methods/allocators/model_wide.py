@@ -6,15 +6,25 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from kvlab.core.contract import AttentionPass, LowestScore, Slots, Uniform, View
 from kvlab.core.contract.parts import Allocator, Scorer, Selector, capabilities_of
-from kvlab.core.contract.pipeline import LowestScore, Uniform
-from kvlab.core.contract.view import AttentionPass, Slots, View
 
 COUNTS = -1  # key of the result among the layers' statistics
 
 
+class CountsProtected(Uniform):
+    """Base class of allocators whose heads share the model's budget and get no less than what `select` protects."""
+
+    shares_budget: ClassVar[bool] = True
+    select: Selector  # a field of subclasses
+
+    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
+        """Count what the chosen selector protects."""
+        return score, replace(self, select=select)  # type: ignore[call-arg]  # a field of subclasses
+
+
 @dataclass(frozen=True)
-class ModelWide(Uniform):
+class ModelWide(CountsProtected):
     """All heads of all layers compete for the model's budget with their scores (KVzip's "pair").
 
     Slots that `select` protects in every head under equal budgets are kept; the rest of the budget goes to the highest
@@ -26,7 +36,6 @@ class ModelWide(Uniform):
     gets less than its protected slots. If everything fits, heads stay equal.
     """
 
-    shares_budget: ClassVar[bool] = True
     across_layers: ClassVar[bool] = True
 
     level: Literal["slot", "head", "rank"] = "slot"
@@ -35,10 +44,6 @@ class ModelWide(Uniform):
     def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Scores (B, H, S)."""
         return slots.score
-
-    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
-        """Count what the chosen selector protects."""
-        return score, replace(self, select=select)
 
     def head_budgets(self, view: View) -> Tensor | None:
         if bool((view.budget[:, 0] >= view.slots.valid.sum(-1).amax(-1)).all()):

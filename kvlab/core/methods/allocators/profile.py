@@ -1,14 +1,14 @@
 """Budgets from a model's head profile: what a model-wide cut gave the heads on other texts."""
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract import Allocator, LowestScore, Scorer, Selector, Uniform, View, proportional
-from kvlab.core.methods.allocators.model_wide import protected_by
+from kvlab.core.contract import LowestScore, Selector, View, proportional
+from kvlab.core.methods.allocators.model_wide import CountsProtected, protected_by
 
 EVEN = "even"  # profile of equal heads
 
@@ -36,7 +36,7 @@ class HeadShares:
 
 
 @dataclass(frozen=True)
-class HeadProfile(Uniform):
+class HeadProfile(CountsProtected):
     """Split the model's budget over heads by a profile, independent of the text (DuoAttention, made continuous).
 
     `levels` shares: proportional to the profile at this budget. `two`: heads in order of their shares keep everything
@@ -46,17 +46,11 @@ class HeadProfile(Uniform):
     of `kvlab fit`, read by `make_cache`.
     """
 
-    shares_budget: ClassVar[bool] = True
-
     profile: str = "mini"
     levels: Levels = "shares"
     select: Selector = field(default_factory=LowestScore)
     known: HeadShares | None = None
     even: float = 0.0
-
-    def fitted_to(self, score: Scorer, select: Selector, method_score: Scorer) -> tuple[Scorer, Allocator]:
-        """Count what the chosen selector protects."""
-        return score, replace(self, select=select)
 
     def head_budgets(self, view: View) -> Tensor | None:
         """This layer's budgets (B, H); reads lengths on the host."""
@@ -64,20 +58,19 @@ class HeadProfile(Uniform):
             return None
         protected = (protected_by(self.select, view) & view.slots.valid).sum(-1).amax(-1).tolist()
         rows = zip(view.budget[:, 0].tolist(), view.tokens_seen.tolist(), protected, strict=True)
-        mine = [self._of_row(*row)[view.layer_idx].tolist() for row in rows]
+        mine = []
+        for average, tokens, least in rows:
+            shares = self.known.at(min(average / tokens, 1.0))
+            shares = shares * (1 - self.even) + self.even / shares.numel()
+            total = average * shares.numel()
+            if average >= tokens:
+                slots = torch.full_like(shares, average, dtype=torch.int64)  # (L, H)
+            elif self.levels == "shares":
+                slots = torch.tensor(proportional(shares.flatten().tolist(), total, least, tokens)).view_as(shares)
+            else:
+                order = shares.flatten().argsort(descending=True, stable=True)
+                spare = total - least * shares.numel()
+                more = (spare - (tokens - least) * torch.arange(shares.numel())).clamp(0, tokens - least)
+                slots = (least + torch.empty_like(more).scatter_(0, order, more)).view_as(shares)
+            mine.append(slots[view.layer_idx].tolist())
         return torch.tensor(mine, device=view.budget.device)
-
-    def _of_row(self, average: int, tokens: int, least: int) -> Tensor:
-        """Slots (L, H) of one row with `average` per head, `least` of them protected."""
-        assert self.known is not None
-        shares = self.known.at(min(average / tokens, 1.0))
-        shares = shares * (1 - self.even) + self.even / shares.numel()
-        if average >= tokens:
-            return torch.full_like(shares, average, dtype=torch.int64)
-        total = average * shares.numel()
-        if self.levels == "shares":
-            return torch.tensor(proportional(shares.flatten().tolist(), total, least, tokens)).view_as(shares)
-        order = shares.flatten().argsort(descending=True, stable=True)
-        spare = total - least * shares.numel()
-        more = (spare - (tokens - least) * torch.arange(shares.numel())).clamp(0, tokens - least)
-        return (least + torch.empty_like(more).scatter_(0, order, more)).view_as(shares)

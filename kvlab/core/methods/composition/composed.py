@@ -5,9 +5,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from kvlab.core.contract import Evict, LowestScore, Oldest, Pipeline, Selector, capabilities_of, optional
 from kvlab.core.contract.method import MOST_WHOLE, Method, build_method, make_method, register, registered
-from kvlab.core.contract.parts import Selector, capabilities_of, optional
-from kvlab.core.contract.pipeline import Evict, LowestScore, Oldest, Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.methods.composition.register import REGISTERED
 from kvlab.core.methods.scorers.wrapper import PromptOnly
@@ -184,11 +183,6 @@ def compose(
     return made
 
 
-def _names_of(part: str) -> Callable[[dict[str, Any]], None]:
-    """Add the choices to a field's JSON schema, for forms."""
-    return lambda schema: schema.update(enum=choices()[part])
-
-
 @register
 class Composition(Method):
     """Combine any methods' score, allocation, selection and settling.
@@ -206,14 +200,26 @@ class Composition(Method):
     title = "Composition"
     paper = ""
 
-    score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
+    score: str = Field(
+        "accumulated",
+        description="importance of slots",
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["score"]]),
+    )
     allocate: str = Field(
-        "uniform", description="split of the budget over layers and heads", json_schema_extra=_names_of("allocate")
+        "uniform",
+        description="split of the budget over layers and heads",
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["allocate"]]),
     )
     select: str = Field(
-        "topk", description="which slots may be evicted, lowest scores first", json_schema_extra=_names_of("select")
+        "topk",
+        description="which slots may be evicted, lowest scores first",
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["select"]]),
     )
-    settle: str = Field("evict", description="what happens to victims", json_schema_extra=_names_of("settle"))
+    settle: str = Field(
+        "evict",
+        description="what happens to victims",
+        json_schema_extra=lambda schema: schema.update(enum=[*choices()["settle"]]),
+    )
 
     @property
     def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere

@@ -1,8 +1,10 @@
 """AdaKV: SnapKV's scores, with a layer's budget split over heads by attention."""
 
+from dataclasses import replace
+
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Pipeline, Preset, Uniform, register
+from kvlab.core.contract import Pipeline, Preset, Uniform, register
 from kvlab.core.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.eviction import window_methods
@@ -86,10 +88,5 @@ class AdaKV(window_methods.WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         layers = Pyramid(self.window, self.beta) if self.pyramid else Uniform()
-        prompt_only = Pipeline(
-            self.window_attention(),
-            HeadAdaptive(layers, self.window, self.floor, self.floor_rule, self.normalize, self.skip),
-            LowestScore(recent=self.window),
-            decode=False,
-        )
-        return self.with_decoding(prompt_only)
+        allocate = HeadAdaptive(layers, self.window, self.floor, self.floor_rule, self.normalize, self.skip)
+        return replace(super().pipeline(), allocate=allocate)

@@ -8,11 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import NONE, Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
 from kvlab.core.methods.scorers.sampled_queries import average_turn
 
@@ -27,7 +23,7 @@ class Capacity(ExpectedAttention):
     """
 
     costs_no_step: ClassVar[bool] = True
-    capabilities: ClassVar[Capabilities] = NONE  # the prompt only
+    capabilities: ClassVar[Capabilities] = Capabilities()  # the prompt only
 
     tau: float = 5.0
 

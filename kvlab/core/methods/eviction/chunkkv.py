@@ -56,8 +56,7 @@ class ChunkKV(WindowEvicting):
     }
 
     def pipeline(self) -> Pipeline:
-        select = Chunks(LowestScore(recent=self.window), self.length)
-        return self.with_decoding(Pipeline(self.window_attention(), select=select, decode=False))
+        return replace(super().pipeline(), select=Chunks(LowestScore(recent=self.window), self.length))
 
 
 @register
@@ -96,5 +95,5 @@ class EntropyGatedChunkKV(ChunkKV):
     }
 
     def pipeline(self) -> Pipeline:
-        plain = super().pipeline()
-        return replace(plain, select=GatedChunks(LowestScore(recent=self.window), self.length, self.few))
+        select = GatedChunks(LowestScore(recent=self.window), self.length, self.few)
+        return replace(super().pipeline(), select=select)

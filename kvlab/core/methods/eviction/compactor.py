@@ -8,12 +8,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Pipeline, Preset, Slots
+from kvlab.core.contract.method import Method, Recent, Sinks, register
 from kvlab.core.contract.numerics import round_relatively, round_to_step
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 JITTER = 1e-2  # added to the diagonal before factorizing, as in kvpress
@@ -124,8 +121,8 @@ class Compactor(Method):
     blend: float = Field(0.35, ge=0, description="weight of leverage beside attention")
     sketch: int = Field(48, ge=0, le=4096, description="columns of the random sketch of keys; 0: exact leverage")
     chunk: int = Field(256, ge=2, description="tokens that attend to each other")
-    sinks: int = Field(8, ge=0, description="first tokens that always stay")
-    recent: int = Field(4, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 8
+    recent: Recent = 4
 
     paper = "https://arxiv.org/abs/2507.08143"
     presets = {

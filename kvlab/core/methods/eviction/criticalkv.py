@@ -94,4 +94,4 @@ class CriticalKV(window_methods.WindowEvicting):
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
         # SnapKV's score is a sum over the window; the published epsilon belongs to the mean.
         select = Critical(inner=LowestScore(recent=self.window), first=self.first, epsilon=self.epsilon * self.window)
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))
+        return replace(super().pipeline(), allocate=allocate, select=select)

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract import AttentionPass, LowestScore, Method, Pipeline, Preset, Slots, register, round_relatively
+from kvlab.core.contract.method import Sinks
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 TINY = 1e-6
@@ -56,7 +57,7 @@ class CurDKV(Method):
 
     of: Literal["product", "mean", "key", "value"] = Field("product", description="leverage of keys, values, or both")
     part: int = Field(16, ge=1, description="tokens among which lengths are compared")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
 
     paper = "https://arxiv.org/abs/2509.15038"
     presets = {

@@ -7,11 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import register
+from kvlab.core.contract import AttentionPass, LowestScore, Pipeline, Preset, Slots, View, register
 from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.model_wide import COUNTS, ModelWide
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, Odd, WindowEvicting
@@ -56,28 +53,27 @@ class Covering:
 
 
 @dataclass(frozen=True)
-class CoveringHeads(HeadAdaptive):
-    """Heads of a layer compete by scores of which the covering slots' are highest."""
+class CoveringAllocator:
+    """Base class of allocators that know what covers the context."""
 
     covering: Covering = field(kw_only=True)
 
     @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
+    def capabilities(self) -> Capabilities:
         return Capabilities(prompt_rows=lambda tokens: self.covering.window)
+
+
+@dataclass(frozen=True)
+class CoveringHeads(CoveringAllocator, HeadAdaptive):  # type: ignore[override]  # capabilities are a constant elsewhere
+    """Heads of a layer compete by scores of which the covering slots' are highest."""
 
     def head_budgets(self, view: View) -> Tensor | None:
         return super().head_budgets(_raised(view, self.covering))
 
 
 @dataclass(frozen=True)
-class CoveringModel(ModelWide):
+class CoveringModel(CoveringAllocator, ModelWide):  # type: ignore[override]  # likewise
     """Heads of all layers compete by scores of which the covering slots' are each layer's highest."""
-
-    covering: Covering = field(kw_only=True)
-
-    @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]  # a constant of the class elsewhere
-        return Capabilities(prompt_rows=lambda tokens: self.covering.window)
 
     def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
         """Scores and mean attention (B, 2, H, S)."""
@@ -181,7 +177,7 @@ class DefensiveKV(WindowEvicting):
             if self.across_layers
             else CoveringHeads(window=self.window, floor=0.0, covering=covering)
         )
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))
+        return replace(super().pipeline(), allocate=allocate, select=select)
 
 
 @register

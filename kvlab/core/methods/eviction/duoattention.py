@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, register
 from kvlab.core.methods.allocators.profile import HeadProfile, Levels
 from kvlab.core.methods.scorers.recency import Recency
 
@@ -20,8 +20,8 @@ class DuoAttention(Method):
 
     profile: str = Field("mini", description="head shares: mini, a file of `kvlab fit`, or even (equal heads)")
     levels: Levels = Field("shares", description="a share per head, or two levels: the whole text, or sinks and newest")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2410.10819"
     presets = {

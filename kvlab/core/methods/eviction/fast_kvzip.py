@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzap import PredictedScore
 
@@ -21,8 +21,8 @@ class FastKVzip(Method):
     title = "Fast KVzip"
 
     gates: str = Field("mini", description="mini, a file of `kvlab fit --method fast-kvzip`, or untrained (random)")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2601.17668"
     presets = {

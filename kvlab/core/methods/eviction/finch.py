@@ -8,14 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import register
+from kvlab.core.contract import AttentionPass, Evict, LowestScore, NewKeys, Pipeline, Plan, Preset, Slots, View
+from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import NONE, Capabilities, Selector
-from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
-from kvlab.core.contract.plan import NewKeys, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.eviction.window_methods import WindowKeeping
 from kvlab.core.methods.scorers.wrapper import PromptOnly, PromptScorer
 
 
@@ -74,7 +70,7 @@ class EvictAndCloseGaps:
 
 
 @register
-class Finch(WindowKeeping):
+class Finch(Method):
     """Keeps the prompt tokens that the question attends to, each of its queries weighed by how many tokens it saw.
 
     The question is the last `window` tokens of the prompt. `positions="cache"`, as published, turns the remaining keys
@@ -84,6 +80,7 @@ class Finch(WindowKeeping):
     name = "finch"
     family = "eviction"
     title = "Finch"
+    keeps_window = True
 
     window: int = Field(32, ge=1, description="tokens of the question at the prompt's end; they always stay")
     positions: Literal["original", "cache"] = Field(

@@ -8,11 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import AttentionPass, LowestScore, Method, Pipeline, Preset, Slots, Uniform, View, register
 from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.sampled_queries import FutureQueries
 

@@ -1,5 +1,7 @@
 """HeadKV: SnapKV's scores, with the model's budget split over heads by what each head is for."""
 
+from dataclasses import replace
+
 from pydantic import Field
 
 from kvlab.core.contract import LowestScore, Pipeline, Preset, register
@@ -49,6 +51,5 @@ class HeadKV(WindowEvicting):
     }
 
     def pipeline(self) -> Pipeline:
-        select = LowestScore(recent=self.window)
-        allocate = HeadProfile(self.profile, select=select, even=self.even)
-        return self.with_decoding(Pipeline(self.window_attention(), allocate, select, decode=False))
+        allocate = HeadProfile(self.profile, select=LowestScore(recent=self.window), even=self.even)
+        return replace(super().pipeline(), allocate=allocate)

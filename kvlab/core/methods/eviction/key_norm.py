@@ -6,11 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import proportional
-from kvlab.core.contract.pipeline import EqualHeads, LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import AttentionPass, EqualHeads, LowestScore, Pipeline, Preset, Slots, Uniform, proportional
+from kvlab.core.contract.method import Method, Recent, Sinks, register
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
 ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it
@@ -70,8 +67,8 @@ class KeyNorm(Method):
     family = "eviction"
     title = "Key norm"
 
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 0
+    recent: Recent = 1
     skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, if the budget allows it")
 
     paper = "https://arxiv.org/abs/2406.11430"

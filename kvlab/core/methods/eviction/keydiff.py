@@ -6,8 +6,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Slots, register
-from kvlab.core.contract.numerics import round_to_step
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, Slots, register, round_to_step
 from kvlab.core.methods.scorers.wrapper import SlotScorer
 
 
@@ -37,8 +36,8 @@ class KeyDiff(Method):
     family = "eviction"
     title = "KeyDiff"
 
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 0
+    recent: Recent = 1
     block: int = Field(0, ge=0, description="prompt tokens between two decisions; 0: one decision about all")
 
     paper = "https://arxiv.org/abs/2504.15364"

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, SecondPassRequest, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, SecondPassRequest, Sinks, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzip import LayerAttention
 
@@ -23,8 +23,8 @@ class KVCompose(Method):
 
     ask: str = Field("\n", description="text put before the context when it is read again")
     piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 0
+    recent: Recent = 1
 
     paper = "https://arxiv.org/abs/2509.05165"
     presets = {

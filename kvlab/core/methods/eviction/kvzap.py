@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Uniform, View, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, Uniform, View, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzap import PredictedScore
 
@@ -47,8 +47,8 @@ class KVzap(Method):
     title = "KVzap"
 
     heads: str = Field("mini", description=FILE_HELP)
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2601.07891"
     presets = {
@@ -87,8 +87,8 @@ class KVzapThreshold(Method):
 
     heads: str = Field("mini", description=FILE_HELP)
     threshold: float = Field(-4.0, description="log score below which a pair is evicted")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(128, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 128
 
     paper = "https://arxiv.org/abs/2601.07891"
     presets = {

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, SecondPassRequest, Uniform, register
+from kvlab.core.contract.method import Recent, Sinks
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.kvzip import Over, SecondPassAttention
 
@@ -30,8 +31,8 @@ class KVzip(Method):
     ask: str = Field("\n", description="text put before the context when it is read again")
     piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
     window: int = Field(0, ge=0, description="last prompt queries whose largest attention counts too")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 1
 
     paper = "https://arxiv.org/abs/2505.23416"
     presets = {

@@ -6,13 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import DecodeCompression, register
+from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Pipeline, Preset, Slots, gather
+from kvlab.core.contract.method import DecodeCompression, Sinks, register
 from kvlab.core.contract.numerics import round_relatively
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import AttentionPass, Slots
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.wrapper import PromptScorer
 
@@ -78,7 +74,7 @@ class LagKV(DecodeCompression):
     family = "eviction"
     title = "LagKV"
 
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     lag: int = Field(128, ge=2, description="tokens of a partition")
 
     paper = "https://arxiv.org/abs/2504.04704"

@@ -1,10 +1,8 @@
 """LazyEviction: while generating, keep tokens that have not been silent for longer than they used to be."""
 
-from typing import Literal
-
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, PromptTokens, Recent, register
 from kvlab.core.methods.scorers.time_stamps import TimeStamps
 
 
@@ -24,10 +22,8 @@ class LazyEviction(Method):
     threshold: float = Field(1e-4, ge=0, le=1, description="attention from which on a token counts as read again")
     window: int = Field(32, ge=1, description="last prompt queries that count")
     buffer: int = Field(128, ge=1, description="generated tokens kept before each decision (observation window)")
-    prompt: Literal["compete", "keep"] = Field(
-        "compete", description="prompt tokens compete, or stay as long as the budget holds them"
-    )
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    prompt: PromptTokens = "compete"
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2506.15969"
     presets = {

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, register
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.scorers.expected_attention import ExpectedAttention
 
@@ -34,8 +34,8 @@ class LUKV(Method):
     curves: str = Field("mini", description="mini, a file of `kvlab fit --method lukv`, or even (equal heads)")
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
     epsilon: float = Field(0.02, ge=0, description="added to the attention before weighting by the value")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 1
 
     paper = "https://arxiv.org/abs/2602.08585"
     presets = {

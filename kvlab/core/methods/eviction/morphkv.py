@@ -7,8 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract import LowestScore, Pipeline, Preset, Slots, register
-from kvlab.core.methods.eviction.window_methods import WindowKeeping
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Slots, register
 from kvlab.core.methods.scorers.wrapper import WindowScorer
 
 
@@ -33,7 +32,7 @@ class FusedWindow(WindowScorer):
 
 
 @register
-class MorphKV(WindowKeeping):
+class MorphKV(Method):
     """Keeps the newest tokens, and those older ones that the newest queries attend to, decided at every step.
 
     The queries' attention is summed or maximized over them. The prompt is compressed by the same rule. The authors'
@@ -43,6 +42,7 @@ class MorphKV(WindowKeeping):
     name = "morphkv"
     family = "eviction"
     title = "MorphKV"
+    keeps_window = True
 
     window: int = Field(32, ge=1, description="last queries that vote; these tokens always stay")
     over: Literal["sum", "max"] = Field("sum", description="of a token's attention from these queries")

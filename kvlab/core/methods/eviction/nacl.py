@@ -6,8 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract import LowestScore, Pipeline, Preset, Victims, View, gumbel_draws, register
-from kvlab.core.methods.eviction.window_methods import WindowKeeping
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Sinks, Victims, View, gumbel_draws, register
 from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.selectors.chunks import Reordering
 
@@ -41,7 +40,7 @@ class SampledRest(Reordering):
 
 
 @register
-class Nacl(WindowKeeping):
+class Nacl(Method):
     """Keeps the tokens that the prompt's last tokens attend to most, and draws a share of the budget from the others.
 
     Draws are by softmax of the same score, so that tokens which the proxies overlook have a chance. Follows
@@ -51,11 +50,12 @@ class Nacl(WindowKeeping):
     name = "nacl"
     family = "eviction"
     title = "NACL"
+    keeps_window = True
 
     window: int = Field(32, ge=1, description="last prompt tokens that score (proxies); they always stay")
     drawn: float = Field(0.1, ge=0, le=1, description="share of the budget that is drawn at random")
     temperature: float = Field(1.0, gt=0, description="of the softmax that tokens are drawn by")
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 0
 
     paper = "https://arxiv.org/abs/2408.03675"
     presets = {

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
+from kvlab.core.contract.method import Sinks
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
 
@@ -151,7 +152,7 @@ class PyramidInfer(Method):
     minimum: int = Field(0, ge=0, description="slots below which no layer's context is cut (64 published)")
     interval: int = Field(1, ge=1, description="with `compound` only every so many layers cut (2 for 13 B, 3 for 70 B)")
     distance_weight: float = Field(1.2, gt=0, description="weight of the newest query; the oldest that votes has 1")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     heads: Literal["shared", "each"] = Field("shared", description="same tokens in every head (paper), or each its own")
     decode: Literal["budget", "keep"] = Field("budget", description="generated tokens compete, or are all kept")
 

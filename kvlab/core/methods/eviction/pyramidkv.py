@@ -1,10 +1,11 @@
 """PyramidKV: SnapKV's scores with budgets that fall with depth."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Pipeline, Preset, register
+from kvlab.core.contract import Pipeline, Preset, register
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.eviction import window_methods
 
@@ -78,10 +79,4 @@ class PyramidKV(window_methods.WindowEvicting):
     }
 
     def pipeline(self) -> Pipeline:
-        prompt_only = Pipeline(
-            self.window_attention(),
-            Pyramid(self.window, self.beta, self.variant),
-            LowestScore(recent=self.window),
-            decode=False,
-        )
-        return self.with_decoding(prompt_only)
+        return replace(super().pipeline(), allocate=Pyramid(self.window, self.beta, self.variant))

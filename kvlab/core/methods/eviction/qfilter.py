@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, register
 from kvlab.core.methods.eviction.triattention import FILE_HELP
 from kvlab.core.methods.scorers.query_statistics import QueryFilter
 
@@ -20,8 +20,8 @@ class QFilters(Method):
     title = "Q-Filters"
 
     queries: str = Field("mini", description=FILE_HELP)
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 0
+    recent: Recent = 1
 
     paper = "https://arxiv.org/abs/2503.02812"
     presets = {

@@ -1,10 +1,8 @@
 """RaaS: while generating, evict the token that has been longest without attention."""
 
-from typing import Literal
-
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, PromptTokens, Recent, register
 from kvlab.core.methods.scorers.time_stamps import TimeStamps
 
 
@@ -23,10 +21,8 @@ class RaaS(Method):
 
     threshold: float = Field(1e-4, ge=0, le=1, description="attention from which on a token's stamp is renewed")
     window: int = Field(32, ge=1, description="last prompt queries that stamp the prompt's tokens")
-    prompt: Literal["compete", "keep"] = Field(
-        "compete", description="prompt tokens compete, or stay as long as the budget holds them"
-    )
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    prompt: PromptTokens = "compete"
+    recent: Recent = 1
 
     paper = "https://arxiv.org/abs/2502.11147"
     presets = {

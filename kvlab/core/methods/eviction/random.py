@@ -8,11 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import uniform_draws
-from kvlab.core.contract.parts import NONE, Capabilities
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import NONE, AttentionPass, Capabilities, LowestScore, Pipeline, Slots, uniform_draws
+from kvlab.core.contract.method import Method, PromptTokens, Recent, Sinks, register
 from kvlab.core.methods.scorers.time_stamps import OF_PROMPT
 
 
@@ -79,11 +76,9 @@ class Random(Method):
     added = ("prompt", "draws", "buffer")
     paper = ""
 
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
-    prompt: Literal["compete", "keep"] = Field(
-        "compete", description="prompt tokens compete, or stay as long as the budget holds them"
-    )
+    sinks: Sinks = 0
+    recent: Recent = 1
+    prompt: PromptTokens = "compete"
     draws: Literal["once", "anew"] = Field("once", description="a token's number: once, or anew at each decision")
     buffer: int = Field(0, ge=0, description="generated tokens kept before each decision; 0: none")
 

@@ -1,14 +1,13 @@
 """R-KV: while generating, keep tokens with high attention and low redundancy."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
-from kvlab.core.contract import DecodeCompression, LowestScore, Pipeline, Preset, Slots, register
+from kvlab.core.contract import DecodeCompression, Decoding, LowestScore, Pipeline, Preset, Slots, register
 from kvlab.core.methods.eviction.window_methods import Odd
 from kvlab.core.methods.scorers.wrapper import WindowScorer
 
@@ -76,7 +75,7 @@ class RKV(DecodeCompression):
     balance: float = Field(0.1, ge=0, le=1, description="weight of attention; the rest is the weight of redundancy")
     threshold: float = Field(0.5, ge=-1, le=1, description="cosine above which a key is redundant with another")
     excused: int = Field(1, ge=0, description="number of last similar keys that a key does not count as redundant")
-    decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
+    decode: Decoding = "budget"
 
     paper = "https://arxiv.org/abs/2505.24133"
     presets = {

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract import AttentionPass, DecodeCompression, LowestScore, Pipeline, Preset, Slots, register
+from kvlab.core.contract import AttentionPass, DecodeCompression, LowestScore, Pipeline, Preset, Recent, Slots, register
 from kvlab.core.methods.eviction.window_methods import RKV_BUFFER, SHARED_HEADS
 from kvlab.core.methods.scorers.window import query_mass
 from kvlab.core.methods.scorers.wrapper import WindowScorer
@@ -56,7 +56,7 @@ class Scissorhands(DecodeCompression):
     title = "Scissorhands"
 
     window: int = Field(400, ge=1, description="last queries that count (history window)")
-    recent: int = Field(10, ge=1, description="last tokens that always stay")
+    recent: Recent = 10
 
     paper = "https://arxiv.org/abs/2305.17118"
     presets = {

@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract import Capabilities, LowestScore, Method, Pipeline, Preset, Uniform, View, log_total, register
+from kvlab.core.contract.method import Recent, Sinks
 from kvlab.core.methods.scorers.recency import Recency
 
 
@@ -56,8 +57,8 @@ class SimLayerKV(Method):
 
     threshold: float = Field(0.9, ge=0, le=1, description="share of attention from which on a layer is lazy")
     queries: int = Field(1, ge=1, description="last prompt queries whose attention decides")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(64, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 64
 
     paper = "https://arxiv.org/abs/2410.13846"
     presets = {

@@ -1,6 +1,6 @@
 """SnapKV: attention of an observation window at the prompt's end, pooled over neighbours."""
 
-from kvlab.core.contract import LowestScore, Pipeline, Preset, register
+from kvlab.core.contract import Preset, register
 from kvlab.core.methods.eviction import window_methods
 
 
@@ -92,8 +92,3 @@ class SnapKV(window_methods.WindowEvicting):
         "decode": window_methods.PROMPT_ONLY,
         "buffer": window_methods.RKV_BUFFER,
     }
-
-    def pipeline(self) -> Pipeline:
-        score = self.window_attention()
-        select = LowestScore(recent=self.window)
-        return self.with_decoding(Pipeline(score, select=select, decode=False))

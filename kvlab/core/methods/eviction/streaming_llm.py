@@ -8,13 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import Evict, LowestScore, NewKeys, Pipeline, Plan, Preset, View, gather
+from kvlab.core.contract.method import Method, Sinks, register
 from kvlab.core.contract.parts import NONE, Capabilities, Scorer, Selector, Settler, optional
-from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
-from kvlab.core.contract.plan import NewKeys, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.recency import Recency
 
@@ -50,7 +46,7 @@ class EvictAndReposition:
         """Evict everything over budget; raises UserError for a model without rotary positions."""
         slots = view.slots
         rotary = view.layer_pass.rotary
-        leading = _leading(select)
+        leading = int(optional(select, "sinks") or 0)  # slots that may precede the window: also explicitly kept tokens
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
@@ -79,12 +75,7 @@ class EvictAndReposition:
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of the first slots' original keys and two numbers each."""
-        return _leading(select) * (keys[0, 0, 0].nbytes + 8)
-
-
-def _leading(select: Selector) -> int:
-    """Number of slots that may precede the window: sinks and explicitly kept tokens."""
-    return int(optional(select, "sinks") or 0)
+        return int(optional(select, "sinks") or 0) * (keys[0, 0, 0].nbytes + 8)
 
 
 @register
@@ -100,7 +91,7 @@ class StreamingLLM(Method):
     family = "eviction"
     title = "StreamingLLM"
 
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     positions: Literal["original", "cache"] = Field(
         "original", description="positions of tokens in the text, or of slots inside the cache (the authors' code)"
     )

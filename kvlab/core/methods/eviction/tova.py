@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract import AttentionPass, Capabilities, LowestScore, Method, Pipeline, Preset, Slots, register
+from kvlab.core.contract.method import Recent, Sinks
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Tova(Method):
     family = "eviction"
     title = "TOVA"
 
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 0
+    recent: Recent = 1
     heads: Literal["shared", "each"] = Field("shared", description="whether all heads of a layer keep the same tokens")
 
     paper = "https://arxiv.org/abs/2401.06104"

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from kvlab.core.contract import DecodeCompression, LowestScore, Pipeline, Preset, register
+from kvlab.core.contract.method import Decoding, PromptTokens, Recent
 from kvlab.core.methods.scorers.query_statistics import QueryCentres
 
 FILE_HELP = "query statistics: mini, a file of `kvlab fit --method triattention`, or untrained (random)"
@@ -28,11 +29,9 @@ class TriAttention(DecodeCompression):
     queries: str = Field("mini", description=FILE_HELP)
     furthest: int = Field(65_536, ge=1, description="scores are averaged over the distances 1, 2, 4, .. ahead, to this")
     heads: Literal["each", "shared"] = Field("each", description="each KV head by its own query heads, or all alike")
-    prompt: Literal["compete", "keep"] = Field(
-        "compete", description="prompt tokens compete, or stay as long as the budget holds them"
-    )
-    decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
-    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    prompt: PromptTokens = "compete"
+    decode: Decoding = "budget"
+    recent: Recent = 1
 
     paper = "https://arxiv.org/abs/2604.04921"
     presets = {

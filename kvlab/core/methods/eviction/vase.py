@@ -1,34 +1,24 @@
 """VaSE: shield tokens whose values have a large range, and draw the others by attention."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import DecodeCompression, register
+from kvlab.core.contract import LowestScore, Pipeline, Preset, Protecting, Victims, View, Wrapper
+from kvlab.core.contract.method import DecodeCompression, Decoding, register
 from kvlab.core.contract.numerics import gumbel_draws, round_relatively
-from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.view import AttentionPass, Slots, View
-from kvlab.core.methods.eviction.window_methods import Odd, WindowKeeping
-from kvlab.core.methods.scorers.window import TINY, WindowAttention, query_mass
+from kvlab.core.methods.eviction.window_methods import Odd
+from kvlab.core.methods.scorers.window import TINY, WindowAttention
 
 
 @dataclass(frozen=True)
 class OlderAttention(WindowAttention):
     """Attention among the slots older than the window alone: each query's share of them sums to 1, then is pooled."""
 
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
-        if not first:
-            return {}
-        newest = slots.position.amax(-1, keepdim=True)
-        candidates = slots.valid & (slots.position <= newest.int() - self.window)
-        rows = min(self.window, layer_pass.num_new)
-        return {"score": self._aggregated(query_mass(slots, layer_pass, rows), candidates)}
+    by_column: ClassVar[bool] = False  # each query's attention is needed, not only the sum of all
 
     def _aggregated(self, mass: Tensor, candidates: Tensor) -> Tensor:
         mass = mass * candidates[:, :, None, None]
@@ -36,7 +26,7 @@ class OlderAttention(WindowAttention):
 
 
 @dataclass(frozen=True)
-class ShieldedSample(Wrapper):
+class ShieldedSample(Protecting, Wrapper):
     """Protect the share `shield` of a head's budget, the slots with the largest range of values, and draw the others.
 
     The range of a slot is the largest number of its value minus the smallest. Sinks that `inner` protects count toward
@@ -47,10 +37,6 @@ class ShieldedSample(Wrapper):
 
     inner: LowestScore
     shield: float
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""
@@ -75,7 +61,7 @@ class ShieldedSample(Wrapper):
 
 
 @register
-class VaSE(WindowKeeping, DecodeCompression):
+class VaSE(DecodeCompression):
     """Shields tokens whose values have a large range, and at each decision draws the others by attention.
 
     Decides whenever `buffer` tokens were generated. Attention is that of the last `window` queries among older slots,
@@ -86,12 +72,13 @@ class VaSE(WindowKeeping, DecodeCompression):
     name = "vase"
     family = "eviction"
     title = "VaSE"
+    keeps_window = True
 
     window: int = Field(64, ge=1, description="last queries that vote; these tokens always stay")
     kernel: Odd = Field(5, ge=1, le=1025, description="width of the mean over neighbours, odd; 1: none")
     shield: float = Field(0.25, ge=0, le=1, description="share of the budget for the largest ranges of values")
     sinks: int = Field(4, ge=0, description="first tokens that always stay, as part of that share")
-    decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
+    decode: Decoding = "budget"
     buffer: int = Field(64, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
     paper = "https://arxiv.org/abs/2606.03928"

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from kvlab.core.contract.method import DecodeCompression, Method
+from kvlab.core.contract import DecodeCompression, LowestScore, Method, Pipeline
 from kvlab.core.methods.scorers.window import Aggregate, Edges, WindowAttention
 
 SHARED_HEADS = (
@@ -29,17 +29,6 @@ def _check_odd(kernel: int) -> int:
 Odd = Annotated[int, AfterValidator(_check_odd)]  # width of a pooling centred on each slot
 
 
-class WindowKeeping(Method):
-    """A method that always keeps its window of newest prompt tokens."""
-
-    window: int
-
-    @property
-    def own_window(self) -> int:
-        """The window, whose tokens always stay."""
-        return self.window
-
-
 class WindowScored(Method):
     """A method scored by the pooled attention of the prompt's last queries."""
 
@@ -48,10 +37,11 @@ class WindowScored(Method):
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
 
 
-class WindowEvicting(WindowScored, WindowKeeping, DecodeCompression):
+class WindowEvicting(WindowScored, DecodeCompression):
     """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
 
     added: ClassVar[tuple[str, ...]] = ("aggregate", "decay")
+    keeps_window: ClassVar[bool] = True
 
     edges: Edges = Field(
         "tokens", description="average pooling at the ends of the text: real tokens only, or zeros beyond them too"
@@ -63,6 +53,7 @@ class WindowEvicting(WindowScored, WindowKeeping, DecodeCompression):
         1.0, ge=0, le=1, description="weight of a query relative to the next one; 0: only the newest counts"
     )
 
-    def window_attention(self) -> WindowAttention:
-        """The scorer described by these hyper-parameters."""
-        return WindowAttention(self.window, self.kernel, self.pooling, self.edges, self.aggregate, self.decay)
+    def pipeline(self) -> Pipeline:
+        """Evicts the lowest scores before the window, with equal budgets (SnapKV); others replace parts of it."""
+        score = WindowAttention(self.window, self.kernel, self.pooling, self.edges, self.aggregate, self.decay)
+        return self.with_decoding(Pipeline(score, select=LowestScore(recent=self.window), decode=False))

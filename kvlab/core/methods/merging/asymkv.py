@@ -11,13 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import DecodeCompression, register
+from kvlab.core.contract import Edges, LowestScore, NewKeys, Pipeline, Plan, Preset, View, gather
+from kvlab.core.contract.method import DecodeCompression, Sinks, register
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.plan import Edges, NewKeys, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.window import WindowAttention
 from kvlab.core.methods.settlers.edges import at_rows, first_of
@@ -259,7 +255,7 @@ class MergesNeighbours(DecodeCompression):
     """A method that merges adjacent slots, the least attended first."""
 
     window: int = Field(32, ge=1, description="last prompt queries that vote and weigh keys; these tokens always stay")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     clip: int = Field(0, ge=0, description="most tokens a merged slot counts for in attention; 0: all of them")
     add_values: bool = Field(False, description="add values beyond the clip, as published, instead of averaging them")
     late: bool = Field(False, description=f"later pairs are cheaper: weights are divided by {LATE}")

@@ -7,12 +7,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import LowestScore, Pipeline, Preset, SecondPassRequest, Uniform, View
+from kvlab.core.contract.method import Method, Recent, Sinks, register
 from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.second_pass import SecondPassRequest
-from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.scorers.kvzip import SecondPassAttention
@@ -96,8 +93,8 @@ class AttentionMatching(Method):
         0, ge=0, le=4096, description="tokens the model writes to each of three requests; their queries are used too"
     )
     flat: bool = Field(False, description="give queries with flat attention more weight in the fit of log mass")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2602.16284"
     presets = {

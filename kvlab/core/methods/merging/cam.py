@@ -9,15 +9,10 @@ from pydantic import Field, field_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.in_place import SPREAD, InPlace
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import SPREAD, Edges, InPlace, Method, Plan, Preset, ValueShift, View, gather, register
 from kvlab.core.contract.numerics import head_streams, stream_start, uniform_draws
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
 from kvlab.core.contract.pipeline import LowestScore, Oldest, Pipeline
-from kvlab.core.contract.plan import Edges, Plan, ValueShift
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.settlers.edges import sum_to_target
@@ -100,7 +95,15 @@ class ValueMerge:
         if one and self.chance == "mean" and isinstance(select, Oldest) and select.window(view) >= longest:
             return self._decode_step(view, keep, victims.index, longest)
         reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
-        index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
+        # Slots by position (B, H, R) and which of them exist: from the first victim as far as its value reaches.
+        width = slots.valid.shape[-1]
+        far = torch.iinfo(slots.position.dtype).max
+        start = torch.where(slots.valid & ~keep, slots.position, far).amin(-1, keepdim=True)
+        inside = slots.valid & (slots.position >= start)
+        in_order = isinstance(select, Oldest)  # then no kept slot is between two victims
+        count = min(width, longest + view.most_excess) if in_order or view.most_excess == 1 else width
+        order, index = torch.where(inside, slots.position, far).topk(count, dim=-1, largest=False, sorted=True)
+        exists = order < far
         leaves = exists & ~gather(keep, index)
         one = view.most_excess == 1 and index.shape[-1] > 1
         few = 1 if one else None
@@ -181,21 +184,6 @@ class ValueMerge:
         device = position.device
         streams = view.of_budget("streams", lambda: head_streams(seed, heads, device))
         return (uniform_draws(seed, position, streams) < chance).float()
-
-    def _region(self, view: View, keep: Tensor, reach: int, in_order: bool) -> tuple[Tensor, Tensor]:
-        """(slots by position (B, H, R), mask of existing ones): from the first victim as far as its value reaches.
-
-        `in_order`: no kept slot is between two victims.
-        """
-        slots = view.slots
-        width = slots.valid.shape[-1]
-        far = torch.iinfo(slots.position.dtype).max
-        victims = slots.valid & ~keep
-        start = torch.where(victims, slots.position, far).amin(-1, keepdim=True)
-        inside = slots.valid & (slots.position >= start)
-        size = min(width, reach + view.most_excess) if in_order or view.most_excess == 1 else width
-        order, index = torch.where(inside, slots.position, far).topk(size, dim=-1, largest=False, sorted=True)
-        return index, order < far
 
     def _drawn(
         self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None

@@ -9,15 +9,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from kvlab.core.budget import UNLIMITED
+from kvlab.core.contract import AttentionPass, Edges, LowestScore, Pipeline, Plan, Preset, Slots, Uniform, View, gather
 from kvlab.core.contract.in_place import NOT_YET, SIMILAR, InPlace
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.method import Method, Sinks, register
 from kvlab.core.contract.numerics import proportional
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Victims, capabilities_of, optional
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import AttentionPass, Slots, View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.settlers import log_mass
 from kvlab.core.methods.settlers.edges import nearest_pair, nearest_slot, sum_to_target, votes_without
@@ -238,7 +234,7 @@ class D2O(Method):
     title = "D2O"
 
     variant: Literal["paper", "code"] = Field("paper", description="threshold, weights and layer shares")
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     recent: float = Field(
         0.5, gt=0, lt=1, description="share of the budget for recent tokens; heavy hitters get the rest"
     )

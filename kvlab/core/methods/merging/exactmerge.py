@@ -8,13 +8,9 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from kvlab.core.contract.method import register
-from kvlab.core.contract.numerics import round_to_step
+from kvlab.core.contract import LowestScore, Pipeline, Plan, Uniform, ValueShift, View, gather, round_to_step
+from kvlab.core.contract.method import Decoding, register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler
-from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.plan import Plan, ValueShift
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.eviction.window_methods import WindowScored
@@ -82,11 +78,17 @@ class ExactResidual:
         if self.future is not None:
             observed = observed.and_future(view, self.future, SINKS, self.future_weight)
         weight = (observed.mass * observed.weight[..., None]).sum(2) + TINY
-        errors = [self._error(view, select, observed, weight, self._reserved(view, share)) for share in self.shares]
+        # Residual slots (B, H) by share; the newest token always has its own slot.
+        reserved = [(view.budget * share).round().long().minimum(view.budget - 1) for share in self.shares]
+        errors = []
+        for count in reserved:
+            grouping, keep = self._group(view, select, count)
+            trial, _ = grouping.trial(observed, keep, slots.values, weight)
+            refitted = trial.refit(observed, ~observed.held_back, self.ridge) if self.refit else None
+            errors.append(trial.error(observed, observed.held_back, refitted))
         handicap = torch.tensor([share > 0 for share in self.shares], device=weight.device) * self.margin
         best = round_to_step(torch.stack(errors, -1) * (1 + handicap)).argmin(-1)  # (B, H); of equal ones the first
-        reserved = torch.stack([self._reserved(view, share) for share in self.shares], -1)
-        chosen = reserved.gather(-1, best[..., None])[..., 0]
+        chosen = torch.stack(reserved, -1).gather(-1, best[..., None])[..., 0]
         grouping, keep = self._group(view, select, chosen)
         trial, log_mass = grouping.trial(observed, keep, slots.values, weight)
         stays = slots.valid & ~torch.zeros_like(slots.valid).scatter(2, grouping.source, grouping.leaves)
@@ -118,16 +120,6 @@ class ExactResidual:
         better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
         grouping = replace(grouping, active=merges & better[..., None])
         return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
-
-    def _reserved(self, view: View, share: float) -> Tensor:
-        """Residual slots (B, H); the newest token always has its own slot."""
-        return (view.budget * share).round().long().minimum(view.budget - 1)
-
-    def _error(self, view: View, select: Selector, observed: Observed, weight: Tensor, reserved: Tensor) -> Tensor:
-        grouping, keep = self._group(view, select, reserved)
-        trial, _ = grouping.trial(observed, keep, view.slots.values, weight)
-        shift = trial.refit(observed, ~observed.held_back, self.ridge) if self.refit else None
-        return trial.error(observed, observed.held_back, shift)
 
     def _group(self, view: View, select: Selector, reserved: Tensor) -> tuple[Grouping, Tensor]:
         """(grouping, kept slots) with `reserved` (B, H) residual slots."""
@@ -186,7 +178,7 @@ class ExactMerge(WindowScored):
     future_weight: float = Field(
         0.5, gt=0, description="with `futures`: weight of all samples together, relative to the window's queries"
     )
-    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
+    decode: Decoding = "keep"
     adaptive: bool = Field(True, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 

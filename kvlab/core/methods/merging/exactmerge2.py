@@ -4,10 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kvlab.core.contract.method import DecodeCompression, add_stores, register
-from kvlab.core.contract.parts import Scorer
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.second_pass import SecondPassRequest
+from kvlab.core.contract import LowestScore, Pipeline, Scorer, SecondPassRequest
+from kvlab.core.contract.method import STORE_FIELD, DecodeCompression, Sinks, register
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.eviction.kvzap import FILE_HELP
 from kvlab.core.methods.scorers.kvzap import PredictedScore
@@ -34,7 +32,7 @@ class ExactMerge2(DecodeCompression):
     family = "merging"
     title = "exactmerge 2 (kvlab)"
 
-    store: str = Field(ADAPTIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+    store: str = Field(ADAPTIVE, **STORE_FIELD)
     rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
     heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
     over: Over = Field(
@@ -60,7 +58,7 @@ class ExactMerge2(DecodeCompression):
     untouched: float = Field(0.1, ge=0, le=1, description="share of the best-scored slots that keep their values")
     newest: int = Field(4, ge=0, description="newest slots that keep mass and value, because the next tokens use them")
     buffer: int = Field(32, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
-    sinks: int = Field(1, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 1
     recent: int = Field(64, ge=1, description="with `rehearse`: most last tokens that always stay")
     recent_share: Share | Literal["growing"] = Field(
         "growing",

@@ -1,8 +1,10 @@
 """GRKV: eviction, and kept slots refitted by ridge regression."""
 
+from dataclasses import replace
+
 from pydantic import Field
 
-from kvlab.core.contract import LowestScore, Pipeline, Preset, register
+from kvlab.core.contract import Pipeline, Preset, register
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER, WINDOW_REASONS, WindowEvicting
 from kvlab.core.methods.settlers.global_ridge import GlobalRidge
 
@@ -48,5 +50,4 @@ class GRKV(WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         settle = GlobalRidge(self.rows, self.ridge, self.untouched, self.refit_keys)
-        select = LowestScore(recent=self.window)
-        return self.with_decoding(Pipeline(self.window_attention(), select=select, settle=settle, decode=False))
+        return replace(super().pipeline(), settle=settle)

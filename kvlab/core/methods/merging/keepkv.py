@@ -9,15 +9,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from kvlab.core.contract.in_place import NEAREST, InPlace
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import NEVER_SEEN, correct_bias, correction, missing, round_to_step
+from kvlab.core.contract import ASKED, HEAD_MASS, NEAREST, Edges, InPlace, Plan, Preset, View, gather, log_total
+from kvlab.core.contract.method import Method, Sinks, register
+from kvlab.core.contract.numerics import NEVER_SEEN, missing, round_to_step
 from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import LowestScore, Pipeline, Uniform
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import ASKED, gather, log_total
-from kvlab.core.contract.view import HEAD_MASS, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay
 from kvlab.core.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
@@ -182,12 +178,15 @@ class NearestMerge:
 
     @property
     def capabilities(self) -> Capabilities:
+        mass_of_votes = None if self.rule == "bias" else 1.0  # of `bias`, slots store their log mass
+        if self.mass != "rule":
+            mass_of_votes = Mass(self.mass, self.mass_alpha).of_votes
         return Capabilities(
             prompt_rows=lambda tokens: self.window if self.group == "least-squares" and self.predict == "ema" else 1,
             fills_budget=True,
             by_selector=True,
             merges=True,
-            mass_of_votes=self.mass_of_votes,
+            mass_of_votes=mass_of_votes,
             in_place=self.in_place,
         )
 
@@ -195,13 +194,6 @@ class NearestMerge:
     def state(self) -> Mapping[str, float]:
         """Log mass per query head."""
         return {HEAD_MASS: 0.0} if self.per_head_mass else {}
-
-    @property
-    def mass_of_votes(self) -> float | None:
-        """The rule's factor; None for `bias`, where slots store their log mass."""
-        if self.mass != "rule":
-            return Mass(self.mass, self.mass_alpha).of_votes
-        return None if self.rule == "bias" else 1.0
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs the averages used for prediction and a selector of the lowest scores."""
@@ -316,7 +308,16 @@ class NearestMerge:
         width = view.slots.valid.shape[-1]
         turn = turns(view, source, target, self.space)
         ends = torch.cat([source, target], -1)
-        of_source, of_target = self._predicted(view, ends).chunk(2, -1)
+        # Predicted logits, without log mass.
+        if self.predict == "ema":
+            predicted = self._average(view, PREDICTS_BY[self.rule], ends)
+        else:
+            logits = at_rows(view.layer_pass.last_logits()[:, :, :, 0], ends)  # (B, H, G, 2 E)
+            if self.group == "mean-exp":
+                predicted = _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+            else:
+                predicted = _finite(logits).mean(2)
+        of_source, of_target = predicted.chunk(2, -1)
         share, target_weight, log_total = self._softmax(view, of_source, of_target, ends, active)
         votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
@@ -364,20 +365,10 @@ class NearestMerge:
         )
         return edges, guarded
 
-    def _predicted(self, view: View, index: Tensor) -> Tensor:
-        """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
-        if self.predict == "ema":
-            return self._average(view, PREDICTS_BY[self.rule], index)
-        logits = view.layer_pass.last_logits()[:, :, :, 0]  # (B, H, G, S)
-        logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
-        if self.group == "mean-exp":
-            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
-        return _finite(logits).mean(2)
-
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
         extra = view.slots.extra
-        return _finite(correct_bias(gather(extra[name], index), gather(extra[SEEN_ROWS], index), self.alpha))
+        return _finite(gather(extra[name], index) - missing(gather(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
         self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
@@ -431,7 +422,7 @@ class NearestMerge:
                     of_source, of_target = self._average(view, name, ends).chunk(2, -1)
                     total = self._softmax(view, of_source, of_target, ends, active)[2]
                 rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
-                after[name] = total - log_mass - correction(rows, self.alpha)
+                after[name] = total - log_mass + missing(rows, self.alpha)
         return after
 
 
@@ -460,7 +451,7 @@ class KeepKV(Method):
     predict: Literal["ema", "current"] = Field(
         "ema", description="logits used for merging: predicted, or the current query's"
     )
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 4
     recent: float = Field(0.8, gt=0, lt=1, description="share of the budget for the most recent tokens")
     alpha: float = Field(0.9, gt=0, lt=1, description="decay of the score average")
     window: int = Field(32, ge=1, description="last prompt queries that initialize the score average")

@@ -1,7 +1,7 @@
 """LESS: evicted tokens are absorbed into a low-rank state."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -9,13 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from kvlab.core.contract import Capabilities, Pipeline, Plan, Preset, Selector, TensorFields, View, gather
 from kvlab.core.contract.method import Method, make_method, register
-from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.plan import Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.wrapper import SlotsAlone
 
@@ -30,7 +25,7 @@ HEAD = "low_rank_head"  # (B, H): index of the head in the layer, which selects 
 
 
 @dataclass(frozen=True)
-class FeatureMaps:
+class FeatureMaps(TensorFields):
     """Maps of one layer: H KV heads, G query heads per group, d head_dim, m hidden units, R the rank.
 
     `exponential`: phi(q) = exp(gelu(q W1) W2 + b), psi(k) likewise, so that a product of features is the exponential of
@@ -66,19 +61,6 @@ class FeatureMaps:
             return (features + bias).clamp(-HIGHEST, HIGHEST).exp()
         scaled = gelu(features) * bias.clamp(-HIGHEST, HIGHEST).exp()
         return (scaled + scaled @ self.key_mix).abs()
-
-    def of_heads(self, head: Tensor) -> "FeatureMaps":
-        """Maps of KV heads `head` (B, W), for states (B, W, ...) of those heads."""
-        return self.map(lambda tensor: tensor[head])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "FeatureMaps":
-        """Apply `change` to every tensor."""
-        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]  # the fields are tensors
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:
@@ -138,6 +120,7 @@ class Absorb:
     """
 
     keeps_state: ClassVar[bool] = True
+    begun: ClassVar[str] = HEAD
     capabilities: ClassVar[Capabilities] = Capabilities(fills_budget=True, by_selector=True)
 
     weights: str = UNTRAINED
@@ -145,9 +128,6 @@ class Absorb:
     state: Mapping[str, float] = field(default_factory=dict, hash=False)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
-
-    def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
-        return HEAD not in head_state
 
     def column(self, layer: int, head_state: Mapping[str, Tensor], query: Tensor) -> tuple[Tensor, Tensor]:
         """logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing."""
@@ -199,7 +179,7 @@ class Absorb:
                 raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
             self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))
         whole = self._placed[layer]
-        return whole if heads == len(whole.key_bias) else whole.of_heads(head)
+        return whole if heads == len(whole.key_bias) else whole.map(lambda tensor: tensor[head])
 
 
 @register

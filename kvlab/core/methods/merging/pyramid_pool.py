@@ -9,14 +9,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.numerics import proportional
+from kvlab.core.contract import Edges, Method, Plan, Preset, ValueShift, View, gather, proportional, register
 from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import EqualHeads, LowestScore, Pipeline
-from kvlab.core.contract.plan import Edges, Plan, ValueShift
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.settlers import log_mass
@@ -198,7 +193,46 @@ class Pool:
             exists = gather(free, index)
             pools = pool_windows(exists, pooled, self.window)
         evicted = exists & ((places == 0) & (need > 0))[..., None]
-        return self._plan(view, index, exists & ~evicted, evicted, pools)
+        exists = exists & ~evicted
+        width = index.shape[-1]
+        rank = torch.arange(width, device=index.device)
+        # Rank (B, H, E) of the slot that each one ends in: that with its group's middle token, or with the best value.
+        if self.keeps_one:
+            value, slack = self._value(view, index)
+            best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
+            chosen = -max_to_target(-rank.expand_as(index).float(), pools.group, best, width)
+            stays = torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
+        else:
+            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
+            until = votes.cumsum(-1)
+            start = -max_to_target(votes - until, pools.group, exists, width)
+            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
+            middle = -max_to_target(-rank.expand_as(index).float(), pools.group, exists & half, width)
+            stays = torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
+        leaves = exists & (stays != rank)
+        removed = leaves | evicted
+        removed_slots = torch.zeros_like(view.slots.valid).scatter(2, index, removed)
+        # Slot state: how often a slot was pooled, and the tokens that it covers.
+        extra = view.slots.extra
+        passes = pools.passes + gather(extra[GENERATION], index)
+        generation = max_to_target(passes, stays, exists, width)
+        columns = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
+        if self.keeps_one:
+            before = gather(extra[COVERS], index)
+            covers = torch.where(exists, sum_to_target(before, stays, exists, width), before)
+            columns[COVERS] = _put(extra[COVERS], index, covers)
+        plan = Plan(keep=view.slots.valid & ~removed_slots, extra=columns)
+        if self.keeps_one:
+            return replace(plan, lost=removed.sum(-1))
+        edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
+        if self.pooling == "mean":
+            return replace(plan, edges=edges)
+        # Element-wise maxima in place of weighted sums.
+        pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, width) > 0)
+        keys = _maximum_of_group(gather(view.slots.keys, index).float(), stays, exists)
+        values = _maximum_of_group(gather(view.slots.values, index).float(), stays, exists)
+        amount = torch.where(pooled[..., None], values, 0.0)
+        return replace(plan, edges=replace(edges, key_shift=keys), value_shift=ValueShift(index, amount))
 
     def _decode_step(self, view: View, free: Tensor) -> Plan:
         """`_pair` and its plan in fewer operations, if one of the two slots is kept as it is.
@@ -263,47 +297,6 @@ class Pool:
         place = (group[..., 1:] != group[..., :-1]).cumsum(-1)
         narrow = Windows(pad(place, (1, 0)), gather(pools.passes, few), gather(pools.plain_weight, few))
         return gather(order, few), gather(meant, few), narrow
-
-    def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
-        width = index.shape[-1]
-        rank = torch.arange(width, device=index.device)
-        # Rank (B, H, E) of the slot that each one ends in: that with its group's middle token, or with the best value.
-        if self.keeps_one:
-            value, slack = self._value(view, index)
-            best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
-            chosen = -max_to_target(-rank.expand_as(index).float(), pools.group, best, width)
-            stays = torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
-        else:
-            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
-            until = votes.cumsum(-1)
-            start = -max_to_target(votes - until, pools.group, exists, width)
-            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
-            middle = -max_to_target(-rank.expand_as(index).float(), pools.group, exists & half, width)
-            stays = torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
-        leaves = exists & (stays != rank)
-        removed = leaves | evicted
-        removed_slots = torch.zeros_like(view.slots.valid).scatter(2, index, removed)
-        # Slot state: how often a slot was pooled, and the tokens that it covers.
-        extra = view.slots.extra
-        passes = pools.passes + gather(extra[GENERATION], index)
-        generation = max_to_target(passes, stays, exists, width)
-        columns = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
-        if self.keeps_one:
-            before = gather(extra[COVERS], index)
-            covers = torch.where(exists, sum_to_target(before, stays, exists, width), before)
-            columns[COVERS] = _put(extra[COVERS], index, covers)
-        plan = Plan(keep=view.slots.valid & ~removed_slots, extra=columns)
-        if self.keeps_one:
-            return replace(plan, lost=removed.sum(-1))
-        edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
-        if self.pooling == "mean":
-            return replace(plan, edges=edges)
-        # Element-wise maxima in place of weighted sums.
-        pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, width) > 0)
-        keys = _maximum_of_group(gather(view.slots.keys, index).float(), stays, exists)
-        values = _maximum_of_group(gather(view.slots.values, index).float(), stays, exists)
-        amount = torch.where(pooled[..., None], values, 0.0)
-        return replace(plan, edges=replace(edges, key_shift=keys), value_shift=ValueShift(index, amount))
 
     def _value(self, view: View, index: Tensor) -> tuple[Tensor, float]:
         """(values by which the slots `index` (B, H, E) are chosen, relative tolerance for ties).

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, View, gather, register
+from kvlab.core.contract import LowestScore, Method, Pipeline, Preset, Recent, Sinks, View, gather, register
 from kvlab.core.methods.scorers.recency import Recency
 from kvlab.core.methods.settlers.consecutive import Sets
 from kvlab.core.methods.settlers.gaussian_sets import AnyPivot, GaussianSets, Weights
@@ -69,7 +69,8 @@ class SeedClusters(GaussianSets):
         room = unit.new_zeros(*unit.shape[:2], chunks.count * chunks.length, unit.shape[-1])
         table = room.scatter(2, cell[..., None].expand_as(unit), unit).unflatten(2, (chunks.count, chunks.length))
         cosine = table @ table.transpose(-1, -2)
-        active = chunks.laid_out(may_merge, False)
+        cells = torch.zeros_like(table[..., 0], dtype=torch.bool).flatten(2)
+        active = cells.scatter(2, cell, may_merge).unflatten(2, (chunks.count, chunks.length))
         if self.theta is not None:
             theta = torch.full(places.shape, self.theta, device=places.device)
             return chunks.sets(seeds(cosine, active, theta), may_merge, theta)
@@ -92,11 +93,6 @@ class Chunks:
     cell: Tensor  # (B, H, S) int64: chunk * L + place in it
     count: int
     length: int
-
-    def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
-        """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
-        room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
-        return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
         """The clusters, with each slot's seed as anchor."""
@@ -148,8 +144,8 @@ class SemantiCache(Method):
     mass: MassRule = Field("votes", description=MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     space: Space = Field("rotated", description=SPACE_HELP)
-    sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: int = Field(16, ge=1, description="last tokens that always stay")
+    sinks: Sinks = 4
+    recent: Recent = 16
 
     paper = "https://arxiv.org/abs/2603.14303"
     presets = {

@@ -8,14 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from kvlab.core.contract.method import Method, register
+from kvlab.core.contract import Capabilities, Edges, LowestScore, Pipeline, Plan, Preset, Selector, View, gather
+from kvlab.core.contract.method import Method, Sinks, register
 from kvlab.core.contract.numerics import NEVER_SEEN
-from kvlab.core.contract.parts import Capabilities, Selector
-from kvlab.core.contract.pipeline import LowestScore, Pipeline
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrapper import PromptOnly
 from kvlab.core.methods.settlers.edges import nearest_slot, sum_to_target
@@ -102,7 +97,7 @@ class SimCalKV(Method):
     variant: Literal["repaired", "code"] = Field(
         "repaired", description="a bias of ln 2 on the logit, or on each channel"
     )
-    sinks: int = Field(0, ge=0, description="first tokens that always stay")
+    sinks: Sinks = 0
     recent: float | int = Field(0.5, gt=0, description="last tokens that always stay; below 1: a share of the budget")
 
     paper = "https://github.com/William-kaihhu/SimCalKV"

@@ -8,15 +8,10 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
+from kvlab.core.contract import Edges, Evict, InPlace, LowestScore, Pipeline, Plan, Preset, Slots, View, gather
 from kvlab.core.contract.in_place import RESIDUAL as RESIDUAL_KIND
-from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of, optional
-from kvlab.core.contract.pipeline import Evict, LowestScore, Pipeline
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.preset import Preset
-from kvlab.core.contract.slot_columns import gather
-from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.settlers.edges import (
     Similarity,
@@ -108,7 +103,30 @@ class ResidualMerge:
         if protected := capabilities_of(select).protected:
             eligible = eligible & ~protected(replace(view, budget=room))
         # First merge of some heads, which creates their residual slots.
-        pivots = self._pivots(view, victims, allowed, eligible)
+        # Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says.
+        allowed = allowed.clamp_min(1)
+        index = victims.index
+        count = victims.active.sum(-1, keepdim=True).clamp_min(1)
+        if self.prefill == "sequential":
+            bound = self._upper_bound(view) + 1
+            pivots = fill_in_turn(slots, victims, eligible, allowed, bound, self.similarity)
+        elif self.prefill == "similarity":
+            rank = torch.arange(index.shape[-1], device=count.device)
+            chosen = (rank >= count - allowed[..., None]) & victims.active
+            candidates = torch.zeros_like(slots.valid).scatter(2, index, chosen)
+            near = nearest(slots, index, candidates, self.similarity)[1]
+            pivots = torch.where(chosen | ~victims.active, index, near)
+        else:
+            position = gather(slots.position, index).long().masked_fill(~victims.active, 2**40)
+            order = position.argsort(-1)
+            # Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer.
+            rank = order.argsort(-1)
+            chunks = allowed[..., None]
+            size = count // chunks
+            among_longer = count % chunks * (size + 1)
+            after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
+            first = torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
+            pivots = torch.where(victims.active, index.gather(2, order.gather(2, first)), index)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
         near = nearest(slots, victims.index, residual, self.similarity)[1]
         target = torch.where(start, pivots, near)
@@ -179,31 +197,6 @@ class ResidualMerge:
         similarities = torch.where(exists[:, :, None], similarities, view.never())
         return place.gather(2, oldest_of_nearest(similarities, gather(view.slots.position, place)))
 
-    def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
-        """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""
-        allowed = allowed.clamp_min(1)
-        if self.prefill == "sequential":
-            order = leaving_order(view.slots, victims, eligible)
-            return fill_residual(view.slots, victims, order, allowed, self._upper_bound(view) + 1, self.similarity)
-        count = victims.active.sum(-1, keepdim=True).clamp_min(1)
-        if self.prefill == "similarity":
-            rank = torch.arange(victims.index.shape[-1], device=count.device)
-            chosen = (rank >= count - allowed[..., None]) & victims.active
-            candidates = torch.zeros_like(view.slots.valid).scatter(2, victims.index, chosen)
-            near = nearest(view.slots, victims.index, candidates, self.similarity)[1]
-            return torch.where(chosen | ~victims.active, victims.index, near)
-        position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
-        order = position.argsort(-1)
-        # Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer.
-        rank = order.argsort(-1)
-        chunks = allowed[..., None]
-        size = count // chunks
-        among_longer = count % chunks * (size + 1)
-        after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
-        first = torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
-        pivot = victims.index.gather(2, order.gather(2, first))
-        return torch.where(victims.active, pivot, victims.index)
-
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots = view.slots
         width = view.slots.valid.shape[-1]
@@ -220,39 +213,32 @@ class ResidualMerge:
         return parts.edges(total, Mass(self.mass, self.alpha).after(view, parts, total), score_after)
 
 
-def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:
-    """Places (B, H, E) in `victims` in order of eviction; inactive ones come last.
+def fill_in_turn(
+    slots: Slots, victims: Victims, eligible: Tensor, allowed: Tensor, most: int, kind: Similarity
+) -> Tensor:
+    """Slot (B, H, E) each victim ends in: the first `allowed` (B, H) to leave, at most `most`, become residual.
 
-    Algorithm 1 with final scores: `eligible` slots enter by age, and once there are more than can stay, each newcomer
-    evicts the lowest score so far.
+    Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
+    Victims leave as in Algorithm 1 with final scores: `eligible` slots enter by age, and once there are more than can
+    stay, each newcomer evicts the lowest score so far.
     """
     active = victims.active
-    width = victims.index.shape[-1]
+    batch, heads, width = victims.index.shape
     position = slots.position.masked_fill(~eligible, torch.iinfo(slots.position.dtype).max)
     entered = gather(position.argsort(dim=-1, stable=True).argsort(-1), victims.index).masked_fill(~active, 0)
     stay = (eligible.sum(-1) - active.sum(-1))[..., None]
     # Victims are sorted by score. Inactive ones rank behind all active ones, but before those not entered yet.
     rank = torch.arange(width, device=entered.device).expand_as(entered).masked_fill(~active, width)
-    order = torch.empty_like(entered)
+    order = torch.empty_like(entered)  # places in `victims` in order of eviction; inactive ones come last
     for step in range(width):
         out = torch.where(entered <= stay + step, rank, width + 1).argmin(-1, keepdim=True)
         order[..., step : step + 1] = out
         rank = rank.scatter(2, out, width + 2)
-    return order
-
-
-def fill_residual(
-    slots: Slots, victims: Victims, order: Tensor, allowed: Tensor, most: int, kind: Similarity
-) -> Tensor:
-    """Slot (B, H, E) each victim ends in: the first `allowed` (B, H) victims, at most `most`, become residual.
-
-    Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
-    """
+    # Each joins the mean that is nearest when its turn comes.
     index = victims.index.gather(2, order)
-    active = victims.active.gather(2, order)
+    active = active.gather(2, order)
     keys = gather(slots.keys, index).float()
     votes = gather(slots.votes, index).float()
-    batch, heads, width = index.shape
     most = min(most, width)
     means = keys[:, :, :most].clone()
     counts = votes[:, :, :most].clone()

@@ -8,10 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.numerics import BYTE, correct_bias, fits_byte, note_average
-from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.slot_columns import SHORT_TEXT, Byte, log_total
-from kvlab.core.contract.view import AttentionPass, Slots
+from kvlab.core.contract import SHORT_TEXT, AttentionPass, Byte, Capabilities, Slots, log_total
+from kvlab.core.contract.numerics import BYTE, fits_byte, missing, note_average
 
 EMA = "ema"
 RAW_EMA = "raw_ema"
@@ -79,7 +77,7 @@ class EmaScore:
         note_average(slots.extra[EMA], layer_pass.last_mass(), slots.log_mass, self.alpha)
 
     def rate(self, slots: Slots) -> Tensor:
-        return correct_bias(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
+        return (slots.extra[EMA] - missing(slots.extra[SEEN_ROWS], self.alpha)).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor, queries: Tensor | int) -> Tensor:
         """`old` (B, H, S) after the rows of `logits` (B, H, G, r, S), of which `queries` are no padding."""

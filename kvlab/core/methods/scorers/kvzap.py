@@ -3,31 +3,20 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, softplus
 
-from kvlab.core.contract import AttentionPass, Capabilities, Slots, round_to_step
+from kvlab.core.contract import AttentionPass, Capabilities, Slots, TensorFields, round_to_step
 from kvlab.core.methods.scorers.kvzip import most_looked_at
 
 NORM_EPSILON = 1e-6  # of Qwen3RMSNorm, the original's norm
 
 
 @dataclass(frozen=True)
-class _Network:
-    """Tensors of one layer's network by name; fields that are None have none."""
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
-
-
-@dataclass(frozen=True)
-class ScoreHead(_Network):
+class ScoreHead(TensorFields):
     """Score network of one layer: a linear map of hidden states to H scores, or two with a GELU between (`inner`).
 
     `weight` (H, D) and `bias` (H,), or (H, K) after `inner` (K, D) and `inner_bias` (K,).
@@ -40,7 +29,7 @@ class ScoreHead(_Network):
 
     def predict(self, states: Tensor) -> Tensor:
         """Log scores (B, H, q) float32 of hidden states (B, q, D)."""
-        net = self.to(states.device)
+        net = self.map(lambda tensor: tensor.to(states.device))
         given = states.float()
         if net.inner is not None:
             given = gelu(linear(given, net.inner, net.inner_bias))
@@ -48,7 +37,7 @@ class ScoreHead(_Network):
 
 
 @dataclass(frozen=True)
-class SinkGate(_Network):
+class SinkGate(TensorFields):
     """Low-rank sink-attention gate of one layer (Fast KVzip, arXiv 2601.17668): H KV heads, G queries each, rank r.
 
     A hidden state h (D,) has a key k = norm(K h) and G queries q_g = norm(Q h + c) per KV head. Each query attends to
@@ -70,7 +59,7 @@ class SinkGate(_Network):
 
     def predict(self, states: Tensor) -> Tensor:
         """Log gates (B, H, q) float32 of hidden states (B, q, D); in log space, so that small gates differ."""
-        net = self.to(states.device)
+        net = self.map(lambda tensor: tensor.to(states.device))
         given, (heads, group, rank) = states.float(), net.query.shape[:3]
         query = linear(given, net.query.flatten(0, 2), net.query_bias.flatten()).unflatten(-1, (heads, group, rank))
         key = linear(given, net.key.flatten(0, 1)).unflatten(-1, (heads, rank))

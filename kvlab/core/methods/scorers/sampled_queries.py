@@ -37,21 +37,21 @@ class FutureQueries:
         self, layer_pass: AttentionPass, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor
     ) -> Tensor:
         """The same for given statistics (B, hidden) float32; the model's states have `dtype`."""
-        noise = torch.randn(
-            self.samples, mean.shape[-1], generator=_source(layer_pass, mean.device), device=mean.device
-        )
+        source = layer_pass.generator
+        if source is None:
+            layer = getattr(layer_pass.module, "layer_idx", None) or 0
+            source = torch.Generator(device=mean.device).manual_seed(layer)
+        noise = torch.randn(self.samples, mean.shape[-1], generator=source, device=mean.device)
         sampled = mean[:, None] + deviation[:, None] * noise
         query = layer_pass.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
         if layer_pass.rotary is None:
             return query
-        return self._ahead(layer_pass.rotary.lengthened(query), layer_pass.rotary, start)
-
-    def _ahead(self, query: Tensor, rotary: Rotary, start: Tensor) -> Tensor:
-        if self.rope_mode == "sampled":
-            offset = (torch.arange(self.samples, device=query.device) * 2 + 1) * self.n_future // (2 * self.samples)
-            position = (start[:, None] + offset)[:, None]  # (B, 1, samples)
-            return rotary.turn(query, position.expand(query.shape[:3]))
-        return average_turn(query, rotary, start, self.n_future)
+        query = layer_pass.rotary.lengthened(query)
+        if self.rope_mode == "average":
+            return average_turn(query, layer_pass.rotary, start, self.n_future)
+        offset = (torch.arange(self.samples, device=query.device) * 2 + 1) * self.n_future // (2 * self.samples)
+        position = (start[:, None] + offset)[:, None]  # (B, 1, samples)
+        return layer_pass.rotary.turn(query, position.expand(query.shape[:3]))
 
 
 def moments(states: Tensor, rows: RowMask) -> tuple[Tensor, Tensor]:
@@ -80,10 +80,3 @@ def _sum(states: Tensor, rows: RowMask, centre: Tensor, power: int) -> Tensor:
     for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
         total += (block.float() - centre).pow(power).masked_fill(~real[..., None], 0.0).sum(1)
     return total
-
-
-def _source(layer_pass: AttentionPass, device: torch.device) -> torch.Generator:
-    if layer_pass.generator is not None:
-        return layer_pass.generator
-    layer = getattr(layer_pass.module, "layer_idx", None) or 0
-    return torch.Generator(device=device).manual_seed(layer)

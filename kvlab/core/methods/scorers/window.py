@@ -1,7 +1,7 @@
 """Attention from an observation window at the end of the prompt, pooled over neighbours (SnapKV)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class WindowAttention(WindowScorer):
     the authors' code does (`zeros`), reduces the first tokens, including the sink, by up to 2/5.
     """
 
+    by_column: ClassVar[bool] = True  # the sum over a prompt's queries is all that aggregate `mean` needs
+
     kernel: int = 7
     pooling: Literal["max", "average"] = "max"
     edges: Edges = "tokens"
@@ -56,7 +58,7 @@ class WindowAttention(WindowScorer):
         rows = min(self.window, layer_pass.num_new)
         newest = slots.position.amax(-1, keepdim=True)
         candidates = slots.valid & (slots.position <= newest.int() - self.window)
-        if self.aggregate == "mean":
+        if self.aggregate == "mean" and self.by_column:
             mass = layer_pass.column_mass(self.window, self._weights(rows, slots.score.device))
             return {"score": self._pool(mass * candidates, candidates)}
         found = self._aggregated(query_mass(slots, layer_pass, rows), candidates)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from kvlab.core.contract import AttentionPass, Capabilities, Scorer, Slots, capabilities_of, optional
+from kvlab.core.contract import AttentionPass, Capabilities, Scorer, Slots, Wrapper, capabilities_of, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,22 @@ class WindowScorer(PromptScorer):
         raise NotImplementedError
 
 
+class ScorerWrapper(Wrapper):
+    """Base class of what wraps a scorer: the sum of attention and the costs of a step are its own.
+
+    It may skip queries, so that slots store their counts.
+    """
+
+    row_weights: ClassVar[None] = None
+    counted_state: ClassVar[None] = None
+    costs_no_step: ClassVar[bool] = False
+
+
 @dataclass(frozen=True)
-class Around:
+class Around(ScorerWrapper):
     """A wrapper with the needs and state of the inner scorer."""
+
+    wraps: ClassVar[str] = "scorer"
 
     scorer: Scorer
 
@@ -100,14 +113,6 @@ class PromptOnly(Around):
             second_pass=inner.second_pass,
         )
 
-    @property
-    def accumulate(self) -> Any:
-        return optional(self.scorer, "accumulate")
-
-    @property
-    def score_second_pass(self) -> Any:
-        return optional(self.scorer, "score_second_pass")
-
     def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill only."""
         return self.scorer.update(slots, layer_pass, first) if first else {}
@@ -116,6 +121,8 @@ class PromptOnly(Around):
 @dataclass(frozen=True)
 class SlotsAlone(Around):
     """Another scorer's scores, from attention that sums to 1 over slots without the low-rank state (LESS's code)."""
+
+    score_second_pass: ClassVar[None] = None
 
     @property
     def every_step(self) -> bool:
@@ -142,11 +149,13 @@ class SlotsAlone(Around):
 
 
 @dataclass(frozen=True)
-class Beside:
+class Beside(ScorerWrapper):
     """Score with `main`, and maintain the state of `aside`.
 
     `kept_as` names the slot state that holds the other scorer's score; without it only its own state is kept.
     """
+
+    wraps: ClassVar[str] = "main"
 
     main: Scorer
     aside: Scorer
@@ -175,10 +184,6 @@ class Beside:
             second_pass=main.second_pass,
             recall=main.recall,
         )
-
-    @property
-    def score_second_pass(self) -> Any:
-        return optional(self.main, "score_second_pass")
 
     @property
     def state(self) -> Mapping[str, float]:

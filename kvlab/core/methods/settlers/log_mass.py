@@ -71,10 +71,22 @@ class Mass:
         """Log mass (B, H, E) of each edge's target after the merge; `votes` (B, H, E) are its new votes."""
         if self.rule == "none":
             return gather(view.slots.log_mass, parts.target)
-        if self.rule in ("exact", "bounded"):
-            exact = exact_log_mass(view, parts)
-            return exact if self.rule == "exact" else exact.minimum(votes.log())
-        return (self.alpha if self.rule == "alpha" else 1.0) * votes.log()
+        if self.rule not in ("exact", "bounded"):
+            return (self.alpha if self.rule == "alpha" else 1.0) * votes.log()
+        # log(summed mass of the target and its sources) - log(mass of the merged key without log mass), (B, H, E)
+        slots = view.slots
+        whole = view.layer_pass.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
+        group = whole.shape[2]
+        normalizer = log_total(whole[:, :, :, None], view.layer_pass.sinks)[:, :, :, 0]
+        part = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(1, 2)  # (B, H * G, S)
+        source, target, active = (
+            tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)
+        )
+        of_source, of_target = (gather(part, ends) for ends in (source, target))
+        before = log_sum_over_target(of_source, of_target, target, active, slots.valid.shape[-1])
+        after = merged_logits(view, parts) - normalizer
+        exact = torch.logsumexp(before.unflatten(1, (-1, group)), 2) - torch.logsumexp(after, 2)
+        return exact if self.rule == "exact" else exact.minimum(votes.log())
 
     @property
     def of_votes(self) -> float | None:
@@ -118,24 +130,6 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
         ).sum(-1)
         * view.layer_pass.scaling
     )
-
-
-def exact_log_mass(view: View, parts: Parts) -> Tensor:
-    """(B, H, E): log(summed mass of the target and its sources) - log(mass of the merged key without log mass)."""
-    slots = view.slots
-    width = view.slots.valid.shape[-1]
-    whole = view.layer_pass.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
-    group = whole.shape[2]
-    normalizer = log_total(whole[:, :, :, None], view.layer_pass.sinks)[:, :, :, 0]
-    part = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(1, 2)  # (B, H * G, S)
-    source, target, active = (
-        tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)
-    )
-    before = log_sum_over_target(gather(part, source), gather(part, target), target, active, width).unflatten(
-        1, (-1, group)
-    )
-    after = merged_logits(view, parts) - normalizer
-    return torch.logsumexp(before, 2) - torch.logsumexp(after, 2)
 
 
 def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.choice import MethodChoice
+from kvlab.core.contract import Pipeline, Reading, View
 from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of, optional
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.reading import Reading
-from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.wrappers.read_back import reading_back
 from kvlab.core.methods.wrappers.restore import giving_back

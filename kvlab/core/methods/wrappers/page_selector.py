@@ -116,10 +116,6 @@ class SameLayers(parts.Wrapper):
 
     inner: parts.Allocator
 
-    @property
-    def capabilities(self) -> parts.Capabilities:
-        return parts.capabilities_of(self.inner)
-
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         return self.inner.layer_budgets(average, tokens, num_layers)
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, Reading, ReadingCapabilities
-from kvlab.core.contract.view import NEVER
+from kvlab.core.contract import NEVER, Chosen, Held, Index, Reading, ReadingCapabilities
 from kvlab.core.methods.readings.selection import of_sets
 from kvlab.core.restore import Restore
 from kvlab.core.stores.quantized_states import states_at

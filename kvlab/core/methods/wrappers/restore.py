@@ -8,12 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.in_place import InPlace
-from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of
-from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.plan import Edges, Plan
-from kvlab.core.contract.slot_columns import Columns, gather
-from kvlab.core.contract.view import View
+from kvlab.core.contract import Columns, Edges, InPlace, Pipeline, Plan, Selector, Victims, View, Wrapper, gather
 from kvlab.core.errors import UserError
 from kvlab.core.methods.settlers.edges import first_of, nearest_slot, sum_to_target
 from kvlab.core.methods.wrappers.page_selector import SameLayers
@@ -26,10 +21,6 @@ class ChosenVictims(Wrapper):
 
     inner: Selector
     chosen: Tensor
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.inner)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """All chosen slots, also where they are more than `excess` (B, H), and the inner selector's."""
