@@ -1,7 +1,7 @@
 """Time several contenders in turns in one process, so that noise on the machine affects all of them alike."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,24 +25,12 @@ class Racer(Protocol):
     """An object that can be prepared, stepped and released."""
 
     warmup: int
-
-    @property
-    def expected_bytes(self) -> int: ...
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of cache that a step reads, once prepared."""
-        ...
-
-    def at_work(self) -> AbstractContextManager[None]:
-        """Context for `prepare` and `step`."""
-        ...
-
-    def prepare(self) -> None: ...
-
-    def step(self) -> None: ...
-
-    def release(self) -> None: ...
+    expected_bytes: int
+    live_bytes: int  # of cache that a step reads, once prepared
+    at_work: Callable[[], AbstractContextManager[None]]  # around `prepare` and `step`
+    prepare: Callable[[], None]
+    step: Callable[[], None]
+    release: Callable[[], None]
 
 
 @dataclass

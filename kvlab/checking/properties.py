@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
-from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
+from kvlab.checking.case import Case, cases, furthest, observe_case, walk
 from kvlab.core import Budget, UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.composition.composed import compose
@@ -81,7 +81,7 @@ def full_budget_is_plain(method: Method, case: Case) -> str:
     """With a full budget the logits equal those of transformers without kvlab."""
     ids, mask = case.prompt()
     ours = walk(case.model(), case.cache(method, 1.0), ids, mask)
-    plain = plain_model(case.family, case.dtype)
+    plain = case.model(plain=True)
     apart = furthest(ours, walk(plain, DynamicCache(config=plain.config), ids, mask))
     return "" if apart <= ROUNDING else f"logits differ by {apart:.1e} from plain transformers"
 
