@@ -214,13 +214,7 @@ class StaticContender(PlainContender):
         """Fill it and compile; raises Skipped if compiling fails."""
         if self._compiled is None:
             torch.compiler.reset()  # else earlier shapes count towards its limit, and it falls back to eager
-            model = self.model.model
-            self._compiled = torch.compile(
-                lambda token, cache: (
-                    model(token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
-                ),
-                **self.compile_options,
-            )
+            self._compiled = torch.compile(self._next, **self.compile_options)
         super().prepare()
         try:
             self.step()
@@ -234,6 +228,10 @@ class StaticContender(PlainContender):
         """One captured step; the token is copied out of the graph's memory."""
         torch.compiler.cudagraph_mark_step_begin()
         self.token = self._compiled(self.token, self.cache).clone()
+
+    def _next(self, token: Tensor, cache: Cache) -> Tensor:
+        output = self.model.model(token, past_key_values=cache, use_cache=True)
+        return output.logits[:, -1].argmax(-1, keepdim=True)
 
 
 def contenders(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:

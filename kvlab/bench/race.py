@@ -11,7 +11,7 @@ import torch
 from kvlab.bench.device import free_bytes, seconds_of
 from kvlab.bench.rows import Status
 from kvlab.core.errors import UserError, is_out_of_memory
-from kvlab.engine.energy import Meter, energy_counter
+from kvlab.engine.energy import energy_counter, joule_meter
 from kvlab.engine.out_of_memory import release_memory
 
 RESIDENT_SHARE = 0.8
@@ -89,11 +89,11 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 for _ in range(warmup + racer.warmup):
                     racer.step()
                 outcome.live_bytes = racer.live_bytes
-            meter = Meter(energy_counter(device))
+            joules_since_now = joule_meter(energy_counter(device))
             before = time.process_time()
             seconds = seconds_of(racer.step, device, steps)
             outcome.processor.append((time.process_time() - before) / steps)
-            if (spent := meter.joules()) is not None:
+            if (spent := joules_since_now()) is not None:
                 outcome.joules.append(spent / steps)
         outcome.samples.append(seconds / steps)
         outcome.note = getattr(racer, "remark", "")

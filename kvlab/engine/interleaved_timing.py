@@ -140,13 +140,13 @@ def time_interleaved(runs: Sequence[TimedRun], loaded: LoadedModel, allowed: flo
     Each reading starts from a copy of the cache after the prompt. Runs that generate fewer than three tokens have no
     step to time.
     """
-    watch.forecast.plan("timing", 2 * len(runs))  # most often there is at least one more turn
+    watch.forecast.left["timing"] = 2 * len(runs)  # most often there is at least one more turn
     begun = time.perf_counter()
     for run in runs:
         _read_speed(run, loaded, watch)
     turn = time.perf_counter() - begun
     turns = turns_within(allowed - turn, turn)
-    watch.forecast.plan("timing", turns * len(runs))
+    watch.forecast.left["timing"] = turns * len(runs)
     captures = loaded.device.type == "cuda" and not hasattr(loaded.model, "hf_device_map")
     for _ in range(turns):
         for run in runs:

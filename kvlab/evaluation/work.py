@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from kvlab.core import Budget, MethodChoice, UserError, is_out_of_memory
-from kvlab.engine.energy import Energy, Meter, NoCounter, describe_energy
+from kvlab.engine.energy import Energy, NoCounter, describe_energy, joule_meter
 from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluation.measure import Measurer
 from kvlab.evaluation.plan import PlannedPrompt
@@ -181,9 +181,9 @@ class RowMaker:
             by_missing.setdefault(numbers, []).append(unit)
         for numbers, units in by_missing.items():
             choices = [self.choices[number] for number in numbers]
-            meter = Meter(self.energy)
+            joules_since_now = joule_meter(self.energy)
             measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
-            joules = meter.joules()
+            joules = joules_since_now()
             # of all outcomes, each as if alone
             answered = [outcomes for outcomes in measured if not isinstance(outcomes, Exception)]
             seconds = sum(one.seconds for outcomes in answered for one, _ in outcomes)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -138,6 +138,7 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
 _MORE_OF_A_NUMBER = re.compile(r"[\s\d.,:'’_/⁄^*eE+-]*")
 
 
+@dataclass(eq=False)
 class AnswerAttention(Observer):
     """Observer of attention to prompt tokens while a continuation is decoded.
 
@@ -146,15 +147,13 @@ class AnswerAttention(Observer):
     the token's slot.
     """
 
+    tokens: int
+    first: int
+    last: int
+    step: int = 0
+    sums: dict[int, Tensor] = field(default_factory=dict)
+    shares: dict[int, Tensor] = field(default_factory=dict)
     compressed = Observer.compressed  # decisions do not matter
-
-    def __init__(self, tokens: int, first: int, last: int) -> None:
-        self.tokens = tokens
-        self.first = first
-        self.last = last
-        self.step = 0
-        self.sums: dict[int, Tensor] = {}
-        self.shares: dict[int, Tensor] = {}
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Add this step's attention if it predicts a token of the answer."""
