@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +44,19 @@ class Contender(ABC):
     """A way of decoding: `prepare` fills a cache, `step` decodes one token per row, `release` frees the cache."""
 
     attention = ATTENTION_NAME
+    without_gradients: type[AbstractContextManager[None]] = torch.inference_mode
     warmup = 0  # extra warm-up steps
     is_baseline = True
+    label: str
 
     def __init__(self, model: BenchModel, load: Load, request: BenchRequest) -> None:
         self.model = model
         self.load = load
         self.request = request
+        self.capacity = load.context + request.timed_steps  # tokens a row
         self.cache: Any = None
         self.token: Tensor | None = None
-
-    @property
-    @abstractmethod
-    def label(self) -> str: ...
+        self.decoder: CapturedDecoder | None = None
 
     @abstractmethod
     def make_cache(self) -> Cache: ...
@@ -64,7 +64,7 @@ class Contender(ABC):
     @property
     def expected_bytes(self) -> int:
         """Upper bound of its memory, to be checked before allocation."""
-        return self.model.token_bytes * self.load.batch * (self.load.context + self.request.timed_steps)
+        return self.model.token_bytes * self.load.batch * self.capacity
 
     @property
     def live_bytes(self) -> int:
@@ -74,7 +74,7 @@ class Contender(ABC):
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Context for preparing and stepping; not timed."""
-        with self.model.attention(self.attention), torch.inference_mode():
+        with self.model.attention(self.attention), self.without_gradients():
             yield
 
     def check(self) -> None:
@@ -85,7 +85,13 @@ class Contender(ABC):
         """Fill a new cache and draw the first token."""
         self.check()
         self.cache = self.make_cache()
-        self._fill() if self.request.fill == "synthetic" else self.prefill()
+        if self.request.fill == "synthetic":
+            load = self.load
+            if self.is_baseline:  # its decisions do not depend on what was generated
+                load = Load(load.batch, load.context)
+            fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
+        else:
+            self.prefill()
         self.token = random_token(self.model, self.load.batch)
 
     def prefill(self) -> None:
@@ -108,14 +114,8 @@ class Contender(ABC):
         self.token = output.logits[:, -1].argmax(-1, keepdim=True)
 
     def release(self) -> None:
-        self.cache = self.token = None
+        self.cache = self.token = self.decoder = None
         release_memory(self.model.device)
-
-    def _fill(self) -> None:
-        load = self.load
-        if self.is_baseline:  # its decisions do not depend on what was generated
-            load = Load(load.batch, load.context)
-        fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
 
 
 class SlotContender(Contender):
@@ -125,17 +125,13 @@ class SlotContender(Contender):
         super().__init__(model, load, request)
         self.choice = choice
         self.is_baseline = choice.method == "full"
-        self.decoder: CapturedDecoder | None = None
+        self.label = "full: kvlab" if self.is_baseline else method_label(choice)
         self.observer: Observer | None = None
         self.captures = request.capture == "on" or (
             request.capture == "auto" and model.device.type == "cuda" and request.placement == "single"
         )
         # Each kind of step is captured on its second occurrence, the one with a decision after two periods.
         self.warmup = 3 * request.compress_every + 3 if self.captures else 0
-
-    @property
-    def label(self) -> str:
-        return "full: kvlab" if self.is_baseline else method_label(self.choice)
 
     @property
     def expected_bytes(self) -> int:
@@ -174,10 +170,6 @@ class SlotContender(Contender):
         reason = self.decoder.why_not or "its table grows"
         return "captured steps" if self.decoder.replayed else f"not captured: {reason}"
 
-    def release(self) -> None:
-        self.decoder = None
-        super().release()
-
 
 def method_label(choice: MethodChoice) -> str:
     """Such as `keepkv` or `keepkv:rule=paper`."""
@@ -206,26 +198,17 @@ class StaticContender(PlainContender):
 
     label = "full: static cache, compiled"
     warmup = 4
+    without_gradients = torch.no_grad  # captured graphs do not accept inference tensors
     compile_options: dict[str, Any] = {"mode": "reduce-overhead", "dynamic": False}  # noqa: RUF012
 
     def __init__(self, model: BenchModel, load: Load, request: BenchRequest) -> None:
         super().__init__(model, load, request)
         self._compiled: Any = None
-        self._capacity = load.context + 1 + self.warmup + request.warm_steps + request.repeats * request.timed_steps
+        # The whole capacity is allocated at once.
+        self.capacity = load.context + 1 + self.warmup + request.warm_steps + request.repeats * request.timed_steps
 
     def make_cache(self) -> Cache:
-        return StaticCache(config=self.model.model.config, max_cache_len=self._capacity)
-
-    @property
-    def expected_bytes(self) -> int:
-        """The whole capacity is allocated at once."""
-        return self.model.token_bytes * self.load.batch * self._capacity
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Without gradients; captured graphs do not accept inference tensors."""
-        with self.model.attention(self.attention), torch.no_grad():
-            yield
+        return StaticCache(config=self.model.model.config, max_cache_len=self.capacity)
 
     def prepare(self) -> None:
         """Fill it and compile; raises Skipped if compiling fails."""

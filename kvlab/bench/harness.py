@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -32,13 +32,13 @@ NOT_RUN = "not run"
 Listener = Callable[[str, int, int], None]
 
 
+@dataclass
 class OpenModel:
     """The open model, at most one at a time, and the peak rates of its device."""
 
-    def __init__(self) -> None:
-        self.key: tuple[object, ...] = ()
-        self.model: BenchModel | None = None
-        self.peaks: dict[tuple[str, str], Peaks] = {}
+    key: tuple[object, ...] = ()
+    model: BenchModel | None = None
+    peaks: dict[tuple[str, str], Peaks] = field(default_factory=dict)
 
     def open(self, request: BenchRequest) -> tuple[BenchModel, Peaks]:
         """The request's model, opened unless it is already; raises what opening raises."""

@@ -1,7 +1,7 @@
 """Time several contenders in turns in one process, so that noise on the machine affects all of them alike."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,7 +11,7 @@ import torch
 from kvlab.bench.device import free_bytes, seconds_of
 from kvlab.bench.rows import Status
 from kvlab.core.errors import UserError, is_out_of_memory
-from kvlab.engine.energy import Meter, energy_counter
+from kvlab.engine.energy import energy_counter, joule_meter
 from kvlab.engine.out_of_memory import release_memory
 
 RESIDENT_SHARE = 0.8
@@ -25,24 +25,12 @@ class Racer(Protocol):
     """An object that can be prepared, stepped and released."""
 
     warmup: int
-
-    @property
-    def expected_bytes(self) -> int: ...
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of cache that a step reads, once prepared."""
-        ...
-
-    def at_work(self) -> AbstractContextManager[None]:
-        """Context for `prepare` and `step`."""
-        ...
-
-    def prepare(self) -> None: ...
-
-    def step(self) -> None: ...
-
-    def release(self) -> None: ...
+    expected_bytes: int
+    live_bytes: int  # of cache that a step reads, once prepared
+    at_work: Callable[[], AbstractContextManager[None]]  # around `prepare` and `step`
+    prepare: Callable[[], None]
+    step: Callable[[], None]
+    release: Callable[[], None]
 
 
 @dataclass
@@ -101,11 +89,11 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 for _ in range(warmup + racer.warmup):
                     racer.step()
                 outcome.live_bytes = racer.live_bytes
-            meter = Meter(energy_counter(device))
+            joules_since_now = joule_meter(energy_counter(device))
             before = time.process_time()
             seconds = seconds_of(racer.step, device, steps)
             outcome.processor.append((time.process_time() - before) / steps)
-            if (spent := meter.joules()) is not None:
+            if (spent := joules_since_now()) is not None:
                 outcome.joules.append(spent / steps)
         outcome.samples.append(seconds / steps)
         outcome.note = getattr(racer, "remark", "")

@@ -165,29 +165,26 @@ ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _at(budget: float | int, *methods: str) -> tuple[MethodChoice, ...]:
+def _at(budget: float | int, *methods: str, **settings: str) -> tuple[MethodChoice, ...]:
+    """Methods at a budget; with `preset="paper"` they have their papers' settings, for the papers' experiments."""
     return tuple(
-        MethodChoice(method=method, budget=budget, hyper_parameters=ON_RANDOM_WEIGHTS.get(method, {}))
+        MethodChoice(method=method, budget=budget, hyper_parameters=settings | ON_RANDOM_WEIGHTS.get(method, {}))
         for method in methods
     )
 
 
-def _published(budget: float | int, *methods: str, preset: str = "paper") -> tuple[MethodChoice, ...]:
-    """Methods with their papers' settings, for the papers' experiments."""
-    return tuple(
-        choice.model_copy(update={"hyper_parameters": {"preset": preset, **choice.hyper_parameters}})
-        for choice in _at(budget, *methods)
-    )
-
-
-_FIGURE_3 = {"model": SEVEN, "contexts": (20000, 28000, 36000, 45000, 54000), "choices": _published(18000, "zsmerge")}
-_TABLE_1 = {"mode": "generate", "choices": _published(0.05, "h2o", "less", "zsmerge"), "repeats": 3}
+_FIGURE_3 = {
+    "model": SEVEN,
+    "contexts": (20000, 28000, 36000, 45000, 54000),
+    "choices": _at(18000, "zsmerge", preset="paper"),
+}
+_TABLE_1 = {"mode": "generate", "choices": _at(0.05, "h2o", "less", "zsmerge", preset="paper"), "repeats": 3}
 _TABLE_2 = {
     "mode": "memory",
     "contexts": (3900,),
     "new_tokens": 1024,
     "fill": "prefill",
-    "choices": (*_published(0.5, "kvmerger"), *_published(0.35, "kvmerger", preset="paper-35")),
+    "choices": (*_at(0.5, "kvmerger", preset="paper"), *_at(0.35, "kvmerger", preset="paper-35")),
 }
 
 
@@ -214,7 +211,14 @@ PRESETS = {
     ),
     "keepkv-table1": Preset(
         "KeepKV, table 1: decode rate at 4k tokens and 20 %",
-        ({"mode": "decode", "model": SEVEN, "batches": (2, 8), "choices": _published(0.2, "h2o", "d2o", "keepkv")},),
+        (
+            {
+                "mode": "decode",
+                "model": SEVEN,
+                "batches": (2, 8),
+                "choices": _at(0.2, "h2o", "d2o", "keepkv", preset="paper"),
+            },
+        ),
     ),
     "kvmerger-table2": Preset(
         "KVMerger, table 2: cache and peak memory of 3,900 + 1,024 tokens at 100, 50 and 35 %",

@@ -1,7 +1,7 @@
 """The row of a measurement, and the result file. Torch-free."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,13 +67,13 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMA)
 
 
+@dataclass(eq=False)
 class ResultFile:
     """A Parquet file that always has every row measured so far, so that a killed benchmark keeps its rows."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows: list[Row] = []
-        self._table = to_table(())  # of the leading rows, so that no row is converted twice
+    path: Path
+    rows: list[Row] = field(default_factory=list)
+    _table: pa.Table = field(default_factory=SCHEMA.empty_table)  # of the leading rows: none is converted twice
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows and rewrite the file; raises UserError if it cannot be written."""

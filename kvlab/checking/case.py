@@ -18,7 +18,7 @@ from kvlab.core.methods import Method
 from kvlab.models.load import prepare
 
 STEPS = 6
-Watch = Callable[[], None]
+Watch = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Case:
         kind = str(self.dtype).removeprefix("torch.")
         return f"{self.family} in {kind}, {self.tokens} tokens, {rows}, budget {self.budget}{every}"
 
-    def model(self) -> PreTrainedModel:
-        return lab_model(self.family, self.dtype)
+    def model(self, plain: bool = False) -> PreTrainedModel:
+        return random_model(self.family, self.dtype, plain)
 
     def cache(self, method: Method, budget: float | int | None = None) -> CompressedCache:
         budget = self.budget if budget is None else budget
@@ -64,9 +64,9 @@ def cases() -> list[Case]:
 
 
 def walk(
-    model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor, after: Watch = lambda: None, steps: int = STEPS
+    model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor, after: Watch = lambda _: None, steps: int = STEPS
 ) -> Tensor:
-    """Logits (rows, steps, vocabulary) after the prompt and forced decode steps; calls `after` after each pass."""
+    """Logits (rows, steps, vocabulary) after the prompt and forced decode steps; calls `after(step)` after each."""
     forced = torch.arange(steps, device=ids.device)[None].expand(len(ids), -1) * 7 % 90 + 3
     logits = []
     with torch.inference_mode():
@@ -76,7 +76,7 @@ def walk(
             position = (grown.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
             output = model(new, attention_mask=grown, position_ids=position, past_key_values=cache)
             logits.append(output.logits[:, -1].float())
-            after()
+            after(step)
     return torch.stack(logits, 1)
 
 
@@ -111,25 +111,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
 OUTSIDE = {"falcon": ("intermediate_size",)}
 
 
-@lru_cache(maxsize=2 * len(FAMILIES))
-def plain_model(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A random model with transformers' attention and fixed weights."""
-    return _built(family, dtype)
-
-
-@lru_cache(maxsize=2 * len(FAMILIES))
-def lab_model(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The same model with kvlab's attention."""
-    return prepare(_built(family, dtype))
-
-
-def _built(family: str, dtype: torch.dtype) -> PreTrainedModel:
+@lru_cache(maxsize=4 * len(FAMILIES))
+def random_model(family: str, dtype: torch.dtype, plain: bool = False) -> PreTrainedModel:
+    """A model with fixed random weights and kvlab's attention, or with transformers' if it is `plain`."""
     shape: dict[str, Any] = {name: value for name, value in SHAPE.items() if name not in OUTSIDE.get(family, ())}
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family](**shape, **FAMILIES[family])
-    return (
-        AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False).to(dtype).eval()
-    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    model = model.to(dtype).eval()
+    return model if plain else prepare(model)
 
 
 @dataclass(frozen=True)
@@ -166,14 +156,13 @@ def observe_case(method: Method, case: Case) -> Observed:
     cache = case.cache(method)
     ids, mask = case.prompt()
     states: list[LayerAfterPass] = []
-    passes = 0
-
-    def record() -> None:
-        nonlocal passes
-        states.extend(_state(layer, passes) for layer in cache.compressed_layers())
-        passes += 1
-
-    logits = walk(case.model(), cache, ids, mask, record)
+    logits = walk(
+        case.model(),
+        cache,
+        ids,
+        mask,
+        lambda step: states.extend(_state(layer, step) for layer in cache.compressed_layers()),
+    )
     allocated = []
     for layer, reported in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
         taken: dict[int, int] = {}

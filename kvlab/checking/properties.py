@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
-from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
+from kvlab.checking.case import Case, cases, furthest, observe_case, walk
 from kvlab.core import Budget, UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.composition.composed import compose
@@ -54,12 +54,6 @@ def _takes_chunks(method: Method) -> str:
     return ""
 
 
-def _acts_while_decoding(method: Method) -> str:
-    if not method.needs_budget:
-        return "without a budget the table grows"
-    return "" if method.pipeline().decode else "the method does not act while decoding, so its table grows"
-
-
 PROPERTIES: list[Property] = []
 Broken = Callable[[Method, Case], str]
 
@@ -81,7 +75,7 @@ def full_budget_is_plain(method: Method, case: Case) -> str:
     """With a full budget the logits equal those of transformers without kvlab."""
     ids, mask = case.prompt()
     ours = walk(case.model(), case.cache(method, 1.0), ids, mask)
-    plain = plain_model(case.family, case.dtype)
+    plain = case.model(plain=True)
     apart = furthest(ours, walk(plain, DynamicCache(config=plain.config), ids, mask))
     return "" if apart <= ROUNDING else f"logits differ by {apart:.1e} from plain transformers"
 
@@ -193,7 +187,17 @@ def chunks_are_the_whole(method: Method, case: Case) -> str:
     return "" if apart <= 2 * ROUNDING else f"differs by {apart:.1e} from the prompt in one pass"
 
 
-@property_of("a decode step waits for nothing", (LONG,), _acts_while_decoding)
+@property_of(
+    "a decode step waits for nothing",
+    (LONG,),
+    lambda method: (
+        "without a budget the table grows"
+        if not method.needs_budget
+        else ""
+        if method.pipeline().decode
+        else "the method does not act while decoding, so its table grows"
+    ),
+)
 def steps_do_not_wait(method: Method, case: Case) -> str:
     """A decode step at the budget does not synchronise, so it can be captured in a CUDA graph."""
     cache = case.cache(method)

@@ -1,6 +1,5 @@
 """Servability of a method, observed: run it on a prompt and some decode steps, and look at the slots that it leaves."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -30,6 +29,7 @@ READS = {
     ),
     "hidden_states": serving_table.HIDDEN,
 }
+TAKES_PASS = ("update", "accumulate", "score_second_pass", "statistic")  # functions of slots and a pass
 PROMPT_TOKENS = 384
 STEPS = 12
 BUFFER = 8
@@ -113,12 +113,12 @@ class Watch:
             self.merges_values = True
 
 
+@dataclass(frozen=True)
 class WatchedPass:
     """A pass that notes what is read of it."""
 
-    def __init__(self, layer_pass: AttentionPass, watch: Watch) -> None:
-        self._layer_pass = layer_pass
-        self._watch = watch
+    _layer_pass: AttentionPass
+    _watch: Watch
 
     def __getattr__(self, name: str) -> Any:
         if name in READS:
@@ -126,17 +126,16 @@ class WatchedPass:
         return getattr(self._layer_pass, name)
 
 
+@dataclass(frozen=True, eq=False)
 class WatchedPart:
     """A scorer or an allocator that gets watched passes; everything else is the part's own."""
 
-    def __init__(self, part: Any, watch: Watch) -> None:
-        self._part = part
-        self._watch = watch
+    _part: Any
+    _watch: Watch
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("accumulate", "score_second_pass"):
-            return self._with_watch(optional(self._part, name))
-        return optional(self._part, name) if name in OPTIONAL else getattr(self._part, name)
+        found = optional(self._part, name) if name in OPTIONAL else getattr(self._part, name)
+        return self._with_watch(found) if name in TAKES_PASS else found
 
     @property
     def capabilities(self) -> Capabilities:
@@ -149,16 +148,8 @@ class WatchedPart:
         return (
             None
             if function is None
-            else lambda slots, layer_pass: function(slots, WatchedPass(layer_pass, self._watch))
+            else lambda slots, layer_pass, *more: function(slots, WatchedPass(layer_pass, self._watch), *more)
         )
-
-    def update(self, slots: Slots, layer_pass: AttentionPass, first: bool) -> Mapping[str, Tensor]:
-        """A scorer's."""
-        return self._part.update(slots, WatchedPass(layer_pass, self._watch), first)
-
-    def statistic(self, slots: Slots, layer_pass: AttentionPass) -> Tensor | None:
-        """An allocator's."""
-        return self._part.statistic(slots, WatchedPass(layer_pass, self._watch))
 
     def head_budgets(self, view: View) -> Tensor | None:
         """An allocator's."""

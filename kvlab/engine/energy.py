@@ -103,16 +103,12 @@ def describe_energy(found: Energy) -> str:
     return found.name if isinstance(found, EnergyCounter) else f"not measured: {found.reason}"
 
 
-class Meter:
-    """Joules that a device takes from now on; `None` without a counter."""
-
-    def __init__(self, found: Energy) -> None:
-        self._counter = found if isinstance(found, EnergyCounter) else None
-        self._begun = self._counter.joules() if self._counter else 0.0
-
-    def joules(self) -> float | None:
-        """Joules since the meter was made."""
-        return self._counter.joules() - self._begun if self._counter else None
+def joule_meter(found: Energy) -> Callable[[], float | None]:
+    """A function that reads the joules that the device has taken since now; None without a counter."""
+    if isinstance(found, NoCounter):
+        return lambda: None
+    begun = found.joules()
+    return lambda: found.joules() - begun
 
 
 def _number(file: Path) -> int:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
+from transformers import LogitsProcessorList, PreTrainedModel, StopStringCriteria
 from transformers.cache_utils import Cache
 from transformers.utils import logging
 
@@ -60,16 +61,6 @@ def read_on(
     return found
 
 
-class ModelWithTokenizer(Protocol):
-    """A model and its tokenizer."""
-
-    @property
-    def model(self) -> PreTrainedModel: ...
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-
 @torch.inference_mode()
 def prefill(
     loaded: LoadedModel, cache: Cache, ids: Tensor, chunk: int | None = None, check: Callable[[], None] | None = None
@@ -115,7 +106,7 @@ def decode_one(loaded: LoadedModel, cache: Cache, token: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1)
 
 
-def end_ids(loaded: ModelWithTokenizer) -> set[int]:
+def end_ids(loaded: LoadedModel) -> set[int]:
     """Token ids that end a text, from the generation config and the tokenizer."""
     config = loaded.model.generation_config
     ends = None if config is None else config.eos_token_id
@@ -177,12 +168,12 @@ def chooser(loaded: LoadedModel, ids: Tensor, max_new_tokens: int, generation_co
     return ProcessedArgmax(processors, ids)
 
 
+@dataclass(eq=False)
 class ProcessedArgmax:
     """Argmax after applying logits processors to each step's logits, as `generate` does."""
 
-    def __init__(self, processors: LogitsProcessorList, ids: Tensor) -> None:
-        self.processors = processors
-        self.ids: Any = ids  # transformers annotates LongTensor, which no tensor has as its type
+    processors: LogitsProcessorList
+    ids: Any  # transformers annotates LongTensor, which no tensor has as its type
 
     def __call__(self, logits: Tensor) -> Tensor:
         scores: Any = logits[None].clone()

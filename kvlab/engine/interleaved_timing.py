@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,16 +30,8 @@ from kvlab.trace.schema import SpeedReading
 MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
 
 
-class Captured(Protocol):
-    """Captured work; the step it was captured from has been executed."""
-
-    output: Tensor
-
-    def replay(self) -> Tensor: ...
-
-
 class CudaGraph:
-    """Work captured as a CUDA graph."""
+    """Work captured as a CUDA graph; the step it was captured from has been executed."""
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         self._graph = torch.cuda.CUDAGraph()
@@ -89,7 +80,7 @@ class CapturedDecoder:
         start = torch.full((rows, 1), cache.get_seq_length()) if position_ids is None else position_ids
         self._position = start.to(model.device, torch.int64, copy=True)
         self._token: Tensor | None = None
-        self._graphs: dict[Hashable, Captured] = {}
+        self._graphs: dict[Hashable, CudaGraph | OperationGraph] = {}
         self._seen_kinds: set[Hashable] = set()
 
     def __call__(self, token: Tensor) -> Tensor:
@@ -149,13 +140,13 @@ def time_interleaved(runs: Sequence[TimedRun], loaded: LoadedModel, allowed: flo
     Each reading starts from a copy of the cache after the prompt. Runs that generate fewer than three tokens have no
     step to time.
     """
-    watch.forecast.plan("timing", 2 * len(runs))  # most often there is at least one more turn
+    watch.forecast.left["timing"] = 2 * len(runs)  # most often there is at least one more turn
     begun = time.perf_counter()
     for run in runs:
         _read_speed(run, loaded, watch)
     turn = time.perf_counter() - begun
     turns = turns_within(allowed - turn, turn)
-    watch.forecast.plan("timing", turns * len(runs))
+    watch.forecast.left["timing"] = turns * len(runs)
     captures = loaded.device.type == "cuda" and not hasattr(loaded.model, "hf_device_map")
     for _ in range(turns):
         for run in runs:

@@ -4,6 +4,7 @@ Only new tokens are decoded, and `Watch` asks a few times per second at most.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from kvlab.core.choice import FULL
@@ -17,22 +18,21 @@ from kvlab.trace.token_text import CONTEXT_TOKENS, UNKNOWN
 PROMPT_END = 160  # characters of the prompt that are shown
 
 
+@dataclass(eq=False)
 class GrowingText:
     """The text of token ids that only grow; `decode` sees the new ones with a little context before them."""
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
-        self._decode = decode
-        # the text of the first tokens, which spell whole characters
-        self._settled = ""
-        self._count = 0
-        self._context = 0  # the first token of the context
-        self.text = ""
+    decode: Callable[[list[int]], str]
+    text: str = ""
+    _settled: str = ""  # the text of the first tokens, which spell whole characters
+    _count: int = 0  # of these tokens
+    _context: int = 0  # the first token of the context
 
     def extend(self, ids: Sequence[int]) -> str:
         """The text of all `ids`, of which those of earlier calls are the first."""
         if len(ids) > self._count:
-            known = self._decode(list(ids[self._context : self._count])) if self._count else ""
-            self.text = self._settled + self._decode(list(ids[self._context :]))[len(known) :]
+            known = self.decode(list(ids[self._context : self._count])) if self._count else ""
+            self.text = self._settled + self.decode(list(ids[self._context :]))[len(known) :]
             if not self.text.endswith(UNKNOWN):
                 self._settled, self._count = self.text, len(ids)
                 self._context = max(0, len(ids) - CONTEXT_TOKENS)

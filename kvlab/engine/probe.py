@@ -19,7 +19,8 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
-from kvlab.core.contract import Plan, Slots, View
+from kvlab.core.cache.settings import Observer
+from kvlab.core.contract import Slots
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, registered
 from kvlab.models.load import LoadedModel
@@ -34,12 +35,19 @@ PROBABILITIES = (torch.arange(33) + 0.5) / 33
 CONSTANT = 1e-6  # variation below this share of the mean is rounding
 
 
+NOTHING = torch.zeros(())
+
+
+@dataclass(eq=False)
 class Moments:
     """Mean and central moments per channel, accumulated over parts (Pébay 2008, equations 2.1 and 3.1)."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = self.second = self.third = self.fourth = torch.zeros(())  # sums of powers about the mean
+    count: int = 0
+    mean: Tensor = NOTHING
+    # Sums of powers about the mean.
+    second: Tensor = NOTHING
+    third: Tensor = NOTHING
+    fourth: Tensor = NOTHING
 
     def add(self, rows: Tensor) -> None:
         """Add `rows` (n, hidden); the sums are float64 on the host."""
@@ -170,8 +178,8 @@ class Gathered:
 
 
 @dataclass(eq=False)
-class Probe:
-    """Observer (`kvlab.core.cache.settings.Observer`) of the full cache, for any number of passes over the text.
+class Probe(Observer):
+    """Observer of the full cache, for any number of passes over the text.
 
     Once the text has `tokens`, its last queries (`rows` of the prompt and all later ones) are evaluated for `layers`;
     the attention of the last `history_rows` prompt queries and all later ones is written for `history_layers` and
@@ -189,6 +197,7 @@ class Probe:
     history_rows: int
     gathered: dict[int, Gathered] = field(default_factory=dict)  # by layer
     written: set[int] = field(default_factory=set)  # layers
+    compressed = Observer.compressed  # a full cache decides nothing
 
     def waits_for(self, generated: int) -> bool:
         """Whether the token after `generated` ones is still to be read; it is the last of the text."""
@@ -241,9 +250,6 @@ class Probe:
         parts = [layer_pass.query] if gathered.query is None else [gathered.query, layer_pass.query]
         rows = self.rows + max(seen_tokens - self.prompt_tokens, 0)
         gathered.query = torch.cat([part[:, :, -rows:] for part in parts], 2)[:, :, -rows:]
-
-    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """Nothing to do: the full cache makes no decisions."""
 
 
 def make_probe(

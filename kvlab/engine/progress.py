@@ -16,11 +16,14 @@ LATEST = 16  # steps of a phase whose mean time is expected of the next ones: a 
 
 
 class Forecast:
-    """Estimates the seconds left of work in phases with known numbers of steps, such as layers of the prompt."""
+    """Estimates the seconds left of work in phases with known numbers of steps, such as layers of the prompt.
+
+    `left` are the steps that are left of each phase; they may be planned anew.
+    """
 
     def __init__(self, planned: Mapping[str, int], clock: Callable[[], float] = time.perf_counter) -> None:
         """`planned` has the number of steps of each phase."""
-        self._left = dict(planned)
+        self.left = dict(planned)
         self._clock = clock
         self._seconds: dict[str, deque[float]] = {phase: deque(maxlen=LATEST) for phase in planned}
         self._phase = ""
@@ -37,16 +40,12 @@ class Forecast:
             self._seconds[self._phase].extend([(now - self._since) / self._steps] * self._steps)
             self.skip(self._phase, self._steps)
         self._phase = phase
-        self._steps = steps if phase in self._left else 0
+        self._steps = steps if phase in self.left else 0
         self._since = now
 
     def skip(self, phase: str, steps: int) -> None:
         """Leave out planned steps of a phase."""
-        self._left[phase] = max(self._left[phase] - steps, 0)
-
-    def plan(self, phase: str, steps: int) -> None:
-        """Replace the number of steps that are left of a phase."""
-        self._left[phase] = steps
+        self.left[phase] = max(self.left[phase] - steps, 0)
 
     def seconds_left(self, phases: Mapping[str, float] | None = None) -> float | None:
         """Seconds from the beginning of the present step to the end; None without phases, and while
@@ -54,12 +53,12 @@ class Forecast:
 
         `phases` has shares for phases whose steps have not been timed: of all other time, that before included.
         """
-        if not self._left:
+        if not self.left:
             return None
         shares = phases or {}
         untimed = 0.0
         seconds = 0.0
-        for phase, steps in self._left.items():
+        for phase, steps in self.left.items():
             if timed := self._seconds[phase]:
                 seconds += steps * sum(timed) / len(timed)
             elif steps and phase in shares:

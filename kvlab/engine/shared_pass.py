@@ -16,7 +16,7 @@ from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
-from kvlab.engine.energy import Meter, describe_energy, energy_counter
+from kvlab.engine.energy import describe_energy, energy_counter, joule_meter
 from kvlab.engine.forward import Choose, chooser, end_check, prefill
 from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.prepare import Prepared
@@ -24,7 +24,6 @@ from kvlab.engine.probe import Probe
 from kvlab.engine.progress import Watch
 from kvlab.engine.prompt import Reference
 from kvlab.engine.recording.recorder import ObserverGroup
-from kvlab.requests.live_texts import LiveTexts
 
 
 class SharedPass:
@@ -70,14 +69,15 @@ class SharedPass:
     def run(self) -> None:
         """Read the prompt, decode, and finish every run."""
         counter = energy_counter(self.prepared.loaded.device)
-        meter = Meter(counter)
+        joules_since_now = joule_meter(counter)
+        texts = partial(self._live.read, self.runs, self.reference.ids)  # of lists that grow and shrink
         prepared = self.prepared
         fan_out = self.fan_out
         # Read the prompt; behind it every branch has its own row.
         for run in self.runs:
             run.observers.now = fan_out.now
         begun = fan_out.now()
-        check = partial(self.watch.advance, "prompt", live=self._texts)
+        check = partial(self.watch.advance, "prompt", live=texts)
         next_logits = prefill(prepared.loaded, fan_out, prepared.ids, prepared.request.prefill_chunk, check)
         common = fan_out.common_seconds(fan_out.now() - begun)
         fan_out.copy_recurrent_states()
@@ -100,11 +100,11 @@ class SharedPass:
                 break
             together = fan_out.num_rows
             stage = "decoding" if together == 1 else f"decoding {together} rows together"
-            self.watch.advance(stage, live=self._texts)
+            self.watch.advance(stage, live=texts)
             rows = self._step(tokens)
         self.watch.skip("decoding", self.most - index)
-        self.watch.show("writing the recordings", self._texts)
-        joules = meter.joules()
+        self.watch.show("writing the recordings", texts)
+        joules = joules_since_now()
         for run in self.runs:
             run.measured |= {"joules": joules, "energy": describe_energy(counter)}
             run.finish(self.reference)
@@ -202,9 +202,6 @@ class SharedPass:
                 self.errors.append(error)
                 self.runs.remove(run)
                 self.fan_out.drop([branch for branch in branches if branch.error is None])
-
-    def _texts(self) -> LiveTexts:
-        return self._live.read(self.runs, self.reference.ids)
 
     def _branch(self, run: ActiveRun) -> Branch:
         return self.branch_of[id(run.cache)]

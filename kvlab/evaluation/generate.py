@@ -11,10 +11,11 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
-from kvlab.evaluation.results.outcome import Loaded, Memory, Outcome, read_memory
+from kvlab.evaluation.results.outcome import Memory, Outcome, read_memory
 from kvlab.evaluation.scoring.order import loop_tokens
 from kvlab.evaluation.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 from kvlab.models.chat import decode_answer
+from kvlab.models.load import LoadedModel
 
 # Given the number of a cache, the prompts of the rows that leave (by row), and the rows that stay.
 Leaving = Callable[[int, dict[int, int], list[int]], None]
@@ -67,7 +68,7 @@ class Stops:
 
 
 def generate_together(
-    loaded: Loaded,
+    loaded: LoadedModel,
     prompts: Sequence[list[int]],
     caches: Sequence[CompressedCache],
     in_sight: int,
@@ -117,7 +118,7 @@ class _Answering:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedModel,
         shared: SharedPrompt,
         group: Sequence[int],
         prompts: int,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,19 +15,18 @@ from kvlab.core.fitted.files import model_digest
 from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.progress import Cancelled, download_reporter
+from kvlab.engine.progress import Cancelled, Watch, download_reporter
 from kvlab.evaluation.measure import Measurer
 from kvlab.evaluation.plan import BLOCK, Shard, blocks, make_plan
 from kvlab.evaluation.prepare import KeptContexts
 from kvlab.evaluation.request import EvalRequest, remember_files
-from kvlab.evaluation.results.outcome import CacheMaker, Loaded
+from kvlab.evaluation.results.outcome import CacheMaker
 from kvlab.evaluation.results.rows import PromptIdentity, ResultStore, canonical_json, row_key
 from kvlab.evaluation.scoring.metrics import tags_of_rows
 from kvlab.evaluation.shared_prompt import nothing
 from kvlab.evaluation.work import Backoff, RowMaker, Unit, batches
 from kvlab.models.chat import Chat, chat_of, window_of
-from kvlab.models.load import held_model
-from kvlab.models.placement import input_device
+from kvlab.models.load import LoadedModel, held_model
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.generation_settings import generation_notes
 
@@ -48,7 +46,7 @@ class EvalResult:
 def evaluate(
     request: EvalRequest,
     out: Path,
-    loaded: Loaded | None = None,
+    loaded: LoadedModel | None = None,
     make_cache: CacheMaker | None = None,
     on_progress: Listener = lambda progress: None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -125,7 +123,7 @@ class Evaluation:
                     yield batch[0].prompt.identity, choice, rows
 
 
-def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMaker | None = None) -> Evaluation:
+def prepare_evaluation(request: EvalRequest, loaded: LoadedModel, make_cache: CacheMaker | None = None) -> Evaluation:
     """Prepare `request` for a loaded model. Raises UserError as `evaluate`."""
     chat = chat_of(request, loaded.tokenizer)
     turn = 0 if chat is None else sum(map(len, chat.around()))
@@ -165,15 +163,15 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         request.all_choices,
         settings,
         digest,
-        {"device": device_name(input_device(loaded.model), loaded.rounding_kl), "versions": canonical_json(versions())},
+        {"device": device_name(loaded.device, loaded.rounding_kl), "versions": canonical_json(versions())},
         None if chat is None else canonical_json(chat.settings),
-        energy_counter(input_device(loaded.model)),
+        energy_counter(loaded.device),
     )
     # On a CPU batching gains nothing.
     return Evaluation(
         units,
         maker,
-        request.batch_rows or (1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS),
+        request.batch_rows or (1 if loaded.device.type == "cpu" else _GPU_BATCH_ROWS),
         chat,
         notes,
     )
@@ -191,7 +189,7 @@ def _measure_missing(
     total = sum(len(unit.keys) for unit in evaluation.units)
     finished = total - sum(len(unit.keys) for unit in missing)
     on_progress(Progress(stage="start", done=finished, total=total))
-    evaluation.maker.measurer.check = partial(_check, cancelled)
+    evaluation.maker.measurer.check = Watch(total, None, cancelled).check
     try:
         for prompt, choice, rows in evaluation.measured(missing):
             store.append(rows)
@@ -206,17 +204,12 @@ def _measure_missing(
         raise error
 
 
-def _check(cancelled: Callable[[], bool]) -> None:
-    if cancelled():
-        raise Cancelled
-
-
 def settings_of(choice: MethodChoice) -> dict[str, object]:
     """All hyper-parameters of a choice, defaults included."""
     return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
 
 
-def cache_maker(loaded: Loaded) -> CacheMaker:
+def cache_maker(loaded: LoadedModel) -> CacheMaker:
     """The function that makes a choice's cache for this model."""
     return lambda choice: make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 

@@ -8,20 +8,20 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluation.generate import Sampling, Stops, generate_together
 from kvlab.evaluation.prepare import KeptContexts, PreparedPrompt
-from kvlab.evaluation.results.outcome import CacheMaker, Loaded, Outcome
+from kvlab.evaluation.results.outcome import CacheMaker, Outcome
 from kvlab.evaluation.scoring.likelihood import Leader, compare, forced_together
 from kvlab.evaluation.scoring.order import loop_tokens
 from kvlab.evaluation.scoring.survival import HiddenTokenTracker, Survival
 from kvlab.evaluation.several_questions import Questions, ask_each
 from kvlab.evaluation.shared_prompt import Check, nothing
-from kvlab.models.placement import input_device
+from kvlab.models.load import LoadedModel
 
 
 @dataclass(eq=False)
 class Measurer:
     """Run prompts of one shape with many choices in shared passes."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     make_cache: CacheMaker
     question_aware: bool
     prefill_chunk: int | None = None
@@ -47,7 +47,7 @@ class Measurer:
         for number, cache in enumerate(caches if first.hidden else ()):
             tracker = HiddenTokenTracker(
                 [prompt.hidden for prompt in prompts],
-                input_device(self.loaded.model),
+                self.loaded.device,
                 [prompt.parts for prompt in prompts],
                 cache.settings.pipeline.can.select.protected,
             )

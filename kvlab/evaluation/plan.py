@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.core import UserError, quote_value
 from kvlab.evaluation.request import EvalRequest, FileChoice, TaskChoice
-from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.evaluation.scoring.metrics import LIKELIHOOD_METRICS, check_metric
 from kvlab.models.chat import chat_of, window_of
+from kvlab.models.load import LoadedModel
 from kvlab.tasks.draft import DEFAULT_LENGTHS, Task
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
@@ -223,7 +223,7 @@ class Measurable:
     reasons: dict[str, str] = field(default_factory=dict)  # by task
 
 
-def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
+def measurable_tasks(request: EvalRequest, loaded: LoadedModel) -> Measurable:
     """The request's tasks at their default lengths, or at the longest that the window holds with the answer.
 
     Every prompt is generated once, nothing is computed.

@@ -13,7 +13,6 @@ from kvlab.engine.prefix import Prefix
 from kvlab.engine.prefix.provenance import header_of, model_of
 from kvlab.evaluation.plan import PlannedPrompt
 from kvlab.evaluation.request import EvalRequest
-from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import PromptIdentity
 from kvlab.evaluation.scoring.metrics import LIKELIHOOD_METRICS
 from kvlab.library.prefixes import PrefixFile, list_prefixes, prefix_path, proposed_name, read_prefix, recorded_loading
@@ -68,7 +67,7 @@ class PreparedPrompt:
         return *lengths, self.decoded, sample.stop, alone, bool(self.hidden)
 
 
-def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) -> PreparedPrompt:
+def prepare(planned: PlannedPrompt, loaded: LoadedModel, chat: Chat | None = None) -> PreparedPrompt:
     """Generate and tokenize the prompt, in `chat` if given; a forced text is never put into a turn.
 
     Raises UserError for a token without an embedding in the model.
@@ -97,7 +96,7 @@ def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) ->
     return prepared
 
 
-def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loaded) -> PreparedPrompt:
+def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: LoadedModel) -> PreparedPrompt:
     """The prompt in a user's turn, its beginning in the system prompt if the sample says so."""
     tokenizer = loaded.tokenizer
     chat = replace(chat, system="\n".join(filter(None, [chat.system, sample.system]))) if sample.system else chat
@@ -153,7 +152,7 @@ class KeptContexts:
     Raises UserError where no context is compressed alone, or the model is not `kvlab.load_model`'s.
     """
 
-    def __init__(self, root: Path, loaded: Loaded, request: EvalRequest) -> None:
+    def __init__(self, root: Path, loaded: LoadedModel, request: EvalRequest) -> None:
         alone = request.tasks and not request.files and all(get_task(one.task).context_alone for one in request.tasks)
         if request.question_aware and not alone:
             raise UserError("A prefix has read no question: add --question-aware no.")

@@ -10,10 +10,10 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.engine.forward import end_ids, read_on
 from kvlab.evaluation.generate import Stops
-from kvlab.evaluation.results.outcome import Loaded, Memory, read_memory
+from kvlab.evaluation.results.outcome import Memory, read_memory
 from kvlab.evaluation.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 from kvlab.models.chat import decode_answer
-from kvlab.models.placement import input_device
+from kvlab.models.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Asked:
 
 
 def ask_each(
-    loaded: Loaded,
+    loaded: LoadedModel,
     questions: Questions,
     caches: Sequence[CompressedCache],
     prefill_chunk: int | None = None,
@@ -95,7 +95,7 @@ def ask_each(
 
 
 def _ask_all(
-    loaded: Loaded,
+    loaded: LoadedModel,
     questions: Questions,
     every: Sequence[_Asked],
     logits: Tensor | None,
@@ -134,7 +134,11 @@ def _ask_all(
 
 
 def _answer(
-    loaded: Loaded, questions: Questions, questions_read: Sequence[_Asked], logits: dict[_Asked, Tensor], check: Check
+    loaded: LoadedModel,
+    questions: Questions,
+    questions_read: Sequence[_Asked],
+    logits: dict[_Asked, Tensor],
+    check: Check,
 ) -> None:
     """Write one more answer with each of them; `logits` are those after the question.
 
@@ -158,14 +162,14 @@ def _answer(
         writing = [one for one in writing if one in logits]
 
 
-def _read(loaded: Loaded, asked: Sequence[_Asked], ids: Sequence[list[int]]) -> dict[_Asked, Tensor]:
+def _read(loaded: LoadedModel, asked: Sequence[_Asked], ids: Sequence[list[int]]) -> dict[_Asked, Tensor]:
     """Logits (V,) of each after its tokens; what fails has none. The time is shared out evenly."""
     if not asked:
         return {}
     begun = time.perf_counter()
     caches = [one.cache for one in asked]
     tokens_read = [one.tokens_read for one in asked]
-    results = read_on(loaded.model, input_device(loaded.model), caches, tokens_read, ids)
+    results = read_on(loaded.model, loaded.device, caches, tokens_read, ids)
     seconds = (time.perf_counter() - begun) / len(asked)
     found: dict[_Asked, Tensor] = {}
     for one, given, result in zip(asked, ids, results, strict=True):

@@ -11,8 +11,7 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
 from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.engine.forward import before_every_layer
-from kvlab.evaluation.results.outcome import Loaded
-from kvlab.models.placement import input_device
+from kvlab.models.load import LoadedModel
 
 Check = Callable[[], None]
 
@@ -47,7 +46,7 @@ class SharedPrompt:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedModel,
         caches: Sequence[CompressedCache],
         prompts: Sequence[list[int]],
         in_sight: int,
@@ -59,7 +58,7 @@ class SharedPrompt:
         self.in_sight = in_sight
         self.check = check
         self.decoded = decoded
-        self.device = input_device(loaded.model)
+        self.device = loaded.device
         self.ids = torch.tensor(list(prompts), device=self.device)
         self.fan_out = FanOutCache(caches, self.device, timed=True)
         self.branches = list(self.fan_out.branches)

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from kvlab.core import Budget, MethodChoice, UserError, is_out_of_memory
-from kvlab.engine.energy import Energy, Meter, NoCounter, describe_energy
+from kvlab.engine.energy import Energy, NoCounter, describe_energy, joule_meter
 from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluation.measure import Measurer
 from kvlab.evaluation.plan import PlannedPrompt
 from kvlab.evaluation.prepare import PreparedPrompt, prepare
-from kvlab.evaluation.results.outcome import Loaded, Outcome
+from kvlab.evaluation.results.outcome import Outcome
 from kvlab.evaluation.results.rows import budget_unit, canonical_json
 from kvlab.evaluation.scoring.metrics import check_metric, score
 from kvlab.evaluation.scoring.order import of_each
 from kvlab.models.chat import Chat
-from kvlab.models.placement import input_device
+from kvlab.models.load import LoadedModel
 from kvlab.tasks.sample import UNSCORED
 
 Measured = list[list[Outcome] | Exception]  # of each choice the outcomes by prompt, or the error of its method
@@ -55,11 +55,21 @@ class Backoff:
                 else:
                     waiting = [(part, numbers[:middle]), (part, numbers[middle:]), *waiting]
                 continue
-            outcomes = self._try([prompts[row] for row in part], [choices[number] for number in numbers])
+            outcomes: Measured | None = None  # if memory runs out
+            try:
+                outcomes = self.measurer.measure(
+                    [prompts[row] for row in part], [choices[number] for number in numbers]
+                )
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                drop_frames(error)
             if outcomes is None:
+                gc.collect()
+                release_memory(self.measurer.loaded.device)
                 if rows == 1:
                     raise UserError(
-                        f"{input_device(self.measurer.loaded.model).type} ran out of memory on one prompt of "
+                        f"{self.measurer.loaded.device.type} ran out of memory on one prompt of "
                         f"{prompts[part[0]].prompt_tokens:,} tokens ({choices[numbers[0]].label}): use shorter "
                         "--lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured rows "
                         "are kept."
@@ -74,17 +84,6 @@ class Backoff:
                     found |= {(number, row): (one, rows) for row, one in zip(part, results, strict=True)}
         every = range(len(prompts))
         return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
-
-    def _try(self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]) -> Measured | None:
-        try:
-            return self.measurer.measure(prompts, choices)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            drop_frames(error)
-        gc.collect()
-        release_memory(input_device(self.measurer.loaded.model))
-        return None
 
 
 OF_PARTS = {
@@ -146,7 +145,9 @@ class PreparedUnit:
     keys: dict[int, str]
 
 
-def batches(units: Sequence[Unit], loaded: Loaded, rows: int, chat: Chat | None = None) -> Iterator[list[PreparedUnit]]:
+def batches(
+    units: Sequence[Unit], loaded: LoadedModel, rows: int, chat: Chat | None = None
+) -> Iterator[list[PreparedUnit]]:
     """Yield batches of at most `rows` units of one shape, nearly in order; prompts are generated as needed."""
     waiting = iter(units)
     while ahead := list(islice(waiting, 1 if rows == 1 else rows * _LOOK_AHEAD)):
@@ -180,9 +181,9 @@ class RowMaker:
             by_missing.setdefault(numbers, []).append(unit)
         for numbers, units in by_missing.items():
             choices = [self.choices[number] for number in numbers]
-            meter = Meter(self.energy)
+            joules_since_now = joule_meter(self.energy)
             measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
-            joules = meter.joules()
+            joules = joules_since_now()
             # of all outcomes, each as if alone
             answered = [outcomes for outcomes in measured if not isinstance(outcomes, Exception)]
             seconds = sum(one.seconds for outcomes in answered for one, _ in outcomes)

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,12 @@ UNRECORDED = "The action ended without a result: is the disk full?"
 RunLive = Callable[..., object]
 
 
+@dataclass(eq=False)
 class Turns:
     """A lock that threads hold in turn."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[int] = deque()  # threads; the first one holds the lock
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _waiting: deque[int] = field(default_factory=deque)  # threads; the first one holds the lock
 
     def __enter__(self) -> "Turns":
         with self._changed:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from kvlab.core import UserError, check_ids, path_of
@@ -23,15 +23,7 @@ from kvlab.models import checkpoint
 from kvlab.models.bfloat16_weights import check_bfloat16, round_weights
 from kvlab.models.downloads import Report, fetch
 from kvlab.models.info.model_faults import about, no_tokenizer
-from kvlab.models.placement import (
-    BFLOAT16,
-    BITS,
-    DTYPES,
-    device_map,
-    input_device,
-    pick_device,
-    quantization,
-)
+from kvlab.models.placement import BFLOAT16, BITS, DTYPES, device_map, input_device, pick_device, quantization
 from kvlab.models.sources import EMBEDDED, Source
 from kvlab.requests.compare import ModelRequest
 
@@ -163,7 +155,8 @@ def load_model(
     `report` gets download progress. Raises UserError for an unknown name, a damaged checkpoint or one that does not
     match its config, an unsupported family, or a missing device, instruction or package.
     """
-    source = _source(name_or_path, revision, cache_dir)
+    folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
+    source = Source(str(path_of(name_or_path, "The model")), revision, folder)
     place = pick_device(device)
     if source.gguf is not None and weights in BITS:
         raise UserError(f"The weights of {source.name!r} are quantized as they are: leave {weights} out.")
@@ -236,23 +229,6 @@ def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: An
         del model.config.quantization_config
         vars(model).pop("hf_quantizer", None)
     return model, info
-
-
-def load_tokenizer(
-    name_or_path: str = "mini", revision: str | None = None, cache_dir: str | None = None
-) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
-    """Load a model's tokenizer and config without its weights. Raises UserError as `load_model`."""
-    source = _source(name_or_path, revision, cache_dir)
-    raw = checkpoint.read_config(source.config_file(), source.name)
-    with _loading(source, raw):
-        config = AutoConfig.from_pretrained(source.where, **source.options)
-        check_supported(config)
-        return AutoTokenizer.from_pretrained(source.where, **source.options), config
-
-
-def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> Source:
-    folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
-    return Source(str(path_of(name_or_path, "The model")), revision, folder)
 
 
 @contextmanager

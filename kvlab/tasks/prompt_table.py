@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -18,7 +18,7 @@ from kvlab.common.formatting import join_words
 from kvlab.core import UserError, plain_text, read_json
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages
 from kvlab.tasks.choices import ENDINGS, KEYS, LISTS, Choices, find_choices
-from kvlab.tasks.rows import is_conversation
+from kvlab.tasks.rows import is_conversation, is_list_of
 
 NEW_TOKENS = 32
 
@@ -74,7 +74,7 @@ class PromptRow:
     def texts(self) -> dict[str, str]:
         """Non-empty texts by column."""
         # A list of texts is joined as paragraphs.
-        texts = {name: "\n\n".join(value) if _is_texts(value) else value for name, value in self.values.items()}
+        texts = {name: "\n\n".join(value) if is_list_of(value, str) else value for name, value in self.values.items()}
         if self.choices:
             # One choice a line, without labels, since the right answer is the text of one.
             texts[self.choices.columns[0]] = "\n".join(f"- {text}" for text in self.choices.texts)
@@ -273,9 +273,9 @@ def _nested_length(value: Any) -> int:
     """Number of characters in the texts of an object, or of objects or lists in a list."""
     if isinstance(value, Mapping):
         return sum(len(one) if isinstance(one, str) else _nested_length(one) for one in value.values())
-    if not isinstance(value, list) or _is_texts(value):
+    if not isinstance(value, list) or is_list_of(value, str):
         return 0
-    return sum(sum(map(len, one)) if _is_texts(one) else _nested_length(one) for one in value)
+    return sum(sum(map(len, one)) if is_list_of(one, str) else _nested_length(one) for one in value)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -289,10 +289,6 @@ def _is_text(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_is_text(one) for one in value.values())
     return isinstance(value, list) and any(_is_text(one) for one in value)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _messages(value: Any) -> list[Any] | None:
@@ -346,6 +342,8 @@ def _some(names: Sequence[str]) -> str:
 class TableRecord(BaseModel):
     """A row for an evaluation: it must have answers; `question` follows the context, `group` is a name of its kind."""
 
+    answer_required: ClassVar[bool] = True
+
     context: str = Field("", validate_default=True)
     answer: list[str] = Field(default_factory=list, validate_default=True)
     question: str = ""
@@ -380,6 +378,8 @@ class TableRecord(BaseModel):
     @field_validator("answer")
     @classmethod
     def _there_is_an_answer(cls, answers: list[str]) -> list[str]:
+        if not cls.answer_required:
+            return [answer for answer in answers if answer]
         if not answers:
             raise PydanticCustomError(NO_PROMPT, "there is no answer")
         if not all(answers):
@@ -393,7 +393,4 @@ COPIED = ("max_new_tokens", "task", "group", "metric", "all_classes")
 class PromptRecord(TableRecord):
     """A row that may have no answers."""
 
-    @field_validator("answer")
-    @classmethod
-    def _there_is_an_answer(cls, answers: list[str]) -> list[str]:
-        return [answer for answer in answers if answer]
+    answer_required = False

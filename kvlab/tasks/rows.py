@@ -85,7 +85,7 @@ def rows_of_text(name: str, text: str) -> Iterator[Row]:
         else:
             # A list's entries, those of a data set, or a single object or conversation.
             if isinstance(value, dict):
-                lists = [value[one] for one in LISTS_OF_ROWS if _is_objects(value.get(one))]
+                lists = [value[one] for one in LISTS_OF_ROWS if is_list_of(value.get(one), dict)]
                 value = [one.get("row", one) for one in lists[0]] if len(lists) == 1 else [value]
             elif not isinstance(value, list) or is_conversation(value):
                 value = [value]
@@ -105,14 +105,15 @@ def _questions(value: Any) -> list[Any]:
     """One row for each question of an article (SQuAD, QuALITY) or of a paragraph (MRQA); else the value."""
     if isinstance(value, dict):
         for inner in ("paragraphs", "qas", "questions"):
-            if _is_objects(value.get(inner)) and (inner != "questions" or "question" in value[inner][0]):
+            if is_list_of(value.get(inner), dict) and (inner != "questions" or "question" in value[inner][0]):
                 around = {name: one for name, one in value.items() if name != inner}
                 return [row for one in value[inner] for row in _questions({**around, **one})]
     return [value]
 
 
-def _is_objects(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+def is_list_of(value: Any, kind: type) -> bool:
+    """Whether a value is a list of values of a type, and not an empty one."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, kind) for one in value)
 
 
 def _lines(text: str) -> Iterator[Row]:

@@ -5,7 +5,7 @@ kvlab's own.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -43,35 +43,39 @@ class Rule:
         return f"{self.check}={self.wanted}"
 
 
-def _drawn(
-    kind: str, label: str, check: str, words: Sequence[object], value: str = "{0}", wanted: str = "{0}"
-) -> Callable[[Random], Rule]:
-    """The function that draws a rule of a kind: one of `words`, in the templates of its value and of what is wanted."""
+@dataclass(frozen=True)
+class RuleKind:
+    """How a kind of rule is drawn: one of `words`, if any, in the templates of its value and of what is wanted."""
 
-    def draw(random: Random) -> Rule:
-        word = random.choice(words)
-        is_phrase = check in ("starts_with", "contains", "ends_with")
-        return Rule(kind, label, value.format(word), check, wanted.format(word), opening=is_phrase)
+    label: str
+    check: str
+    words: Sequence[object] = ()
+    value: str = "{0}"
+    wanted: str = "{0}"
 
-    return draw
+    def draw(self, kind: str, random: Random) -> Rule:
+        """A rule of the kind of this name."""
+        word = random.choice(self.words) if self.words else ""
+        is_phrase = self.check in ("starts_with", "contains", "ends_with")
+        return Rule(kind, self.label, self.value.format(word), self.check, self.wanted.format(word), opening=is_phrase)
 
 
 _NAMES = tuple(name.capitalize() for name in NAMES)
 _COLOURS = ("Purple", "Green", "Yellow", "Orange", "Silver", "Golden", "Brown", "Pink")
 _CITIES = ("Bergen", "Oslo", "Turin", "Porto", "Lyon", "Geneva", "Dublin", "Prague", "Vienna", "Cairo")
 
-# One kind a line: its name, and how one is drawn. The first five are phrases that the answer repeats.
-KINDS: Mapping[str, Callable[[Random], Rule]] = {
-    "first words": _drawn("first words", "greeting", "starts_with", _NAMES, "Ahoy {0}", "Ahoy {0}"),
-    "required word": _drawn("required word", "colour", "contains", _COLOURS),
-    "place": _drawn("place", "city", "contains", _CITIES),
-    "signature": _drawn("signature", "signature", "contains", _NAMES, "Captain {0}", "Captain {0}"),
-    "last words": _drawn("last words", "closing words", "ends_with", _NAMES, "Mind the {0}", "Mind the {0}"),
-    "most words": _drawn("most words", "greatest length", "most words", range(30, 61, 10), "{0} words"),
-    "sentences": _drawn("sentences", "sentence count", "sentences", range(1, 4), "{0} sentences"),
-    "forbidden word": _drawn("forbidden word", "forbidden word", "without", ("the", "is", "and", "of", "in")),
-    "letter case": _drawn("letter case", "letters", "letters", ("capital", "small"), "{0} letters"),
-    "list": lambda _: Rule("list", "format", 'a list with "- " before every line', "list", ""),
+# The first five are phrases that the answer repeats.
+KINDS: Mapping[str, RuleKind] = {
+    "first words": RuleKind("greeting", "starts_with", _NAMES, "Ahoy {0}", "Ahoy {0}"),
+    "required word": RuleKind("colour", "contains", _COLOURS),
+    "place": RuleKind("city", "contains", _CITIES),
+    "signature": RuleKind("signature", "contains", _NAMES, "Captain {0}", "Captain {0}"),
+    "last words": RuleKind("closing words", "ends_with", _NAMES, "Mind the {0}", "Mind the {0}"),
+    "most words": RuleKind("greatest length", "most words", range(30, 61, 10), "{0} words"),
+    "sentences": RuleKind("sentence count", "sentences", range(1, 4), "{0} sentences"),
+    "forbidden word": RuleKind("forbidden word", "without", ("the", "is", "and", "of", "in")),
+    "letter case": RuleKind("letters", "letters", ("capital", "small"), "{0} letters"),
+    "list": RuleKind("format", "list", value='a list with "- " before every line'),
 }
 PHRASES = 5
 MOST_RULES = len(KINDS) - 2
@@ -89,7 +93,7 @@ def draw_rules(random: Random, count: int) -> list[Rule]:
     chosen = [*random.sample(forms, max(few, count - len(phrases)))]
     chosen += random.sample(phrases, count - len(chosen))
     random.shuffle(chosen)
-    return [KINDS[kind](random) for kind in chosen]
+    return [KINDS[kind].draw(kind, random) for kind in chosen]
 
 
 _STATED = re.compile(r"The ([^:\n]+?) (?:is|are): ([^\n]+)\.")
@@ -98,8 +102,8 @@ _STATED = re.compile(r"The ([^:\n]+?) (?:is|are): ([^\n]+)\.")
 def stated_rule(text: str) -> Rule | None:
     """The rule that a line of a prompt states in the words of `Rule.text`; None if it states none."""
     match = _STATED.search(text)
-    for draw in KINDS.values() if match else ():
-        like = draw(Random(0))
+    for name, kind in KINDS.items() if match else ():
+        like = kind.draw(name, Random(0))
         if match is not None and like.label == match[1]:
             number_or_case = like.check in ("most words", "sentences", "letters")
             wanted = match[2].split()[0] if number_or_case else "" if like.check == "list" else match[2]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core import UserError, parse_spec
-from kvlab.core.cache.factory import make_cache
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
@@ -174,18 +175,16 @@ def check(
     return result
 
 
-class Decisions:
+@dataclass
+class Decisions(Observer):
     """Observer of a cache: kvlab's score of every token at the first decision of each layer, NaN where it had left.
 
     Heads are repeated `copies` times, for a recorded cache that holds the keys and values of each query head.
     """
 
-    def __init__(self, copies: int) -> None:
-        self.copies = copies
-        self.scores: dict[int, Tensor] = {}
-
-    def attended(self, layer_idx: int, slots: Slots, layer_pass: Any, output: Tensor) -> None:
-        """Called before a decision; nothing is needed of it."""
+    copies: int
+    scores: dict[int, Tensor] = field(default_factory=dict)
+    attended = Observer.attended  # scores are read when they decide
 
     def compressed(self, layer_idx: int, view: View, plan: Any, before: Slots, after: Slots) -> None:
         if layer_idx in self.scores:

@@ -12,7 +12,7 @@ import torch
 
 from kvlab.core.methods.eviction.gvote import _inside, _overlaps
 from kvlab.engine.recording.events import relative_error
-from kvlab.engine.recording.shadow import _stored
+from kvlab.engine.recording.shadow import Shadow
 from kvlab.papers.attention_rows import LAST, Rows, concentration, prediction_errors
 from kvlab.papers.keepkv import merge_effects
 from kvlab.papers.keepkv.attention import locality, variance_ratios
@@ -147,7 +147,8 @@ def test_an_output_of_nothing_has_no_relative_error():
 
 def test_short_vectors_are_stored_with_length_one():
     states = torch.tensor([[[3e-15, 4e-15]], [[0.0, 0.0]]])
-    assert _stored(states).unit[0].tolist() == [pytest.approx([0.6, 0.8], abs=1e-3), [0, 0]]
+    shadow = SimpleNamespace(rows=2, keys=[states], absent=None, host=SimpleNamespace(settle=list))
+    assert Shadow.stored(shadow, "keys", [0]).unit[0].tolist() == [pytest.approx([0.6, 0.8], abs=1e-3), [0, 0]]
 
 
 def test_a_channel_that_does_not_vary_has_no_shape():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.bench.caches import check_allocated_bytes, fill, live_bytes, random_token, tensor_bytes
-from kvlab.bench.competitors import Load, PlainContender, SlotContender, StaticContender
+from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, StaticContender
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import make_request
 from kvlab.core.cache import CompressedCache
@@ -126,11 +126,7 @@ def test_plain_and_static_caches_hold_the_context(tiny: BenchModel) -> None:
         contender = kind(tiny, load, REQUEST)
         contender.compile_options = {"backend": "eager"}
         with contender.at_work():
-            if kind is PlainContender:
-                contender.prepare()
-            else:
-                contender.cache = contender.make_cache()
-                contender._fill()
+            Contender.prepare(contender)  # without the step that the static one makes after it
         assert int(contender.cache.get_seq_length()) == PROMPT
         assert live_bytes(contender.cache, PROMPT) == PROMPT * per_token
 

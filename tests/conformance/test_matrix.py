@@ -66,7 +66,7 @@ def decode(
     model: PreTrainedModel, cache, ids: torch.Tensor, mask: torch.Tensor, after_step=lambda: None, steps: int = STEPS
 ) -> torch.Tensor:
     """Logits (rows, steps, vocabulary) of teacher-forced steps after the prompt; the forced tokens are arbitrary."""
-    return walk(model, cache, ids, mask, after_step, steps)
+    return walk(model, cache, ids, mask, lambda _: after_step(), steps)
 
 
 def turn(model: PreTrainedModel, cache, mask: torch.Tensor, steps: int = STEPS) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.engine.energy import EnergyCounter, Meter, NoCounter, WrappingCounter, describe_energy, energy_counter
+from kvlab.engine.energy import EnergyCounter, NoCounter, WrappingCounter, describe_energy, energy_counter, joule_meter
 
 CPU, LARGEST = torch.device("cpu"), 2**18
 
@@ -41,18 +41,18 @@ def test_packages_are_summed_and_their_parts_and_the_platform_are_not(tmp_path: 
     platform = package(tmp_path, "2", "psys", 0)
     found = energy_counter.__wrapped__(CPU, tmp_path)
     assert isinstance(found, EnergyCounter) and found.name == "RAPL, package-0, package-1"
-    meter = Meter(found)
+    meter = joule_meter(found)
     first.write_text("999")  # 2,000 uJ further, over the end
     second.write_text("3005")
     core.write_text("77777")
     platform.write_text("77777")
-    assert meter.joules() == pytest.approx(5000e-6)
+    assert meter() == pytest.approx(5000e-6)
 
 
 def test_a_machine_without_a_counter_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = energy_counter.__wrapped__(CPU, tmp_path / "nowhere")
     assert describe_energy(nowhere) == f"not measured: this machine has no {tmp_path / 'nowhere'}"
-    assert Meter(nowhere).joules() is None
+    assert joule_meter(nowhere)() is None
     assert "no counter of a processor package" in describe_energy(energy_counter.__wrapped__(CPU, tmp_path))
     locked = package(tmp_path, "0", "package-0", 0)
     locked.unlink()  # as unreadable as a file of the administrator is, for a test that may run as one
@@ -76,7 +76,7 @@ def test_nvml_counts_millijoules_of_the_gpu_with_the_devices_uuid(monkeypatch: p
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index or 0])
     )
     found = energy_counter.__wrapped__(torch.device("cuda", 0))
-    meter = Meter(found)
+    meter = joule_meter(found)
     counted[b"GPU-one"] += 2500
-    assert describe_energy(found) == "NVML" and meter.joules() == 2.5
+    assert describe_energy(found) == "NVML" and meter() == 2.5
     assert "no energy counter for this GPU" in describe_energy(energy_counter.__wrapped__(torch.device("cuda", 1)))

@@ -41,7 +41,7 @@ def test_the_time_left_is_steps_left_times_what_they_took():
     clock.now += 2.0
     forecast.begin("timing")
     assert forecast.seconds_left() == pytest.approx(3 * 2.0)
-    forecast.plan("timing", 1)
+    forecast.left["timing"] = 1
     assert forecast.seconds_left() == pytest.approx(2.0)
 
 

@@ -8,12 +8,13 @@ from torch import Tensor
 
 from kvlab.core.cache import CompressedCache
 from kvlab.evaluation.generate import Stops, generate_together
-from kvlab.evaluation.results.outcome import Loaded, Outcome
+from kvlab.evaluation.results.outcome import Outcome
 from kvlab.evaluation.scoring.likelihood import forced_together
+from kvlab.models.load import LoadedModel
 
 
 def generate_answers(
-    loaded: Loaded,
+    loaded: LoadedModel,
     prompts: list[list[int]],
     cache: CompressedCache,
     in_sight: int,
@@ -30,7 +31,7 @@ def generate_answers(
 
 
 def forced_log_probabilities(
-    loaded: Loaded, prefix: list[int], continuation: list[int], cache: CompressedCache
+    loaded: LoadedModel, prefix: list[int], continuation: list[int], cache: CompressedCache
 ) -> tuple[Tensor, Outcome]:
     """Log-probabilities (len(continuation) - 1, V) and the outcome; raises the method's error."""
     (found,) = forced_together(loaded, prefix, continuation, [cache])

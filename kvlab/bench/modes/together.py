@@ -22,7 +22,8 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine.compare import compare
 from kvlab.evaluation.generate import Stops, generate_together
-from kvlab.models.load import LoadedModel, load_tokenizer
+from kvlab.models.chat import load_tokenizer
+from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.tasks.registry import get_task
 
@@ -43,7 +44,7 @@ def measure(bench: Bench) -> Iterator[Row]:
 
     Shapes with random weights have no tokenizer and take `mini`'s: their text means nothing, and its length is right.
     """
-    tokenizer = bench.model.tokenizer or load_tokenizer()[0]
+    tokenizer = bench.model.tokenizer or load_tokenizer("mini")[0]
     loaded = LoadedModel(bench.model.model, tokenizer, bench.model.name)
     for context in bench.request.contexts:
         yield from _at_context(bench, loaded, bench.request.shortened(context))

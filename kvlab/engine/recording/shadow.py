@@ -257,10 +257,14 @@ class Shadow:
         errors = []
         for index, block in enumerate(getattr(self, name)):
             filled = block[: self.rows - index * TOKENS_AT_ONCE]  # (tokens, H, d)
-            part = _stored(filled[:, list(heads)])
-            units.append(part.unit)
-            norms.append(part.norm)
-            errors.append(part.error)
+            exact = filled[:, list(heads)].transpose(0, 1).float()
+            norm = exact.norm(dim=-1)
+            unit = (exact / norm.clamp_min(TINY)[..., None]).half()
+            length = norm.half()
+            error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
+            units.append(unit.numpy())
+            norms.append(length.numpy())
+            errors.append(float(error.max()))
         arrays = [np.concatenate(parts, 1) for parts in (units, norms)]
         if self.absent is not None:
             place = self._positions(torch.device("cpu")).numpy()
@@ -268,13 +272,3 @@ class Shadow:
                 arrays[number] = np.zeros((len(array), self.tokens, *array.shape[2:]), array.dtype)
                 arrays[number][:, place] = array
         return Stored(arrays[0], arrays[1], max(errors))
-
-
-def _stored(states: Tensor) -> Stored:
-    """A block (tokens, H, d) in the format on disk."""
-    exact = states.transpose(0, 1).float()
-    norm = exact.norm(dim=-1)
-    unit = (exact / norm.clamp_min(TINY)[..., None]).half()
-    length = norm.half()
-    error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
-    return Stored(unit.numpy(), length.numpy(), float(error.max()))

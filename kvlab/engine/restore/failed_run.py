@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from kvlab.core.cache.cache_copy import PromptCache
 from kvlab.core.cache.fan_out_cache import FanOutCache, shares_passes
 from kvlab.core.cache.fan_out_layer import Branch
 from kvlab.core.cache.settings import Observer
-from kvlab.core.contract import Pipeline, Plan, Slots, View
+from kvlab.core.contract import Pipeline, Slots
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import keeping
 from kvlab.core.methods.wrappers.read_back import reading_back
@@ -138,21 +138,22 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
 _MORE_OF_A_NUMBER = re.compile(r"[\s\d.,:'’_/⁄^*eE+-]*")
 
 
-class AnswerAttention:
-    """Observer (`kvlab.core.cache.settings.Observer`) of attention to prompt tokens while a continuation is decoded.
+@dataclass(eq=False)
+class AnswerAttention(Observer):
+    """Observer of attention to prompt tokens while a continuation is decoded.
 
     Step r predicts token r; steps `first` to `last` are summed, except step 0, which is the prompt's. A merged slot's
     attention counts for the token at its position. `shares` are sums of the share of the group's query heads that read
     the token's slot.
     """
 
-    def __init__(self, tokens: int, first: int, last: int) -> None:
-        self.tokens = tokens
-        self.first = first
-        self.last = last
-        self.step = 0
-        self.sums: dict[int, Tensor] = {}
-        self.shares: dict[int, Tensor] = {}
+    tokens: int
+    first: int
+    last: int
+    step: int = 0
+    sums: dict[int, Tensor] = field(default_factory=dict)
+    shares: dict[int, Tensor] = field(default_factory=dict)
+    compressed = Observer.compressed  # decisions do not matter
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         """Add this step's attention if it predicts a token of the answer."""
@@ -162,9 +163,6 @@ class AnswerAttention:
             for sums, numbers in ((self.sums, layer_pass.last_mass()), (self.shares, share)):
                 row = by_token(slots, numbers, self.tokens)
                 sums[layer_idx] = row if layer_idx not in sums else sums[layer_idx] + row
-
-    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """Nothing to do."""
 
     def mean(self, sums: dict[int, Tensor], layers: tuple[int, ...], heads: int) -> np.ndarray:
         """(layers, heads, prompt tokens) mean over the steps; zeros if the answer is the first token alone."""

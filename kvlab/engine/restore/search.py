@@ -1,7 +1,8 @@
 """For a run with a wrong answer, find the smallest sets of each kind whose restoration corrects it."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,13 +45,13 @@ class Part(Generic[Item]):
     tried: tuple[tuple[frozenset[Item], bool], ...]
 
 
+@dataclass
 class _Tests(Generic[Item]):
     """Results of tests by subset, at most `most`; the empty set is assumed not to have the property."""
 
-    def __init__(self, test: Test[Item], most: int) -> None:
-        self.test = test
-        self.most = most
-        self.results: dict[frozenset[Item], bool] = {frozenset(): False}
+    test: Test[Item]
+    most: int
+    results: dict[frozenset[Item], bool] = field(default_factory=lambda: {frozenset(): False})
 
     def prepare(self, parts: Iterable[Sequence[Item]]) -> None:
         """Test several subsets together, as many as the limit allows, the first ones first."""
@@ -251,16 +252,17 @@ class _Reruns:
         if self.progress is not None:
             self.progress(Progress(stage=stage, done=self.done, total=self.most))
 
-    def run(self, search: str, count: int, write: Callable[[], list[bool]]) -> list[bool]:
-        """Write `count` texts together; returns which are right."""
+    @contextmanager
+    def writing(self, search: str, count: int) -> Iterator[None]:
+        """Count and time the `count` texts that are written together inside the context."""
         seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
         left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
         which = f"rerun {self.done + 1}" if count == 1 else f"reruns {self.done + 1} to {self.done + count}"
         self.report(f"{search}: {which} of at most {self.most}{left}")
         begun = time.perf_counter()
-        are_right = write()
-        self.done, self.seconds = self.done + count, self.seconds + time.perf_counter() - begun
-        return are_right
+        yield
+        self.seconds += time.perf_counter() - begun
+        self.done += count
 
 
 def _in_heads(heads: Sequence[tuple[int, int]], kind: RestoreKind = "tokens", tokens: tuple[int, ...] = ()) -> Restore:
@@ -342,7 +344,13 @@ class _Search:
         most = max(round(share * (self.reruns.most - before)), 1)
 
         def test(parts: Sequence[Sequence]) -> list[bool]:
-            return self.reruns.run(name, len(parts), partial(self._are_right, [returned(some) for some in parts]))
+            """Whether the answer is right with each of `parts` restored."""
+            wanted = self.evidence.wanted
+            with self.reruns.writing(name, len(parts)):
+                texts = prompt.write_together(
+                    [returned(some) for some in parts], partial(wanted.is_settled, prompt.texts)
+                )
+                return [wanted.is_there(ids, prompt.texts(ids)) for ids in texts]
 
         part = smallest(items, test, most, name in UNLIKELY)
         back = returned(part.items)
@@ -361,12 +369,6 @@ class _Search:
         self.found.append(found)
         self.save("Not finished.")
         return found
-
-    def _are_right(self, returned: Sequence[Restore]) -> list[bool]:
-        """Whether the answer is right with each of `returned` restored."""
-        wanted = self.evidence.wanted
-        texts = self.prompt.write_together(returned, partial(wanted.is_settled, self.prompt.texts))
-        return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
 
     def save(self, ending: str) -> Path:
         """Save all results so far."""

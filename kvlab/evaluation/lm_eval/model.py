@@ -32,8 +32,9 @@ from kvlab.evaluation.lm_eval.rows import (
     mean_measurement,
     request_key,
 )
-from kvlab.evaluation.results.outcome import Loaded, Stopwatch, read_memory
+from kvlab.evaluation.results.outcome import Stopwatch, read_memory
 from kvlab.models.chat import SWITCH, Chat, window_of
+from kvlab.models.load import LoadedModel
 
 MESSAGE_CHARACTERS = 240  # quoted from other packages' messages
 TRUNCATED = "Contexts longer than the model's window were truncated on the left, as in lm-eval."
@@ -50,7 +51,7 @@ class KvlabLM(HFLM):
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedModel,
         chat: Chat | None,
         request: LmEvalRequest,
         make_cache: Callable[[], CompressedCache],
@@ -226,7 +227,7 @@ class KvlabLM(HFLM):
         in_sight = max(1, context.shape[1] - self.request.hold_back)
         ends = list(accumulate(cache.expect(in_sight, None)))
         start = 0
-        with watch.running(), watch.until(model, len(ends)) as took, torch.inference_mode():
+        with watch.running(), watch.until(model, len(ends)) as times, torch.inference_mode():
             for end in ends:
                 if end < context.shape[1]:  # `generate` runs the last pass itself, for the first token of the answer
                     self._fed(cache, context[:, start:end])
@@ -240,7 +241,8 @@ class KvlabLM(HFLM):
                 model.generation_config = checkpoint_settings
         sizes = (context.shape[1], in_sight)
         memory = vars(read_memory(cache, 1)[0])
-        self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=sum(took)))
+        prompt_seconds = sum(end - begin for begin, end in zip(times[::2], times[1::2], strict=True))
+        self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=prompt_seconds))
         return ids
 
 

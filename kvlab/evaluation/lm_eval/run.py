@@ -27,11 +27,9 @@ from kvlab.evaluation.lm_eval.rows import (
     identity_of,
     select_metric,
 )
-from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.results.rows import ResultStore, budget_unit, canonical_json, row_key
 from kvlab.models.chat import chat_of
-from kvlab.models.load import held_model
-from kvlab.models.placement import input_device
+from kvlab.models.load import LoadedModel, held_model
 from kvlab.requests.compare import Progress
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ MESSAGE_CHARACTERS = 240  # quoted from other packages' messages
 
 
 def run_lm_eval(
-    request: LmEvalRequest, out: Path, loaded: Loaded | None = None, on_progress: Listener = lambda progress: None
+    request: LmEvalRequest, out: Path, loaded: LoadedModel | None = None, on_progress: Listener = lambda progress: None
 ) -> EvalResult:
     """Return the rows of a request; answers that are already in the folder `out` are not computed again.
 
@@ -152,7 +150,7 @@ def _rows(
             "model": loaded.name,
             "model_digest": model_digest(loaded.model),
             "chat": None if chat is None else canonical_json(chat.settings),
-            "device": device_name(input_device(loaded.model), loaded.rounding_kl),
+            "device": device_name(loaded.device, loaded.rounding_kl),
             "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
         },
     )

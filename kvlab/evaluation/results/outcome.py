@@ -4,33 +4,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache import CacheMemory
 from kvlab.core.cache.settings import synchronize
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluation.scoring.survival import Survival
-
-
-class Loaded(Protocol):
-    """The part of `kvlab.load_model`'s result that evaluation needs."""
-
-    @property
-    def model(self) -> PreTrainedModel: ...
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def rounding_kl(self) -> float | None: ...
-
 
 CacheMaker = Callable[[MethodChoice], CompressedCache]
 
@@ -87,27 +70,20 @@ class Stopwatch:
 
     @contextmanager
     def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:
-        """Yield a list that receives the seconds of each of the model's first `passes` forward passes.
+        """Yield a list that receives the times of begin and end of each of the model's first `passes` forward passes.
 
         Work of the cache at the end of a pass, such as a second reading, is included.
         """
-        took: list[float] = []
-        begun = 0.0
+        times: list[float] = []
 
-        def begin(*_: object) -> None:
-            nonlocal begun
-            if len(took) < passes:
+        def note_time(*_: object) -> None:
+            if len(times) < 2 * passes:
                 synchronize(self.device)
-                begun = time.perf_counter()
+                times.append(time.perf_counter())
 
-        def end(*_: object) -> None:
-            if len(took) < passes:
-                synchronize(self.device)
-                took.append(time.perf_counter() - begun)
-
-        hooks = [model.register_forward_pre_hook(begin), model.register_forward_hook(end)]
+        hooks = [model.register_forward_pre_hook(note_time), model.register_forward_hook(note_time)]
         try:
-            yield took
+            yield times
         finally:
             for hook in hooks:
                 hook.remove()

@@ -15,9 +15,10 @@ from torch import Tensor
 from kvlab.core.cache import CompressedCache
 from kvlab.engine.forward import end_ids
 from kvlab.evaluation.generate import Stops
-from kvlab.evaluation.results.outcome import Loaded, Outcome, read_memory
+from kvlab.evaluation.results.outcome import Outcome, read_memory
 from kvlab.evaluation.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 from kvlab.models.chat import decode_answer
+from kvlab.models.load import LoadedModel
 
 Predicted = tuple[Outcome, Tensor]
 
@@ -25,7 +26,7 @@ Predicted = tuple[Outcome, Tensor]
 class Leader:
     """The cache that chooses the continuation: its likeliest tokens, until they end or are `most`, at least two."""
 
-    def __init__(self, loaded: Loaded, number: int, stops: Stops, most: int) -> None:
+    def __init__(self, loaded: LoadedModel, number: int, stops: Stops, most: int) -> None:
         self.loaded, self.number, self.stops, self.most = loaded, number, stops, max(most, 2)
         self.ends = end_ids(loaded)
         self.ids: list[int] = []
@@ -46,7 +47,7 @@ class Leader:
 
 
 def forced_together(
-    loaded: Loaded,
+    loaded: LoadedModel,
     prefix: list[int],
     continuation: list[int],
     caches: Sequence[CompressedCache],

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.core.attention.pass_view import PassView
+from kvlab.core.cache.settings import Observer
 from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.methods.scorers.time_stamps import OF_PROMPT
 
@@ -58,13 +58,15 @@ class Survival:
     parts: tuple[Survival, ...] = ()  # of each part of the prompt that is tracked by itself, in order
 
 
-class HiddenTokenTracker:
-    """Observer (`kvlab.core.cache.settings.Observer`) that tracks which slot owns each chosen token of every row.
+class HiddenTokenTracker(Observer):
+    """Observer that tracks which slot owns each chosen token of every row.
 
     A slot is identified by a position. A slot merged into several is tracked to the one with the largest value weight.
     `parts` are sets of positions for each row, among the chosen ones, whose survival is measured by itself too.
     `protected`: the slots that the method never evicts, which no draw would.
     """
+
+    attended = Observer.attended  # attention moves no tokens
 
     def __init__(
         self,
@@ -80,9 +82,6 @@ class HiddenTokenTracker:
         self.protected = protected
         self._owner: dict[int, Tensor] = {}  # per layer, (B, H, N): position of each token's slot
         self._drawn: dict[int, Tensor] = {}  # per layer, (4, B, H, N): log survival, and sums of 1, K and W
-
-    def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
-        """Nothing to do: attention moves no tokens."""
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Update the owner of every token that this decision merges or drops."""

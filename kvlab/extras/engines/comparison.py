@@ -19,13 +19,12 @@ from kvlab.evaluation.generate import Stops
 from kvlab.evaluation.harness import Listener, evaluate, prepare_evaluation
 from kvlab.evaluation.prepare import PreparedPrompt, prepare
 from kvlab.evaluation.request import EvalRequest
-from kvlab.evaluation.results.outcome import Loaded
 from kvlab.evaluation.scoring.metrics import score
 from kvlab.extras.engines.modes import MODES, Mode
 from kvlab.models.chat import decode_answer
 from kvlab.models.info.model_faults import gguf_file
 from kvlab.models.info.offered_models import place_of
-from kvlab.models.load import held_model
+from kvlab.models.load import LoadedModel, held_model
 
 OPENVINO_SIDE = Path(__file__).with_name("openvino_side.py")  # OpenVINO's own Python runs it
 # files in the folder of results
@@ -176,7 +175,7 @@ def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFr
     return pd.DataFrame(lines).groupby(["engine", "method"], sort=False, as_index=False).mean()
 
 
-def prepared_prompts(request: EvalRequest, loaded: Loaded) -> list[PreparedPrompt]:
+def prepared_prompts(request: EvalRequest, loaded: LoadedModel) -> list[PreparedPrompt]:
     """The request's prompts as tokens. Raises UserError for a task of which the engine could not ask the same."""
     plain = prepare_evaluation(request.model_copy(update={"choices": ()}), loaded)
     prompts = [prepare(unit.prompt, loaded, plain.chat) for unit in plain.units]
@@ -248,7 +247,7 @@ def _digest(settings: Any) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: Loaded) -> Answer:
+def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: LoadedModel) -> Answer:
     sample = prompt.sample
     stops = Stops((sample.stop,) if sample.stop else (), open_tag=prompt.open_tag, tags=prompt.tags)
     text = stops.cut(decode_answer(loaded.tokenizer, list(ids)))

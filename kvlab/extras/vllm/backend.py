@@ -8,7 +8,7 @@ from torch import Tensor
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
 from kvlab.extras.vllm.page_states import PageStates
-from kvlab.extras.vllm.session import current_session
+from kvlab.extras.vllm.session import Session
 
 
 class SlotBackend(CPUAttentionBackend):
@@ -30,7 +30,7 @@ class SlotAttention(CPUAttentionBackendImpl):
     ) -> None:
         """Write to vLLM's pages, and note the same states by page slot."""
         super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
-        if current_session() is None:
+        if Session.current is None:
             return
         slots = kv_cache.shape[0] * kv_cache.shape[2]
         if self.pages is None or len(self.pages.keys) != slots:
@@ -50,7 +50,7 @@ class SlotAttention(CPUAttentionBackendImpl):
         output_block_scale: Tensor | None = None,
     ) -> Tensor:
         """Output (tokens, Hq, d) for all requests of the step."""
-        session = current_session()
+        session = Session.current
         pages = self.pages
         given = layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
         if session is None or pages is None or attn_metadata is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvlab.extras.vllm.requirements import check_installed
-from kvlab.extras.vllm.session import Request, Session, current_session, use_session
+from kvlab.extras.vllm.session import Request, Session
 
 PAGE = 32  # tokens; pages of vLLM's CPU attention are multiples of it
 WORKER = "kvlab.extras.vllm.worker.SlotWorker"
@@ -89,11 +89,11 @@ class Engine:
 
         common = {"temperature": 0, "ignore_eos": True, "detokenize": False, "skip_reading_prefix_cache": not reuse}
         settings = [SamplingParams(max_tokens=number, **common) for number in tokens]
-        use_session(session)
+        Session.current = session
         try:
             outputs = self.llm.generate([{"prompt_token_ids": list(ids)} for ids in prompts], settings, use_tqdm=False)
         finally:
-            use_session(None)
+            Session.current = None
         known = {} if session is None else {**session.finished, **session.requests}
         made = []
         for one in outputs:
@@ -113,7 +113,7 @@ def started_engine(folder: str, shape: EngineShape) -> Iterator[Engine]:
     """vLLM with the model of a safetensors folder; raises UserError if vLLM is missing or another version."""
     check_installed()
     os.environ.update(ENVIRONMENT)
-    assert current_session() is None
+    assert Session.current is None
     # When vLLM 0.32 starts it looks into every object of every module, and numba's `llvmlite` has one that answers to
     # any name; what kvlab's compiled kernels import would end its start with an AttributeError.
     hidden = "llvmlite.binding.ffi"

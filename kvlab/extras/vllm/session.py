@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -76,7 +76,10 @@ class Session:
     """All requests of an engine under one choice; `loaded` has the engine's weights and reads prompts a second time.
 
     keep_finished: keep the caches of finished requests in `finished`, to look at them.
+    current: the session that holds the slots of all requests in this process; None: vLLM attends by itself.
     """
+
+    current: ClassVar[Session | None] = None
 
     loaded: LoadedModel
     choice: Choice
@@ -203,17 +206,3 @@ class Session:
         if cache.settings.pipeline.reads_text:
             cache.settings.prompt_ids = [given]
         return cache
-
-
-_session: Session | None = None
-
-
-def current_session() -> Session | None:
-    """The session of this process; None: vLLM attends by itself."""
-    return _session
-
-
-def use_session(session: Session | None) -> None:
-    """Let `session` hold the slots of all requests that come from now on."""
-    global _session
-    _session = session

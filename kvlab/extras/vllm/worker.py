@@ -7,7 +7,7 @@ from typing import Any
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from kvlab.extras.vllm.session import current_session
+from kvlab.extras.vllm.session import Session
 
 # On a CPU vLLM ignores a backend that is selected by name, and uses what is registered as its own.
 register_backend(AttentionBackendEnum.CPU_ATTN, "kvlab.extras.vllm.backend.SlotBackend")
@@ -18,7 +18,7 @@ class SlotWorker(CPUWorker):
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """One step of the engine."""
-        session = current_session()
+        session = Session.current
         if session is not None:
             session.begin_step(scheduler_output, self.model_runner)
         output = super().execute_model(scheduler_output)

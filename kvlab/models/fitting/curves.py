@@ -11,6 +11,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
 from kvlab.core.cache import make_cache
+from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.view import Slots
 from kvlab.core.fitted.kinds import write_profile
 from kvlab.core.methods.composition.composed import compose
@@ -74,11 +75,12 @@ def ranked_importance(loaded: LoadedModel, ids: Tensor, score: str) -> Tensor:
 
 
 @dataclass
-class Oracle:
+class Oracle(Observer):
     """An `Observer` of a full cache: importance (H, T) of each layer's first `tokens` to the queries after them."""
 
     tokens: int
     found: dict[int, Tensor] = field(default_factory=dict)
+    compressed = Observer.compressed  # a full cache decides nothing
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         mass = probabilities(layer_pass.last_logits(layer_pass.num_new - self.tokens), None, layer_pass.sinks)[
@@ -86,9 +88,6 @@ class Oracle:
         ]
         norms = output_norms(slots.values[:, :, : self.tokens], layer_pass.output_weight(), 2)
         self.found[layer_idx] = (mass.amax(3) * norms).amax(2)[0].cpu()
-
-    def compressed(self, *_: object) -> None:
-        """The full cache is never compressed."""
 
 
 def falling(gains: Tensor) -> Tensor:

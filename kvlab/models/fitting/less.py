@@ -14,13 +14,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.kinds import refuse_unsupported, write_maps
 from kvlab.core.methods.merging.less import FeatureMaps, new_maps
-from kvlab.models.fitting.observations import (
-    Observation,
-    compressible_layers,
-    observation_bytes,
-    observe,
-    projections,
-)
+from kvlab.models.fitting.observations import Observation, compressible_layers, observation_bytes, observe, projections
 from kvlab.models.fitting.request import FitRequest
 from kvlab.models.fitting.text import text_windows
 from kvlab.models.load import LoadedModel, held_model

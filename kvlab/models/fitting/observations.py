@@ -13,6 +13,7 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.core.attention.slot_attention import slot_logits
 from kvlab.core.cache import make_cache
+from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods.merging.less import FeatureMaps
 from kvlab.core.stores.quantized_states import dense_states
@@ -50,12 +51,13 @@ class Observation:
 
 
 @dataclass
-class Watcher:
+class Watcher(Observer):
     """An `Observer` of a full cache that creates one observation per requested layer."""
 
     random: Random
     layers: Collection[int]
     found: dict[int, Observation] = field(default_factory=dict)
+    compressed = Observer.compressed  # a full cache decides nothing
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         if layer_idx in self.layers:
@@ -97,9 +99,6 @@ class Watcher:
             self.found[layer_idx] = Observation(
                 query, key, value, past & ~kept, top, numerator, denominator, true, evicted
             )
-
-    def compressed(self, *_: object) -> None:
-        """The full cache is never compressed."""
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from torch import Tensor
 from kvlab.common.atomic_write import replace_file
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache import make_cache
+from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.view import Slots
 from kvlab.core.fitted.kinds import write_query_statistics
 from kvlab.core.methods.scorers.query_statistics import QueryStatistics
@@ -85,13 +86,11 @@ class Sums:
 
 
 @dataclass
-class Watcher:
+class Watcher(Observer):
     """An `Observer` of a full cache that sums up each layer's queries."""
 
     layers: dict[int, Sums] = field(default_factory=dict)
+    compressed = Observer.compressed  # a full cache decides nothing
 
     def attended(self, layer_idx: int, slots: Slots, layer_pass: PassView, output: Tensor) -> None:
         self.layers.setdefault(layer_idx, Sums(slots.keys.shape[1])).add(layer_pass.query[0], layer_pass)
-
-    def compressed(self, *_: object) -> None:
-        """The full cache is never compressed."""

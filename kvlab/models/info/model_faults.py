@@ -57,11 +57,6 @@ def description_folder(file: Path, called: str = "") -> Path:
         return folder
     if missing := [package for package in NEEDED if find_spec(package) is None]:
         raise UserError(f"Reading the GGUF file {called!r} needs {' and '.join(missing)}: pip install 'kvlab[gguf]'.")
-    _describe(file, folder, called)
-    return folder
-
-
-def _describe(file: Path, folder: Path, called: str) -> None:
     try:
         done = subprocess.run(
             [*COMMAND, str(file), str(folder)], capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=True
@@ -71,6 +66,7 @@ def _describe(file: Path, folder: Path, called: str) -> None:
         error = "the process that reads it gave no answer"
     if error:
         raise UserError(f"The GGUF file {called!r} cannot be loaded: {error}.")
+    return folder
 
 
 def about(folder: Path) -> dict[str, Any]:
