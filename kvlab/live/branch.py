@@ -78,7 +78,7 @@ class ContextShares:
 def presence(layer: CompressedLayer, tokens: int) -> Tensor:
     """(H, tokens) bool: which of the first `tokens` tokens have a slot of their own in each head."""
     slots = [table.visible() for table in layer.tables]
-    position = layer.streams.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
+    position = layer.head_index.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
     present = torch.zeros(position.shape[1], tokens + 1, dtype=torch.bool, device=position.device)
     present.scatter_(1, torch.where(position[0] <= tokens, position[0], 0), True)
     return present[:, 1:]

@@ -141,7 +141,7 @@ def test_a_state_of_other_layers_and_a_pending_decision_are_refused() -> None:
 # `kvlab.library.prefixes.FORMAT`, then write down the new names.
 LAYER = (
     "announced buckets bytes_read checkpoint cumulative_length device dtype generator is_initialized layer_idx lengths "
-    "peak_bytes prompt_end prompt_compressed head_budgets compressed_index references rotary steps_read streams "
+    "peak_bytes prompt_end prompt_compressed head_budgets compressed_index references rotary steps_read head_index "
     "tokens_seen waiting"
 )
 TABLE = "_slots ends_with_newest head_state is_dense left_bytes occupied weighted width"

@@ -154,7 +154,7 @@ class PendingRows:
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """Counts from the first rows of all layers' tables, (layers, H) each, on the device of the first."""
-    tables = [layer.tables[0] for layer in layers if layer.streams.whole]
+    tables = [layer.tables[0] for layer in layers if layer.head_index.whole]
     guarded = [layer.guard_activations[:1] for layer in layers]
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:

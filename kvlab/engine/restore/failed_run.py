@@ -280,7 +280,7 @@ def decode_forced(
     held = sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
     rows = prompt.along(cache, ids, observer)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
-    heads = int(prompt.prefix.prompt_cache.compressed_layers()[0].streams.heads)
+    heads = int(prompt.prefix.prompt_cache.compressed_layers()[0].head_index.heads)
     look = observer.mean(observer.sums, prompt.layers, heads)
     read = observer.mean(observer.shares, prompt.layers, heads)
     masks = []

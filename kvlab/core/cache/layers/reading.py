@@ -37,14 +37,14 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
         position,
         bias,
         newest,
-        layer.streams.by_row(layer.tokens_seen)[number],
+        layer.head_index.by_row(layer.tokens_seen)[number],
         layer_pass.scaling,
         layer_pass.softcap,
         layer_pass.moves_logits,
         table.is_dense,
         layer.layer_idx,
         layer.settings.seed,
-        None if layer.streams.whole else layer.streams.heads_in(number)[0],
+        None if layer.head_index.whole else layer.head_index.heads_in(number)[0],
         layer_pass.rotary,
     )
     if bucket.index is None or bucket.indexed != table.arrangement:

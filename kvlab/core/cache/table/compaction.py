@@ -16,19 +16,19 @@ def order_by_position(slots: Slots) -> Tensor:
     return slots.position.masked_fill(~is_valid(slots.position), last).argsort(dim=-1, stable=True)
 
 
-def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length: int, capacity: int) -> Slots:
-    """New table (N, width, capacity) of some streams, valid slots first, at most `length` per head.
+def pack(slots: Slots, order: Tensor, head_sets: Tensor | None, width: int, length: int, capacity: int) -> Slots:
+    """New table (N, width, capacity) of some head sets, valid slots first, at most `length` per head.
 
-    `order` is `order_by_position(slots)`. Stream n is heads n * width, ... counted row by row; None selects all rows.
+    `order` is `order_by_position(slots)`. Head set n is heads n * width, ... counted row by row; None selects all rows.
     Slots after the first `length` are invalid.
     """
     place = torch.arange(capacity, device=order.device)
     source = place.clamp_max(order.shape[-1] - 1)
-    if streams is None:
+    if head_sets is None:
         index = order[..., source]
         packed = slots.map(lambda tensor: gather(tensor, index))
     else:
-        head = streams[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
+        head = head_sets[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
         # (N, width, 1)
         row = head // order.shape[1]
         head = head % order.shape[1]
