@@ -134,7 +134,7 @@ def check_allocated_bytes(cache: CompressedCache) -> None:
 def live_bytes(cache: Cache, context: int) -> int:
     """Bytes that a decode step reads: of valid slots with metadata, or all tokens of a plain cache.
 
-    Under a reading of those it chose, and of its index.
+    Under sparse attention of those it chose, and of its index.
     """
     if isinstance(cache, CompressedCache):
         memory = cache.memory()

@@ -16,7 +16,7 @@ from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.prompt_pass import PromptPass
 from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.methods import make_method
-from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
+from kvlab.core.methods.wrappers.choice import check_tokens, sparse_attention_with_changes, with_changes
 from kvlab.engine.forward import read_on
 from kvlab.models.chat import decode_answer
 from kvlab.models.load import LoadedModel
@@ -126,7 +126,7 @@ class LiveBranch:
         cache = make_cache(loaded, method, choice.budget, seed=seed)
         layers = [layer.layer_idx for layer in cache.compressed_layers()]
         cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, MOST_TOKENS)
-        cache.settings.reading = reading_with_changes(cache.settings.reading, choice)
+        cache.settings.sparse_attention = sparse_attention_with_changes(cache.settings.sparse_attention, choice)
         cache.settings.observer = merges = ContextMerges(tokens)
         return cls(choice, cache, merges)
 

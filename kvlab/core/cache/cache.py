@@ -92,7 +92,7 @@ class CacheMemory:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of valid slots including metadata, and of a reading's index."""
+        """Bytes of valid slots including metadata, and of the index of sparse attention."""
         return sum(layer.live_bytes for layer in self.layers)
 
     @property

@@ -86,7 +86,7 @@ def state_of(cache: CompressedCache) -> CacheState:
     """The state of a cache between two passes; tensors are the cache's own wherever they are contiguous.
 
     What kernels remember of their last decision is dropped from the cache, because it changes how the next step rounds,
-    and so is a reading's index, which the next step builds anew: so this cache and the restored one go on bit for bit
+    and so is an index of sparse attention, which is built anew: so this cache and the restored one go on bit for bit
     alike.
 
     Raises:

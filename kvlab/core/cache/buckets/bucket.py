@@ -42,11 +42,11 @@ class Bucket:
             table.slots.keys.shape[:2], device=table.slots.keys.device
         )  # votes lost to eviction
         self.guard_activations = torch.zeros_like(self.evicted_votes)
-        self.index: Index | None = None  # of the reading, over the table's slots; None: to be built
+        self.index: Index | None = None  # of sparse attention, over the table's slots; None: to be built
         self.index_counts = False  # the index has sums over slots, which change when one leaves
         self.index_summarises = False  # the index has bounds or means over slots, taken again where a token is written
         self.indexed: object = None  # the table's arrangement when the index was current
-        self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with a reading
+        self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with sparse attention
         # (key, kernel input) of the last in-place decision
         self.last_work: tuple[tuple[object, ...], Work | None] = (), None
 

@@ -66,7 +66,7 @@ class JoinedPass(PassView):
         return slots.head_index.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
 
     def kept_mass(self, slots: int) -> Tensor | None:
-        """As for a single table, if a reading left slots out; else the parts are evaluated again."""
+        """As for a single table, if sparse attention left slots out; else the parts are evaluated again."""
         if any(part.read is None for part in self.parts):
             return None
         return self.slots.head_index.join_padded([part.last_mass() for part in self.parts])

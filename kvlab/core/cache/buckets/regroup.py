@@ -89,7 +89,7 @@ def _split(head_index: HeadIndex, bucket: Bucket, lengths: list[list[int]], sett
     assert bucket.head_budgets is not None
     budgets = bucket.head_budgets.slots.tolist()
     width = head_index.heads
-    joined = settings.reading is not None and settings.reading.capabilities.across_heads
+    joined = settings.sparse_attention is not None and settings.sparse_attention.capabilities.across_heads
     can = settings.pipeline.can
     across_heads = joined or any(part.across_heads for part in (can.score, can.select, can.settle))
     if not across_heads and any(len(set(row)) > 1 for row in lengths):

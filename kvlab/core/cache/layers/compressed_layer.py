@@ -19,8 +19,8 @@ from kvlab.core.cache.buckets.regroup import part_rows
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
 from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
-from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, reading_of_step
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, note_second_pass
+from kvlab.core.cache.layers.sparse_attention import attend_read, note_bytes_read, sparse_attention_of_step
 from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract import Slots, integer_dtype, optional
@@ -136,7 +136,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def is_croppable(self) -> bool:  # type: ignore[override]  # an attribute in transformers; here it depends on the text
         """Whether every token stays in a slot of its own, in the order of the text, so that the last ones can go."""
         settings = self.settings
-        keeps_all = not settings.is_lossy and settings.reading is None
+        keeps_all = not settings.is_lossy and settings.sparse_attention is None
         return keeps_all and len(self.buckets) <= 1 and all(table.is_dense for table in self.tables)
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -186,12 +186,13 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if call.padding is not None and (rows > 1 or self.head_budgets is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             idle = self._mark_padding(row_valid)
-            if self.head_budgets is not None and self.settings.reading is not None and not self.settings.in_second_pass:
+            is_sparse = self.settings.sparse_attention is not None and not self.settings.in_second_pass
+            if self.head_budgets is not None and is_sparse:
                 counts = row_valid.sum(-1).tolist()
                 if min(counts) < 2:
                     raise UserError(
                         f"Row {counts.index(min(counts))} of this pass has {min(counts)} of its {rows} tokens, the "
-                        "rest is padding: with a sparse reading a pass of several tokens reads everything and builds "
+                        "rest is padding: with sparse attention a pass of several tokens reads everything and builds "
                         "the index anew, which this row alone would not do. Give it at least two tokens, or take it "
                         "out of the batch (cache.batch_select_indices)."
                     )
@@ -228,17 +229,17 @@ class CompressedLayer(LayerState, UnboundedLayer):
         visible = [table.visible() for table in self.tables]
         passes = self._passes(query, call, row_valid, real, visible)
         every_step = self.settings.pipeline.score.every_step
-        reading = None if completes_prompt or incomplete else reading_of_step(self, rows)
+        sparse_attention = None if completes_prompt or incomplete else sparse_attention_of_step(self, rows)
         pairs = enumerate(zip(self.buckets, passes, strict=True))
-        if reading is not None:
-            output = self.head_index.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
+        if sparse_attention is not None:
+            output = self.head_index.join([attend_read(self, sparse_attention, place, *pair) for place, pair in pairs])
         else:
             output = self.head_index.join(
                 [part.attend(bucket.table.states()[1], every_step) for _, (bucket, part) in pairs]
             )
-        if self.settings.reading is not None:
+        if self.settings.sparse_attention is not None:
             whole_reads = 1 if rows == 1 and not (completes_prompt or incomplete) else 2
-            note_bytes_read(self, 0 if reading is not None else whole_reads)
+            note_bytes_read(self, 0 if sparse_attention is not None else whole_reads)
         if self.settings.in_second_pass:
             note_second_pass(self, passes[0])
         elif incomplete:

@@ -171,7 +171,7 @@ def compress_if_due(
             settings.prefill_compress_seconds += time.perf_counter() - begun
     elif timing.is_prompt and (
         settings.store.packs
-        or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)
+        or ((settings.compresses or settings.sparse_attention is not None) and not layer.buckets[0].table.is_dense)
     ):
         _compact(layer, passes[0].rotary)  # frees padding
     elif completes_prompt:
@@ -199,9 +199,9 @@ def compress_if_due(
 def _close_turn(layer: LayerState, passes: Sequence[PassView], decided: Sequence[bool]) -> None:
     """After a later turn, leave slots in the tables without a decision as each row alone would have them.
 
-    Their order matters to packing stores and to readings.
+    Their order matters to packing stores and to sparse attention.
     """
-    if layer.settings.store.packs or layer.settings.reading is not None:
+    if layer.settings.store.packs or layer.settings.sparse_attention is not None:
         for table, part, over in zip(layer.tables, passes, decided, strict=True):
             if not over:
                 table.close_turn(part.row_valid)

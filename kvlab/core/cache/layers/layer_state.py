@@ -47,7 +47,7 @@ class LayerState:
         self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
-        self.bytes_read: Tensor | None = None  # (B,) in all decode steps since the prompt, under a reading
+        self.bytes_read: Tensor | None = None  # (B,) in all decode steps since the prompt, under sparse attention
         self.steps_read = 0
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_compressed = False  # the decision about the prompt was made
@@ -110,11 +110,11 @@ class LayerState:
         return (sum(part["codes"] for part in parts), sum(part["scales"] for part in parts)) if parts else (None, None)
 
     def table_bytes(self) -> int:
-        """Bytes of all tables, metadata and the reading's index included."""
+        """Bytes of all tables, metadata and the index of sparse attention included."""
         return sum(table.table_bytes() for table in self.tables) + self.index_bytes()
 
     def index_bytes(self) -> int:
-        """Bytes of the reading's index; 0 without one."""
+        """Bytes of the index of sparse attention; 0 without one."""
         return sum(part.nbytes for bucket in self.buckets for part in (bucket.index or {}).values())
 
     def last_read(self) -> Tensor | None:
