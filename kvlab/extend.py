@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from kvlab.core.contract.parts import PluginCapabilities as Capabilities
     from kvlab.core.contract.pipeline import EqualHeads, Evict, LowestScore, Oldest, Pipeline, Uniform
     from kvlab.core.contract.plan import Edges, NewKeys, Plan, ValueShift
-    from kvlab.core.contract.reading import (
+    from kvlab.core.contract.second_pass import SecondPassRequest
+    from kvlab.core.contract.sparse_attention import (
         Chosen,
         Estimate,
         Held,
-        PartReading,
-        Reading,
-        ReadingCapabilities,
-        register_reading,
+        SparseAttention,
+        SparseCapabilities,
+        SparseShare,
+        register_sparse_attention,
     )
-    from kvlab.core.contract.second_pass import SecondPassRequest
     from kvlab.core.contract.view import AttentionPass, Slots, View
     from kvlab.core.errors import UserError
     from kvlab.core.methods.allocators.adaptive import HeadAdaptive
@@ -120,7 +120,9 @@ _HOME = {
         "kvlab.core.contract.pipeline": "EqualHeads Evict LowestScore Oldest Pipeline Uniform",
         "kvlab.core.contract.plan": "Edges NewKeys Plan ValueShift",
         "kvlab.core.choice": "Preset",
-        "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
+        "kvlab.core.contract.sparse_attention": (
+            "Chosen Estimate Held SparseAttention SparseCapabilities SparseShare register_sparse_attention"
+        ),
         "kvlab.core.contract.second_pass": "SecondPassRequest",
         "kvlab.core.contract.view": "AttentionPass Slots View",
         # Scorers.
@@ -204,6 +206,10 @@ _DEPRECATED = {
     "Rehearsal": "SecondPassRequest",
     "RehearsedAttention": "SecondPassAttention",
     "Seen": "AttentionPass",
+    "PartReading": "SparseShare",
+    "Reading": "SparseAttention",
+    "ReadingCapabilities": "SparseCapabilities",
+    "register_reading": "register_sparse_attention",
 }
 # What version 0.1 had, and the method that alone used it.
 _GONE = {"Epiphany": "epikv", "ResidualRule": "epikv", "TokenScores": "epikv", "ThinInLots": "pyramidinfer:decode=lots"}

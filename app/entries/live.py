@@ -12,7 +12,7 @@ from app.components import present_button
 from app.figures.image_writer import browser
 from app.live import sessions
 from app.live.answers import PRESENT, YES, answers_html, present
-from app.live.context_text import NEW_TOKENS, change_lane, change_question, known_heads, sampling, what_is_left
+from app.live.context_text import NEW_TOKENS, change_branch, change_question, known_heads, sampling, what_is_left
 from app.live.start import start_form
 from app.navigation import context_bar, page
 from app.navigation.place import share_token
@@ -26,9 +26,9 @@ from kvlab.common.lab import lab
 from kvlab.core.errors import UserError
 from kvlab.library.prefixes import free_path, proposed_name
 from kvlab.live.events import append_event, read_events
-from kvlab.live.transcript import LaneState, Transcript
+from kvlab.live.transcript import BranchState, Transcript
 from kvlab.report.live_replay import KEYS, live_gif, replay
-from kvlab.requests.live_session import Action, LiveRequest, comparison_of, runs_of_lanes
+from kvlab.requests.live_session import Action, LiveRequest, comparison_of, runs_of_branches
 from kvlab.views.base.palette import SURFACES
 
 
@@ -38,42 +38,43 @@ def record_comparison(session: str, request: LiveRequest, transcript: Transcript
     job_id = queue_job(lambda: comparison)
     if job_id is None:
         return
-    runs = runs_of_lanes(request, comparison, job_id)
+    runs = runs_of_branches(request, comparison, job_id)
     append_event(runs_root(), session, {"kind": "recorded", "comparison": job_id, "runs": runs})
-    lane = int(st.session_state.get(sessions.LANE) or request.has_full_cache)
+    branch = int(st.session_state.get(sessions.BRANCH) or request.has_full_cache)
     words = sessions.chosen_words(transcript)
     if words is not None:
         share_token(job_id, words[1])
-    place = sessions.place_of(words, sessions.head_in_focus(known_heads(session, transcript, lane), words and words[1]))
+    heads = known_heads(session, transcript, branch)
+    place = sessions.place_of(words, sessions.head_in_focus(heads, words and words[1]))
     for name in place.keys() & {"layer", "head"}:
         remember(name, place[name], url=False)
-    go("compare", job=job_id, run=runs[lane], **place)
+    go("compare", job=job_id, run=runs[branch], **place)
 
 
 YOURS = " On this server you alone see it."
 
 
-def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
-    """A menu with the name of the prefix; its button lets the worker write the lane as it was after the context."""
+def keep_branch(session: str, request: LiveRequest, number: int, branch: BranchState, is_busy: bool) -> None:
+    """A menu with the name of the prefix; its button lets the worker write the branch as it was after the context."""
     key = f"live-keep-{number}"
     why = request.why_not_kept(number)
-    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
+    why = why or ("This branch has failed, so there is nothing to keep." if branch.failure else "")
     why = why or ("The worker is busy with this session." if is_busy else "")
     with st.popover("Keep as prefix", **widget_options(why, key=key)):
-        proposed = proposed_name(runs_root(), request.context, request.lanes[number])
+        proposed = proposed_name(runs_root(), request.context, request.branches[number])
         name = st.text_input("Name", proposed, key=f"{key}-name").strip()
         st.caption(
-            "The lane is kept as it was after the context: questions and answers are not in it. It opens here as the "
+            "The branch is kept as it was after the context: questions and answers are not in it. It opens here as the "
             "context of a new session, and with kvlab prefix ask." + (YOURS if lab() is not None else "")
         )
         is_asked = button_unless("Keep", why, key=f"{key}-apply")
         is_free = is_asked and attempt(lambda: free_path(runs_root(), name))
-        if is_free and sessions.act(session, request, "keep", lane=number, name=name):
+        if is_free and sessions.act(session, request, "keep", branch=number, name=name):
             st.rerun()
-        if lane.kept:
-            st.success(plain(f"Kept as {lane.kept}."))
-    if lane.kept:
-        st.caption(plain(f"Kept as {lane.kept}."))
+        if branch.kept:
+            st.success(plain(f"Kept as {branch.kept}."))
+    if branch.kept:
+        st.caption(plain(f"Kept as {branch.kept}."))
 
 
 LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
@@ -95,30 +96,30 @@ def conversation(session: str, request: LiveRequest) -> None:
     for note in transcript.notes[-1:]:
         st.info(plain(note), icon=":material/info:")
     if transcript.is_read:
-        # Bytes of every lane beside the full cache's, and menus to change the lane and to keep it. A lane is over its
-        # budget by what it has added since the context was compressed, such as tokens of answers.
-        columns = st.columns(len(transcript.lanes))
-        for column, (number, lane) in zip(columns, sorted(transcript.lanes.items()), strict=True):
-            share = f"{100 * lane.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
+        # Bytes of every branch beside the full cache's, and menus to change the branch and to keep it. A branch is over
+        # its budget by what it has added since the context was compressed, such as tokens of answers.
+        columns = st.columns(len(transcript.branches))
+        for column, (number, branch) in zip(columns, sorted(transcript.branches.items()), strict=True):
+            share = f"{100 * branch.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
             detail = share if number else f"{transcript.tokens_seen:,} tokens seen"
             if number == 0 and not request.has_full_cache:
                 detail += f" · {share}"
             if request.prefixes:
                 detail += f" · prefix {request.prefixes[number]}"
             with column:
-                if number and lane.live_bytes > lane.settled_bytes:
-                    detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
-                st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
-                if lane.failure:
-                    st.error(plain(lane.failure))
+                if number and branch.live_bytes > branch.settled_bytes:
+                    detail += f" · {format_bytes(branch.live_bytes - branch.settled_bytes)} over its budget"
+                st.markdown(f"**{plain(branch.label)}**  \n{plain(format_bytes(branch.live_bytes))} · {plain(detail)}")
+                if branch.failure:
+                    st.error(plain(branch.failure))
                 with st.container(horizontal=True, gap="small"):
                     if number:
-                        change_lane(session, request, number, job is not None)
+                        change_branch(session, request, number, job is not None)
                     if not request.prefixes:
-                        keep_lane(session, request, number, lane, job is not None)
+                        keep_branch(session, request, number, branch, job is not None)
         if not request.has_full_cache and request.choices:
-            first = transcript.lanes[0].label
-            st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
+            first = transcript.branches[0].label
+            st.caption(plain(f"No branch is the full cache: the others are compared with the first, {first}."))
         if job is None:
             what_is_left(session, request, transcript, is_busy=False)
         else:
@@ -147,7 +148,7 @@ def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
 def show_questions(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
     """Questions with their answers."""
     if not transcript.is_read:
-        reading = "The context is read and compressed in every lane …"
+        reading = "The context is read and compressed in every branch …"
         sessions.waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
         return
     for number, turn in enumerate(transcript.turns):
@@ -157,7 +158,7 @@ def show_questions(session: str, request: LiveRequest, transcript: Transcript, j
                 st.text(turn.question, width="stretch")
                 if job is None:
                     change_question(session, request, number, turn.question)
-            st.html(answers_html(turn, transcript.lanes, page_theme(), is_written=job is not None and is_last))
+            st.html(answers_html(turn, transcript.branches, page_theme(), is_written=job is not None and is_last))
     answers = transcript.turns[-1].answers if transcript.turns else {}
     if job is not None and transcript.turns and not answers:
         sessions.waiting(job, "The question is read …")
@@ -177,7 +178,7 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             ask(session, request, "again", last)
         if button_unless("Begin again", why, key="live-restart") and sessions.act(session, request, "restart"):
             st.rerun()
-        help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
+        help_text = "Runs the branches on context and last question as one recorded prompt, for every other page."
         if button_unless(
             "Record a comparison", "" if last else "Ask a question first.", help=help_text, key="live-compare"
         ):
@@ -221,14 +222,20 @@ def ask(session: str, request: LiveRequest, action: Action, question: str) -> No
 
 
 def live_page() -> None:
+    # Links of before call the branch a lane.
+    if (former := get_param("lane")) is not None:
+        set_param("lane", None)
+        if get_param(sessions.BRANCH) is None:
+            set_param(sessions.BRANCH, former)
+            st.session_state[sessions.BRANCH] = former  # widgets take the parameters that a run begins with
     session = get_param("session") or chosen_value("session")
     is_presented = get_param(PRESENT) == YES
     if session is None or not is_presented:
         page.heading(
             "Live",
             "Read a text once, then ask questions: the full cache and compressed ones answer side by side, and "
-            "follow-up questions meet what is left of the text. Words are shaded by the **KL** of a lane's prediction "
-            "from the full cache's; the word at which a text leaves the full cache's is underlined.",
+            "follow-up questions meet what is left of the text. Words are shaded by the **KL** of a branch's "
+            "prediction from the full cache's; the word at which a text leaves the full cache's is underlined.",
         )
     if session is None:
         start_form()
@@ -247,6 +254,6 @@ def live_page() -> None:
     else:
         conversation(session, request)
     if question := st.chat_input(
-        "Ask all lanes", disabled=sessions.running_job(session) is not None, key="live-question"
+        "Ask all branches", disabled=sessions.running_job(session) is not None, key="live-question"
     ):
         ask(session, request, "ask", question)

@@ -154,8 +154,8 @@ def autopsy_page() -> None:
     page.heading(
         "Fate of a word",
         "Choose words of the text, such as a needle, to see whether their tokens kept their own slots, were merged, "
-        "or were dropped, in which head and at which step, and whether a reading left them out. Then restore them and "
-        "run again.",
+        "or were dropped, in which head and at which step, and whether sparse attention left them out. Then restore "
+        "them and run again.",
     )
     run = page.full_run("wrong", "single events")
     if run is None:
@@ -178,7 +178,7 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
         return
     step, moment = moment_of(run)
     try:
-        reads = figures.unread_of_span(run, span) is not None  # which slots the run's sparse reading left out
+        reads = figures.unread_of_span(run, span) is not None  # which slots the run's sparse attention left out
     except UserError as error:
         st.warning(plain(str(error)))
         reads = False

@@ -1,4 +1,4 @@
-"""An answer as HTML: each word shaded by the KL of the lane's prediction from the full cache's."""
+"""An answer as HTML: each word shaded by the KL of the branch's prediction from the full cache's."""
 
 from collections.abc import Mapping
 from html import escape
@@ -8,23 +8,23 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt, button_unless
-from app.live.sessions import LANE, running_job, transcript_of, waiting
+from app.live.sessions import BRANCH, running_job, transcript_of, waiting
 from app.navigation.place import page_keys
 from app.navigation.selection import runs_root
 from app.session.url_state import set_page_param, set_param, url_number
 from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
-from kvlab.live.transcript import Answer, LaneState, Transcript, Turn
+from kvlab.live.transcript import Answer, BranchState, Transcript, Turn
 from kvlab.views.base import HUES, Theme, pick, plural
 
 # URL parameter
 PRESENT = "present"
 YES = "yes"
 BUTTON = ".st-key-{} button"
-KEYS = (("n", "next lane"), ("a", "ask a question; Enter sends it"), ("s", "stop the answers"), ("Esc", "leave"))
+KEYS = (("n", "next branch"), ("a", "ask a question; Enter sends it"), ("s", "stop the answers"), ("Esc", "leave"))
 TARGETS = {
-    "n": BUTTON.format("live-next-lane"),
+    "n": BUTTON.format("live-next-branch"),
     "a": '[data-testid="stChatInput"] textarea',
     "s": BUTTON.format("live-present-stop"),
     "Escape": BUTTON.format("live-present-leave"),
@@ -42,12 +42,14 @@ def present(session: str, poll_seconds: float) -> None:
     else:
         st.fragment(_follow, run_every=poll_seconds)(session)
     with st.container(horizontal=True, gap="small", key="live-present-controls"):
-        lanes = sorted(transcript.lanes)
+        branches = sorted(transcript.branches)
         st.button(
-            "Next lane (n)",
-            key="live-next-lane",
-            on_click=lambda: set_page_param(LANE, lanes[(lanes.index(lane_in_focus(lanes)) + 1) % len(lanes)]),
-            disabled=len(lanes) < 2,
+            "Next branch (n)",
+            key="live-next-branch",
+            on_click=lambda: set_page_param(
+                BRANCH, branches[(branches.index(branch_in_focus(branches)) + 1) % len(branches)]
+            ),
+            disabled=len(branches) < 2,
         )
         if button_unless("Stop (s)", "" if job is not None else "Nothing is running.", key="live-present-stop"):
             assert job is not None
@@ -68,18 +70,18 @@ def _follow(session: str) -> None:
 
 
 def last_answers(transcript: Transcript, is_written: bool) -> None:
-    """The last question and the answers of all lanes to it, with the bytes of the lane in focus."""
+    """The last question and the answers of all branches to it, with the bytes of the branch in focus."""
     if not transcript.is_read:
-        st.caption("The context is read and compressed in every lane …")
+        st.caption("The context is read and compressed in every branch …")
         return
-    lane = lane_in_focus(sorted(transcript.lanes))
-    state = transcript.lanes[lane]
+    branch = branch_in_focus(sorted(transcript.branches))
+    state = transcript.branches[branch]
     if not transcript.turns:
         st.html('<div class="kv-present-question">Ask the first question: press a.</div>')
         return
     turn = transcript.turns[-1]
     st.html(f'<div class="kv-present-question">{escape(turn.question)}</div>')
-    st.html(answers_html(turn, transcript.lanes, page_theme(), is_written, focus=lane))
+    st.html(answers_html(turn, transcript.branches, page_theme(), is_written, focus=branch))
     share = 100 * state.live_bytes / max(transcript.full_bytes, 1)
     st.markdown(
         f"**{plain(state.label)}**: {plain(format_bytes(state.live_bytes))}, {share:.0f} % of the full cache, after "
@@ -87,10 +89,10 @@ def last_answers(transcript: Transcript, is_written: bool) -> None:
     )
 
 
-def lane_in_focus(lanes: list[int]) -> int:
-    """The lane in the URL, else the first beside the reference."""
-    lane = url_number(LANE)
-    return lane if lane in lanes else lanes[min(1, len(lanes) - 1)]
+def branch_in_focus(branches: list[int]) -> int:
+    """The branch in the URL, else the first beside the reference."""
+    branch = url_number(BRANCH)
+    return branch if branch in branches else branches[min(1, len(branches) - 1)]
 
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
@@ -110,18 +112,18 @@ NOTE = "font-size: 0.875rem; opacity: 0.75; margin-top: 0.6rem;"
 
 
 def answers_html(
-    turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_written: bool, focus: int | None = None
+    turn: Turn, branches: Mapping[int, BranchState], theme: Theme, is_written: bool, focus: int | None = None
 ) -> str:
-    """The answers of all lanes to a question, side by side; `is_written` while a job writes them.
+    """The answers of all branches to a question, side by side; `is_written` while a job writes them.
 
-    With `focus`, a lane, they are presented: in large type, and that lane outlined and wider.
+    With `focus`, a branch, they are presented: in large type, and that branch outlined and wider.
     """
     cells = []
-    reference = THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
-    for lane, state in sorted(lanes.items()):
-        answer = turn.answers.get(lane, Answer())
+    reference = THE_FULL if 0 not in branches or branches[0].label.startswith("full ") else branches[0].label
+    for branch, state in sorted(branches.items()):
+        answer = turn.answers.get(branch, Answer())
         note = escape(answer_note(answer, is_written, reference)) if answer.words else ""
-        if lane and note and all(word.kl is None for word in answer.words):
+        if branch and note and all(word.kl is None for word in answer.words):
             note += " · not shaded: an earlier answer differs, so predictions cannot be compared"
         style = SCROLLED + AT_THE_END * is_written
         label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
@@ -129,11 +131,11 @@ def answers_html(
         text = f'<div style="{style}" {label}><div style="{TEXT}">{words}</div></div>'
         head = f'<div class="{"label" if focus is None else "kv-present-label"}">{escape(state.label)}</div>'
         note_box = f'<div class="note" style="{NOTE}" title="{note}">{note}</div>'
-        kind = "answer in-focus" if lane == focus else "answer"
+        kind = "answer in-focus" if branch == focus else "answer"
         cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}{note_box}</div>')
     if focus is None:
         return f'<div style="{GRID}">{"".join(cells)}</div>'
-    widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))
+    widths = " ".join("minmax(0, 1.5fr)" if branch == focus else "minmax(0, 1fr)" for branch in sorted(branches))
     return f'<div class="kv-present" style="{GRID} grid-template-columns: {widths};">{"".join(cells)}</div>'
 
 
@@ -161,7 +163,7 @@ def answer_note(answer: Answer, is_written: bool, reference: str = THE_FULL) -> 
     leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
     left = "" if leaves is None else f"leaves {reference}'s text at token {leaves}, where shading ends"
     count = plural(len(answer.words), "token")
-    speed = f"{answer.seconds:.1f} s for all lanes together" if answer.reason else ""
+    speed = f"{answer.seconds:.1f} s for all branches together" if answer.reason else ""
     reason = REASONS.get(answer.reason, answer.reason) if answer.reason or is_written else "interrupted"
     empty = "only white space" if answer.words and not answer.text.strip() else ""
     return " · ".join(part for part in (count, empty, speed, reason, left) if part)

@@ -40,10 +40,10 @@ def sampling() -> dict[str, float]:
     }
 
 
-def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
-    """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
-    choice = request.lanes[number]
-    key = f"live-lane-{number}"
+def change_branch(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
+    """A menu with the branch's method, settings and budget; its button compresses the context again in this branch."""
+    choice = request.branches[number]
+    key = f"live-branch-{number}"
     with st.popover("Change", **widget_options(request.why_fixed, key=key)):
         entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
         place = list(entries).index(choice.method) if choice.method in entries else 0
@@ -52,9 +52,9 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
         preset = st.selectbox("Settings", [*presets, DEFAULT, *entry.presets], key=f"{key}-settings")
         now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else quote_value(choice.budget)
         budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
-        st.caption("Only this lane is compressed again; then all lanes answer the questions again.")
+        st.caption("Only this branch is compressed again; then all branches answer the questions again.")
         why = request.why_fixed or ("An answer is being written." if is_busy else "")
-        if button_unless("Change the lane", why, key=f"{key}-apply"):
+        if button_unless("Change the branch", why, key=f"{key}-apply"):
             settings = {AS_NOW: choice.hyper_parameters, DEFAULT: {}}.get(preset, {PRESET: preset})
             try:
                 (changed,) = compare_form.choices(
@@ -63,7 +63,7 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            if sessions.act(session, request, "lane", lane=number, choice=changed, **sampling()):
+            if sessions.act(session, request, "branch", branch=number, choice=changed, **sampling()):
                 st.rerun()
 
 
@@ -105,17 +105,17 @@ BUTTONS: dict[Edit, tuple[str, str, str]] = {
 def word_edits(
     session: str,
     request: LiveRequest,
-    lane: int,
+    branch: int,
     words: tuple[int, int],
     label: str,
     heads: TokenHeads | None,
     is_busy: bool,
 ) -> None:
-    """Buttons that keep, drop or merge the tokens `words` (first and last), named `label`, in one lane.
+    """Buttons that keep, drop or merge the tokens `words` (first and last), named `label`, in one branch.
 
-    `heads` are the lane's heads, if they were read.
+    `heads` are the branch's heads, if they were read.
     """
-    choice = request.lanes[lane]
+    choice = request.branches[branch]
     changed = None
     why = request.why_fixed or ("An answer is being written." if is_busy else "")
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
@@ -137,32 +137,32 @@ def word_edits(
                     changed = edit_tokens(choice, edit, range(words[0], words[1] + 1), head)
                 except UserError as error:
                     st.error(plain(str(error)))
-        nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
+        nothing = "" if edit_words(choice) else "Nothing was edited in this branch."
         if button_unless("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
     note = (
-        request.why_fixed or "Only this lane is compressed again, within its budget, and answers the questions again."
+        request.why_fixed or "Only this branch is compressed again, within its budget, and answers the questions again."
     )
-    st.caption(plain(f"Edits of this lane: {edit_words(choice)}.") if edit_words(choice) else note)
-    if changed is not None and sessions.act(session, request, "lane", lane=lane, choice=changed, **sampling()):
+    st.caption(plain(f"Edits of this branch: {edit_words(choice)}.") if edit_words(choice) else note)
+    if changed is not None and sessions.act(session, request, "branch", branch=branch, choice=changed, **sampling()):
         st.rerun()
 
 
-def known_heads(session: str, transcript: Transcript, lane: int) -> TokenHeads | None:
-    """The heads of a lane as they were read after its last answer; None if they were not."""
+def known_heads(session: str, transcript: Transcript, branch: int) -> TokenHeads | None:
+    """The heads of a branch as they were read after its last answer; None if they were not."""
     turn = len(transcript.turns)
-    if transcript.heads_read.get(lane) != turn:
+    if transcript.heads_read.get(branch) != turn:
         return None
-    heads = read_token_heads(heads_path(runs_root(), session, lane))
+    heads = read_token_heads(heads_path(runs_root(), session, branch))
     return heads if heads is not None and heads.turn == turn else None
 
 
 def word_heads(
-    session: str, request: LiveRequest, transcript: Transcript, lane: int, heads: TokenHeads | None, is_busy: bool
+    session: str, request: LiveRequest, transcript: Transcript, branch: int, heads: TokenHeads | None, is_busy: bool
 ) -> None:
     """Draw the edits of the chosen words, and maps of all heads for the last of them; nothing without a choice.
 
-    `heads` are the lane's, if they were read. The worker reads them on request.
+    `heads` are the branch's, if they were read. The worker reads them on request.
     """
     words = sessions.chosen_words(transcript)
     if words is None:
@@ -171,12 +171,12 @@ def word_heads(
     text = "".join(transcript.texts[words[0] : word + 1]).strip()
     label = f"“{shorten(text, 24)}” ({token_words(range(words[0], word + 1))})"
     heads = heads if heads is not None and word < heads.states.shape[2] else None
-    word_edits(session, request, lane, words, label, heads, is_busy)
+    word_edits(session, request, branch, words, label, heads, is_busy)
     if heads is None:
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             why = "An answer is being written." if is_busy else ""
             if button_unless("Read the heads", why, key="live-heads") and sessions.act(
-                session, request, "heads", lane=lane
+                session, request, "heads", branch=branch
             ):
                 st.rerun()
             st.caption("Shows which heads hold it. The last answer is read once more, which takes as long.")
@@ -185,7 +185,7 @@ def word_heads(
     name = f"live-word-{word}"
     theme = page_theme()
     focus = sessions.head_in_focus(heads, word)
-    source = f"{transcript.lanes[lane].label}, after {heads.turn} questions"
+    source = f"{transcript.branches[branch].label}, after {heads.turn} questions"
     left, right = st.columns(2)
     with left:
         holding = figures.heads_that_hold(table, label, theme, focus)
@@ -204,18 +204,19 @@ CUES: tuple[Cue, ...] = ("strike", "dashed", "faint", "fill", "fill", "fill", "f
 
 def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
     """The context, each token shaded by the share of all layers and heads that hold it in a slot of its own."""
-    numbers = [number for number in sorted(transcript.lanes) if number or not request.has_full_cache]
-    known = {number: lane for number in numbers if (lane := transcript.lanes[number]).held is not None}
+    numbers = [number for number in sorted(transcript.branches) if number or not request.has_full_cache]
+    known = {number: branch for number in numbers if (branch := transcript.branches[number]).held is not None}
     if not known or not transcript.texts:
         return
     st.header("What is left of the text")
-    labels = {str(number): lane.label for number, lane in known.items()}
-    # Begin with the lane whose run was chosen on another page.
+    labels = {str(number): branch.label for number, branch in known.items()}
+    # Begin with the branch whose run was chosen on another page.
     run = chosen_value("run")
-    follows = next((lane for lane, recorded in transcript.runs.items() if recorded == run), None)
-    if follows is not None and sessions.LANE not in params() and sessions.LANE not in st.session_state:
-        st.session_state[sessions.LANE] = str(follows)
-    number = int(one_of("Lane", labels, key=sessions.LANE, on_change=partial(sessions.share_lane, transcript)))
+    follows = next((branch for branch, recorded in transcript.runs.items() if recorded == run), None)
+    if follows is not None and sessions.BRANCH not in params() and sessions.BRANCH not in st.session_state:
+        st.session_state[sessions.BRANCH] = str(follows)
+    drop_stale_option(sessions.BRANCH, list(labels))
+    number = int(one_of("Branch", labels, key=sessions.BRANCH, on_change=partial(sessions.share_branch, transcript)))
     chosen = known[number]
     words = sessions.chosen_words(transcript)
     # Looks of the classes of `NAMES`, from dropped everywhere to held everywhere.

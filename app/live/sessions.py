@@ -38,7 +38,7 @@ def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bo
     """Queue an action; whether that was possible, else with an error."""
     # The job has the question as its title, or what is done without one.
     done = {
-        "lane": "a lane is compressed again",
+        "branch": "a branch is compressed again",
         "heads": "the heads are read",
         "keep": f"kept as {fields.get('name', '')}",
     }.get(action, "prefixes are opened" if request.prefixes else "the context is read")
@@ -59,7 +59,7 @@ def transcript_of(session: str) -> Transcript:
 
 
 def request_of(session: str) -> LiveRequest:
-    """The request of a session, with the lanes as they were last changed.
+    """The request of a session, with the branches as they were last changed.
 
     Raises UserError if there is no such session, or it is another user's.
     """
@@ -70,8 +70,8 @@ def request_of(session: str) -> LiveRequest:
     request = LiveRequest.model_validate(opened["request"])
     choices = list(request.choices)
     for event in events:
-        if event.get("kind") == "lane_changed":
-            choices[event["lane"] - 1] = MethodChoice.model_validate(event["choice"])
+        if event.get("kind") == "branch_changed":
+            choices[event["branch"] - 1] = MethodChoice.model_validate(event["choice"])
     return request.model_copy(update={"choices": tuple(choices)})
 
 
@@ -98,7 +98,7 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
 
 
 # URL parameters; `span` is there with `token`, its last token, for more than one
-LANE = "lane"
+BRANCH = "branch"
 SPAN = "span"
 PAGES = (("wall", "All heads"), ("timeline", "One head"), ("similarity", "Similarity"))
 Words = tuple[int, int]  # first and last token
@@ -137,9 +137,9 @@ def head_in_focus(heads: TokenHeads | None, token: int | None) -> Head | None:
     return None if heads is None or token is None else heads.most_attentive(token)
 
 
-def share_lane(transcript: Transcript) -> None:
-    """Callback: let other pages show the run of the chosen lane."""
-    if run := transcript.runs.get(int(st.session_state[LANE])):
+def share_branch(transcript: Transcript) -> None:
+    """Callback: let other pages show the run of the chosen branch."""
+    if run := transcript.runs.get(int(st.session_state[BRANCH])):
         url_state.remember("run", run, url=False)
 
 
@@ -149,9 +149,9 @@ def place_of(words: Words | None, head: Head | None) -> dict[str, str]:
     return place if words is None else {TOKEN: str(words[1]), **place}
 
 
-def recorded_links(transcript: Transcript, lane: int, words: Words | None, head: Head | None) -> None:
-    """Links to the recorded run of a lane on other pages, with the chosen token and head; nothing without a run."""
-    run = transcript.runs.get(lane)
+def recorded_links(transcript: Transcript, branch: int, words: Words | None, head: Head | None) -> None:
+    """Links to the recorded run of a branch on other pages, with the chosen token and head; nothing without a run."""
+    run = transcript.runs.get(branch)
     if run is None:
         return
     comparison = transcript.recorded[-1]
@@ -159,7 +159,7 @@ def recorded_links(transcript: Transcript, lane: int, words: Words | None, head:
         link("compare", "The comparison is being recorded", job=comparison, run=run, **place_of(words, head))
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-recorded"):
-        st.markdown(f"**{plain(transcript.lanes[lane].label)}**, as recorded:", width="content")
+        st.markdown(f"**{plain(transcript.branches[branch].label)}**, as recorded:", width="content")
         for name, label in PAGES:
             link(name, label, run=run, **place_of(words, head))
         link("compare", "Result", comparison=comparison)

@@ -1,4 +1,4 @@
-"""The form of a new live session: a context, a model, and the lanes; or kept prefixes, which have all three."""
+"""The form of a new live session: a context, a model, and the branches; or kept prefixes, which have all three."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,12 @@ from kvlab.core import FULL, MethodChoice, UserError, in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TEXTS, read_upload
 from kvlab.library.prefixes import KeptText, PrefixFile, in_order, kept_texts, list_prefixes, live_request
-from kvlab.requests.live_session import MOST_LANES, LiveRequest
+from kvlab.requests.live_session import MOST_BRANCHES, LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 
 # URL parameters
 TEXT = "kept"
-LANES = "prefixes"
+BRANCHES = "prefixes"
 FIRST = 3  # prefixes that are chosen with a text
 
 
@@ -38,7 +38,7 @@ def text_section(model: str) -> KeptText | None:
         # That no prefix can be opened, and how one is made: with a command, or on a shared server from a session.
         titles = sorted({model_title(file.header.model.name) for file in files} - {model_title(model)})
         others = f" There are some of {', '.join(titles)}: type that model." if titles else ""
-        why = f"You have no prefix of {model_title(model)}.{others} Read a context, and keep a lane as one."
+        why = f"You have no prefix of {model_title(model)}.{others} Read a context, and keep a branch as one."
         if lab() is None:
             runs = f" --runs {runs_root()}" if str(runs_root()) != "runs" else ""
             command = f"kvlab prefix make NAME --file paper.pdf --model {model}{runs}"
@@ -51,7 +51,7 @@ def text_section(model: str) -> KeptText | None:
         same = sum(name.startswith(words) for name in known)  # such as in another chat template
         known[f"{words}, {same + 1}" if same else words] = text
     # Make `?prefixes=NAME` alone choose the text that was kept under this name.
-    names = set(get_params(LANES))
+    names = set(get_params(BRANCHES))
     if names and TEXT not in params() and TEXT not in st.session_state:
         of_names = (key for key, text in known.items() if names & {file.name for file in text.files})
         st.session_state[TEXT] = next(of_names, next(iter(known)))
@@ -60,7 +60,7 @@ def text_section(model: str) -> KeptText | None:
         list(known),
         0,
         on_change=lambda: st.session_state.update(
-            {LANES: [file.name for file in known[st.session_state[TEXT]].files[:FIRST]]}
+            {BRANCHES: [file.name for file in known[st.session_state[TEXT]].files[:FIRST]]}
         ),
         **in_url(TEXT),
     )
@@ -100,28 +100,30 @@ def start_form() -> None:
         with left:
             text = text_section(model)
         with right:
-            # Prefixes of the text, in the order of their lanes, with a sentence about what they are compared with.
-            lanes: tuple[PrefixFile, ...] = ()
+            # Prefixes of the text, in the order of their branches, with a sentence about what they are compared with.
+            branches: tuple[PrefixFile, ...] = ()
             if text is not None:
                 files = {file.name: file for file in text.files}
-                default = None if LANES in st.session_state else list(files)[:FIRST]
-                most = 1 + MOST_LANES
-                names = st.multiselect("Lanes", list(files), default, wrap=True, max_selections=most, **in_url(LANES))
-                lanes = in_order(files[name] for name in names)
-            if len(lanes) > 1:
-                first = lanes[0].header.choice
+                default = None if BRANCHES in st.session_state else list(files)[:FIRST]
+                most = 1 + MOST_BRANCHES
+                names = st.multiselect(
+                    "Branches", list(files), default, wrap=True, max_selections=most, **in_url(BRANCHES)
+                )
+                branches = in_order(files[name] for name in names)
+            if len(branches) > 1:
+                first = branches[0].header.choice
                 if first.method == FULL.method:
-                    words = f"The first lane is the full cache, {lanes[0].name}: the others are compared with it."
+                    words = f"The first branch is the full cache, {branches[0].name}: the others are compared with it."
                 else:
                     words = (
                         "No full cache is among them: the others are compared with the first, "
-                        f"{lanes[0].name} ({first.label}). Make one with kvlab prefix make NAME --method full."
+                        f"{branches[0].name} ({first.label}). Make one with kvlab prefix make NAME --method full."
                     )
                 st.caption(plain(words))
         why = "" if text else "There is no prefix to open."
-        why = why or ("" if lanes else "Choose at least one prefix.")
+        why = why or ("" if branches else "Choose at least one prefix.")
         if button_unless("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
-            begin(lambda: live_request(runs_root(), [file.name for file in lanes]))
+            begin(lambda: live_request(runs_root(), [file.name for file in branches]))
         return
     with left:
         context = context_section(source)
@@ -138,11 +140,11 @@ def start_form() -> None:
         begin(lambda: read_request(context, model.strip(), compare_form.choices_of_form(chosen, typed, budgets)))
 
 
-def read_request(context: str, model: str, lanes: tuple[MethodChoice, ...]) -> LiveRequest:
-    """A session that reads a context. Raises UserError for too many lanes."""
-    if len(lanes) > MOST:
-        raise UserError(f"That would be {len(lanes)} lanes beside the full cache: choose at most {MOST}.")
-    return LiveRequest(model=model, context=context, choices=lanes)
+def read_request(context: str, model: str, branches: tuple[MethodChoice, ...]) -> LiveRequest:
+    """A session that reads a context. Raises UserError for too many branches."""
+    if len(branches) > MOST:
+        raise UserError(f"That would be {len(branches)} branches beside the full cache: choose at most {MOST}.")
+    return LiveRequest(model=model, context=context, choices=branches)
 
 
 def begin(build: Callable[[], LiveRequest]) -> None:

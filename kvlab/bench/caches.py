@@ -123,7 +123,7 @@ def check_allocated_bytes(cache: CompressedCache) -> None:
     layers = {layer.layer_idx: layer for layer in cache.compressed_layers()}
     for memory in cache.memory().layers:
         layer = layers[memory.layer]
-        extra = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.streams.batch * layer.streams.heads
+        extra = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.head_index.batch * layer.head_index.heads
         held = tensor_bytes(layer)
         if not memory.allocated_bytes <= held <= memory.allocated_bytes + extra:
             raise AssertionError(
@@ -134,7 +134,7 @@ def check_allocated_bytes(cache: CompressedCache) -> None:
 def live_bytes(cache: Cache, context: int) -> int:
     """Bytes that a decode step reads: of valid slots with metadata, or all tokens of a plain cache.
 
-    Under a reading of those it chose, and of its index.
+    Under sparse attention of those it chose, and of its index.
     """
     if isinstance(cache, CompressedCache):
         memory = cache.memory()

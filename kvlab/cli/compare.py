@@ -254,7 +254,7 @@ class StorageOptions:
     ] = None
 
     def added_to(self, methods: str) -> str:
-        """The methods, each but full with this store and reading unless it names its own. Raises UserError for none."""
+        """The methods, each but full with this store and `read` unless it names its own. Raises UserError for none."""
         if not methods:
             raise UserError("Name a method, such as keepkv, or compose one: compose:score=snapkv:allocate=adakv.")
         named = split_list(methods)

@@ -53,14 +53,16 @@ def live(
     ] = None,
     prefix: Annotated[
         list[str] | None,
-        typer.Option(help="open a kept prefix (`kvlab prefix ls`) instead of reading a text; repeatable: a lane each"),
+        typer.Option(
+            help="open a kept prefix (`kvlab prefix ls`) instead of reading a text; repeatable: a branch each"
+        ),
     ] = None,
     root: Annotated[Path, typer.Option("--runs", help="the folder of runs, next to which prefixes are")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print every event as a line of JSON")] = False,
 ) -> None:
     """Read a text once, compress it with several methods, and answer questions in all caches side by side.
 
-    Words are shaded by the KL of a lane's prediction from the full cache's, as long as their texts agree; the word at
+    Words are shaded by the KL of a branch's prediction from the full cache's, as long as their texts agree; the word at
     which a text leaves the full cache's is underlined.
     """
     from kvlab.core.methods.spec import parse_choices
@@ -132,7 +134,7 @@ class Talk:
             signal.signal(signal.SIGINT, before)
 
     def ask(self, question: str) -> None:
-        """Answer a question in all lanes."""
+        """Answer a question in all branches."""
         self.reporter.question(question)
         self.follow(self.reporter.session.ask(question, self.sampling))
 
@@ -158,12 +160,12 @@ class Talk:
                 elif command == "/restart":
                     self.go_back(0)
                 elif command == "/budget":
-                    # Compress the context again in every lane but the full cache's; the conversation begins again.
+                    # Compress the context again in every branch but the full cache's; the conversation begins again.
                     budget = parse_choices("h2o", value)[0].budget
                     session.go_back(0)
-                    for number, lane in enumerate(session.lanes[1:], 1):
-                        changed = lane.choice.model_copy(update={"budget": budget})
-                        self.follow(session.change_lane(number, changed))
+                    for number, branch in enumerate(session.branches[1:], 1):
+                        changed = branch.choice.model_copy(update={"budget": budget})
+                        self.follow(session.change_branch(number, changed))
                     self.reporter.tell({"kind": "went_back", "turn": 0})
                 elif command.startswith("/"):
                     raise UserError(f"There is no command {command}: {COMMANDS}.")
@@ -180,7 +182,7 @@ class Talk:
 
 @dataclass
 class Screen:
-    """The lanes as columns, redrawn with every token; without a terminal, the answers when they are complete.
+    """The branches as columns, redrawn with every token; without a terminal, the answers when they are complete.
 
     With `as_json` every event as a line of JSON instead.
     """
@@ -213,31 +215,33 @@ class Screen:
 
     def note(self, event: Event) -> None:
         """Take over an event."""
-        from kvlab.live.events import AnswerEnded, ContextRead, LaneFailed, LaneSettled, TokenWritten
+        from kvlab.live.events import AnswerEnded, BranchFailed, BranchSettled, ContextRead, TokenWritten
 
         match event:
             case ContextRead():
                 line = f"{event.tokens:,} tokens {self.began} in {event.seconds:.1f} s"
                 standard_error().print(line)
-            case LaneSettled():
+            case BranchSettled():
                 share = 100 * event.live_bytes / event.full_bytes
-                self.heads[event.lane] = f"{event.label}: {format_bytes(event.live_bytes)}, {share:.0f} %"
+                self.heads[event.branch] = f"{event.label}: {format_bytes(event.live_bytes)}, {share:.0f} %"
             case TokenWritten():
                 shade = next((colour for least, colour in SHADES if event.kl is not None and event.kl >= least), "")
                 style = f"bold underline {shade}" if event.leaves else shade
-                self.answers.setdefault(event.lane, Text()).append(without_controls(event.text), style.strip() or None)
+                self.answers.setdefault(event.branch, Text()).append(
+                    without_controls(event.text), style.strip() or None
+                )
             case AnswerEnded():
                 held = f"{format_bytes(event.live_bytes)} for {event.tokens_seen:,} tokens"
-                self.notes[event.lane] = f"{event.reason}, {event.seconds:.1f} s, {held}"
-            case LaneFailed():
-                self.notes[event.lane] = f"failed: {event.message}"
+                self.notes[event.branch] = f"{event.reason}, {event.seconds:.1f} s, {held}"
+            case BranchFailed():
+                self.notes[event.branch] = f"failed: {event.message}"
 
     def table(self) -> Table:
-        """One column per lane: its name and bytes, its answer, how it ended."""
+        """One column per branch: its name and bytes, its answer, how it ended."""
         table = Table(expand=True, show_lines=True)
-        lanes = range(len(self.session.lanes))
-        for lane in lanes:
-            table.add_column(self.heads.get(lane, self.session.lanes[lane].choice.label), ratio=1)
-        table.add_row(*(self.answers.get(lane, Text()) for lane in lanes))
-        table.add_row(*(Text(self.notes.get(lane, ""), "dim") for lane in lanes))
+        branches = range(len(self.session.branches))
+        for branch in branches:
+            table.add_column(self.heads.get(branch, self.session.branches[branch].choice.label), ratio=1)
+        table.add_row(*(self.answers.get(branch, Text()) for branch in branches))
+        table.add_row(*(Text(self.notes.get(branch, ""), "dim") for branch in branches))
         return table

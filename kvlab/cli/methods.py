@@ -73,17 +73,19 @@ def methods(
         for row in lists["stores"]:
             stores.add_row(*row)
         print_wide(stores)
-        typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
-        readings = Table("reading", "which slots a decode step reads", "acts on", "settings")
+        typer.echo(
+            "Every method but less works with every kind of sparse attention, such as snapkv:read=quest:read_share=0.1:"
+        )
+        kinds = Table("sparse attention", "which slots a decode step reads", "acts on", "settings")
         for row in lists["readings"]:
-            readings.add_row(*row)
-        print_wide(readings)
+            kinds.add_row(*row)
+        print_wide(kinds)
 
 
 def describe_methods() -> dict[str, Any]:
-    """Every method as `MethodDescription` has it, the stores and the readings, as JSON data."""
+    """Every method as `MethodDescription` has it, the stores and kinds of sparse attention, as JSON data."""
     from kvlab.core.budget import STORE_RULES
-    from kvlab.core.methods.readings import EVERYTHING, READINGS
+    from kvlab.core.methods.sparse_attention import EVERYTHING, SPARSE_ATTENTIONS
     from kvlab.core.methods.spec import list_methods
     from kvlab.core.stores import STORES, bits_of
 
@@ -91,11 +93,11 @@ def describe_methods() -> dict[str, Any]:
     for name, store in STORES.items():
         bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name in STORE_RULES else "the model's"
         stores.append((name, store.title, bits))
-    readings = [(EVERYTHING, "all of them", "slots", "")]
-    for name, kind in READINGS.items():
+    kinds = [(EVERYTHING, "all of them", "slots", "")]
+    for name, kind in SPARSE_ATTENTIONS.items():
         settings = ", ".join(f"{setting}={_shown(field.default)}" for setting, field in kind.model_fields.items())
-        readings.append((name, kind.title, kind.acts_on, settings))
-    return {"methods": [asdict(method) for method in list_methods()], "stores": stores, "readings": readings}
+        kinds.append((name, kind.title, kind.acts_on, settings))
+    return {"methods": [asdict(method) for method in list_methods()], "stores": stores, "readings": kinds}
 
 
 def _shown(value: Any) -> str:

@@ -5,7 +5,7 @@ What happens in one layer during a pass:
 
 1. `CompressedLayer.update` (`cache/layers/compressed_layer.py`) appends keys and values to the slot table.
 2. The attention function (`attention/transformers_hook.py`) finds that layer again and calls its `attend`: over all
-   slots or, with a sparse reading, over some of them.
+   slots or, with sparse attention, over some of them.
 3. `decide` (`cache/layers/decisions.py`) updates the scores and asks whether a decision is due; methods that need all
    layers, or a second pass over the prompt, wait.
 4. `compress_if_due` allocates the budget of each head, and `Bucket.plan_and_apply` (`cache/buckets/bucket.py`) has the

@@ -15,7 +15,7 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 class Restore(Strict):
     """One change to a method's decisions, in the KV heads `heads` ((layer, head); None: all).
 
-    - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget; a reading reads them.
+    - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget, and are always read.
     - `drop`: the prompt's tokens at `tokens` are evicted by the prompt's decision; other tokens take their slots.
     - `merge`: the prompt's tokens at `tokens` leave by the method's merging rule, or where it evicts tokens, merge into
       the kept slot with the most similar key; other tokens take their slots.
@@ -23,7 +23,7 @@ class Restore(Strict):
     - `apart`: slots that the prompt's decision would merge stay separate, on top of the budget.
     - `evict`: slots that would be merged, in the prompt or later, are evicted instead.
     - `read`: every decode step reads the slots of the prompt's tokens at `tokens` (none named: all slots), beside those
-      that the reading chooses. Slots stay or leave as without it.
+      that the sparse attention chooses. Slots stay or leave as without it.
     """
 
     kind: RestoreKind = "tokens"

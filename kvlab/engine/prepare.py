@@ -15,7 +15,7 @@ from kvlab.core.cache.chunked_prefill import check_chunks
 from kvlab.core.cache.fan_out_cache import shares_passes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.methods import Method, make_method
-from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
+from kvlab.core.methods.wrappers.choice import check_tokens, sparse_attention_with_changes, with_changes
 from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.prompt import encode_prompt
@@ -96,5 +96,5 @@ def _new_cache(
     cache = make_cache(loaded, method, choice.budget, **options)
     layers = [layer.layer_idx for layer in cache.compressed_layers()]
     cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, request.max_new_tokens)
-    cache.settings.reading = reading_with_changes(cache.settings.reading, choice)
+    cache.settings.sparse_attention = sparse_attention_with_changes(cache.settings.sparse_attention, choice)
     return cache

@@ -22,7 +22,7 @@ from kvlab.common.formatting import model_title
 from kvlab.common.lab import is_owner
 from kvlab.core import FULL, Frozen, MethodChoice, UserError, check_text, in_one_sentence, quote_value, read_json
 from kvlab.requests.compare import ModelRequest
-from kvlab.requests.live_session import GAP, MOST_LANES, LiveRequest
+from kvlab.requests.live_session import GAP, MOST_BRANCHES, LiveRequest
 
 FOLDER = ".prefixes"
 SUFFIX = ".safetensors"
@@ -332,7 +332,7 @@ def in_order(files: Iterable[PrefixFile]) -> tuple[PrefixFile, ...]:
 def live_request(
     root: Path, names: Sequence[str], model: str = "", device: str = "auto", cache_dir: str | None = None, seed: int = 0
 ) -> LiveRequest:
-    """A session over prefixes, each a lane, compared with the first; `model` is where it is now, if elsewhere.
+    """A session over prefixes, each a branch, compared with the first; `model` is where it is now, if elsewhere.
 
     Only headers and the first one's texts are read. Raises UserError for a prefix that there is not or that cannot be
     read, for prefixes of several models, or too many.
@@ -340,17 +340,17 @@ def live_request(
     files = [find_prefix(root, name) for name in names]
     if len({(file.header.model.name, file.header.model.dtype) for file in files}) > 1:
         raise UserError("These prefixes were read by different models: open them one by one.")
-    if len(files) > 1 + MOST_LANES:
-        raise UserError(f"These are {len(files)} prefixes: open at most {1 + MOST_LANES} together.")
+    if len(files) > 1 + MOST_BRANCHES:
+        raise UserError(f"These are {len(files)} prefixes: open at most {1 + MOST_BRANCHES} together.")
     head = files[0].header
     texts = read_texts(files[0])
     reference, *choices = (file.header.choice for file in files)
     try:
         placed = loaded_as(head, model, device, cache_dir) | head.model_dump(include={"chat", "system", "thinking"})
         context = GAP.join(one.text for one in texts)
-        lanes = tuple(choices)
+        branches = tuple(choices)
         return LiveRequest(
-            context=context, prefixes=tuple(names), reference=reference, choices=lanes, seed=seed, **placed
+            context=context, prefixes=tuple(names), reference=reference, choices=branches, seed=seed, **placed
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error

@@ -11,8 +11,15 @@ from torch import Tensor
 from kvlab.common.atomic_write import full_disk_sentence
 
 FOLDER = Path(".jobs") / "live"
-LEFT_OUT = ("opened", "lane_changed", "heads_read", "read_again", "recorded")  # by a fork
+LEFT_OUT = ("opened", "branch_changed", "heads_read", "read_again", "recorded")  # by a fork
 Events = list[dict[str, Any]]
+# What logs called branches before -> what they call them now: the key of a branch's number, and kinds of events.
+OLD_NAMES = {
+    "lane": "branch",
+    "lane_settled": "branch_settled",
+    "lane_failed": "branch_failed",
+    "lane_changed": "branch_changed",
+}
 
 
 def log_path(root: Path, session: str) -> Path:
@@ -20,9 +27,12 @@ def log_path(root: Path, session: str) -> Path:
     return Path(root) / FOLDER / f"{session}.jsonl"
 
 
-def heads_path(root: Path, session: str, lane: int) -> Path:
-    """The file of what a lane's heads hold (`kvlab.views.frames.token_heads`)."""
-    return log_path(root, session).with_suffix(f".lane-{lane}.npz")
+def heads_path(root: Path, session: str, branch: int) -> Path:
+    """The file of what a branch's heads hold (`kvlab.views.frames.token_heads`)."""
+    log = log_path(root, session)
+    path = log.with_suffix(f".branch-{branch}.npz")
+    former = log.with_suffix(f".lane-{branch}.npz")
+    return former if former.exists() and not path.exists() else path
 
 
 def append_event(root: Path, session: str, event: Mapping[str, Any]) -> None:
@@ -61,13 +71,16 @@ def read_events(root: Path, session: str, start: int = 0) -> tuple[Events, int]:
         except ValueError:  # cut off by a killed worker
             continue
         if isinstance(event, dict):
+            event = {OLD_NAMES.get(name, name): value for name, value in event.items()}
+            if event.get("kind") in tuple(OLD_NAMES):
+                event["kind"] = OLD_NAMES[event["kind"]]
             events.append(event)
     return events, start + end
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. `lane` counts from 0, the full cache."""
+    """Something that happened. `branch` counts from 0, the full cache."""
 
     kind: ClassVar[str]
 
@@ -78,7 +91,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and the token ids of each lane's answer, by the lane's number.
+    """A question and the token ids of each branch's answer, by the branch's number.
 
     `logits` are the full cache's (V,), of each token of its answer; empty where they were not held.
     """
@@ -90,7 +103,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ContextRead(Event):
-    """The context was read, once for all lanes that can share a pass."""
+    """The context was read, once for all branches that can share a pass."""
 
     kind = "context_read"
     tokens: int
@@ -98,11 +111,11 @@ class ContextRead(Event):
 
 
 @dataclass(frozen=True)
-class LaneSettled(Event):
-    """A lane has compressed the context. `full_bytes` are those of the full cache."""
+class BranchSettled(Event):
+    """A branch has compressed the context. `full_bytes` are those of the full cache."""
 
-    kind = "lane_settled"
-    lane: int
+    kind = "branch_settled"
+    branch: int
     label: str
     live_bytes: int
     full_bytes: int
@@ -110,25 +123,25 @@ class LaneSettled(Event):
 
 @dataclass(frozen=True)
 class QuestionAgain(Event):
-    """A lane that was changed answers a question again, `text`."""
+    """A branch that was changed answers a question again, `text`."""
 
     kind = "question_again"
     turn: int
-    lane: int
+    branch: int
     text: str
 
 
 @dataclass(frozen=True)
 class TokenWritten(Event):
-    """A lane wrote a token, which adds `text`.
+    """A branch wrote a token, which adds `text`.
 
-    `kl`: divergence of the lane's prediction from the full cache's, in nats; None once their texts differ. `leaves`:
-    the first token of the session at which the lane's text leaves the full cache's.
+    `kl`: divergence of the branch's prediction from the full cache's, in nats; None once their texts differ. `leaves`:
+    the first token of the session at which the branch's text leaves the full cache's.
     """
 
     kind = "token"
     turn: int
-    lane: int
+    branch: int
     token: int
     text: str
     kl: float | None
@@ -137,11 +150,11 @@ class TokenWritten(Event):
 
 @dataclass(frozen=True)
 class AnswerEnded(Event):
-    """A lane's answer is complete: `reason` is "end" (the model's), "length" or "stopped"."""
+    """A branch's answer is complete: `reason` is "end" (the model's), "length" or "stopped"."""
 
     kind = "answer_ended"
     turn: int
-    lane: int
+    branch: int
     reason: str
     tokens_seen: int
     live_bytes: int
@@ -149,9 +162,9 @@ class AnswerEnded(Event):
 
 
 @dataclass(frozen=True)
-class LaneFailed(Event):
-    """A lane's method raised an error; the other lanes go on."""
+class BranchFailed(Event):
+    """A branch's method raised an error; the other branches go on."""
 
-    kind = "lane_failed"
-    lane: int
+    kind = "branch_failed"
+    branch: int
     message: str

@@ -25,8 +25,8 @@ from kvlab.engine.progress import Pace
 from kvlab.engine.prompt import prompt_pieces
 from kvlab.library.prefixes import free_path, recorded_loading
 from kvlab.live.answers import Sampling
-from kvlab.live.events import ContextRead, Event, LaneSettled, TokenWritten, append_event, heads_path, read_events
-from kvlab.live.lane import next_logits, presence
+from kvlab.live.branch import next_logits, presence
+from kvlab.live.events import BranchSettled, ContextRead, Event, TokenWritten, append_event, heads_path, read_events
 from kvlab.live.session import LiveSession, PrefixSession
 from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
@@ -46,7 +46,7 @@ class SessionReporter:
     def __init__(self, session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> None:
         self.session = session
         self.tell = tell
-        # By lane what was reported last: (2, tokens) thousandths of all heads, in own slots and in others'.
+        # By branch what was reported last: (2, tokens) thousandths of all heads, in own slots and in others'.
         self._held: dict[int, np.ndarray] = {}
 
     def question(self, text: str) -> None:
@@ -65,55 +65,57 @@ class SessionReporter:
                 text = turns.opening + self.session.context
                 texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
                 self.tell({"kind": "context_texts", "texts": texts})
-            if isinstance(event, LaneSettled):
-                self._held.pop(event.lane, None)
-                self.tell_held([event.lane])
+            if isinstance(event, BranchSettled):
+                self._held.pop(event.branch, None)
+                self.tell_held([event.branch])
             if isinstance(event, TokenWritten):
-                writing.add(event.lane)
+                writing.add(event.branch)
                 if pace.is_due():
                     with pace.spending():
                         self.tell_held(writing)
                     writing.clear()
             yield event
-        self.tell_held(range(len(self.session.lanes)))
+        self.tell_held(range(len(self.session.branches)))
 
-    def tell_held(self, lanes: Iterable[int]) -> None:
-        """Report what heads hold of each token of the context, in these lanes; after the first time only changes."""
-        for number in sorted(lanes):
-            lane = self.session.lanes[number]
-            if lane.failure:
+    def tell_held(self, branches: Iterable[int]) -> None:
+        """Report what heads hold of each token of the context, in these branches; after the first time only changes."""
+        for number in sorted(branches):
+            branch = self.session.branches[number]
+            if branch.failure:
                 continue
-            shares = lane.context_shares()
+            shares = branch.context_shares()
             now = (1000 * np.stack([shares.own_slots, shares.merged])).round().astype(int)
             before = self._held.get(number)
             self._held[number] = now
             own_slots, merged = now
             if before is None:
-                self.tell({"kind": "held", "lane": number, "per_mille": own_slots.tolist()})
+                self.tell({"kind": "held", "branch": number, "per_mille": own_slots.tolist()})
                 if merged.any():
-                    owners = lane.merges.most_common_owners().tolist()
-                    self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
+                    owners = branch.merges.most_common_owners().tolist()
+                    self.tell({"kind": "merged", "branch": number, "per_mille": merged.tolist(), "into": owners})
             elif (changed := np.flatnonzero((now != before).any(0))).size:
                 changes = {"per_mille": own_slots[changed].tolist(), "merged": merged[changed].tolist()}
-                self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
+                self.tell({"kind": "held_changes", "branch": number, "tokens": changed.tolist(), **changes})
 
 
-def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Path, name: str, owner: str = "") -> Path:
-    """Write lane `number` as a prefix of the folder and return its file; questions and answers are not in it.
+def keep_branch(
+    session: LiveSession, request: LiveRequest, number: int, root: Path, name: str, owner: str = ""
+) -> Path:
+    """Write branch `number` as a prefix of the folder and return its file; questions and answers are not in it.
 
-    The session goes on as it was. Raises UserError if the name is taken, the disk is full, or the lane has failed, is
+    The session goes on as it was. Raises UserError if the name is taken, the disk is full, or the branch has failed, is
     a prefix, was edited by hand, or has a method whose state no file can hold.
     """
     path = free_path(root, name)
-    if not 0 <= number < len(session.lanes):
-        raise UserError(f"There is no lane {number}: choose one from 0 to {len(session.lanes) - 1}.")
-    lane = session.lanes[number]
-    if lane.failure:
-        raise UserError(f"This lane has failed, so there is nothing to keep: {lane.failure}")
+    if not 0 <= number < len(session.branches):
+        raise UserError(f"There is no branch {number}: choose one from 0 to {len(session.branches) - 1}.")
+    branch = session.branches[number]
+    if branch.failure:
+        raise UserError(f"This branch has failed, so there is nothing to keep: {branch.failure}")
     current = request.model_copy(update={"choices": session.choices})
     if why := current.why_not_kept(number):
         raise UserError(why)
-    choice = choice_of(lane.choice.method, lane.choice.budget, lane.choice.hyper_parameters)
+    choice = choice_of(branch.choice.method, branch.choice.budget, branch.choice.hyper_parameters)
     header = header_of(
         session.loaded,
         session.context,
@@ -129,7 +131,7 @@ def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Pat
         owner=owner,
     )
     # A copy, because writing drops what kernels remember, and the session's next step would round differently.
-    cache = copy_cache(lane.checkpoints[0].cache)
+    cache = copy_cache(branch.checkpoints[0].cache)
     Prefix.of_cache(session.loaded, session.context, header, cache).save(path)
     return path
 
@@ -162,28 +164,28 @@ class AnswerAttention:
 
 @torch.inference_mode()
 def token_heads(session: LiveSession, number: int) -> TokenHeads:
-    """Which heads of lane `number` hold each token of the context, with the attention that its last answer gave it.
+    """Which heads of branch `number` hold each token of the context, with the attention that its last answer gave it.
 
-    The last question and answer are read once more by a copy of the lane. Raises UserError for a lane that failed or
-    that there is not, or a context and model too large to show.
+    The last question and answer are read once more by a copy of the branch. Raises UserError for a branch that failed
+    or that there is not, or a context and model too large to show.
     """
-    if not 0 <= number < len(session.lanes) or session.lanes[number].failure:
-        raise UserError("Choose a lane that has not failed.")
-    lane = session.lanes[number]
+    if not 0 <= number < len(session.branches) or session.branches[number].failure:
+        raise UserError("Choose a branch that has not failed.")
+    branch = session.branches[number]
     attention = AnswerAttention(len(session.ids))
-    layers = lane.cache.compressed_layers()
+    layers = branch.cache.compressed_layers()
     held = [presence(layer, len(session.ids)) for layer in layers]
     if sum(present.numel() for present in held) > MOST_HEAD_TOKENS:
         raise UserError("The tokens of the context times all heads are too many to show: use a shorter context.")
     answer: list[int] = []
     if session.history:
-        # A copy of the lane, as it was before the last question, reads that and its answer under observation.
+        # A copy of the branch, as it was before the last question, reads that and its answer under observation.
         exchange = session.history[-1]
         turn = session.turn - 1
-        if turn not in lane.checkpoints:
+        if turn not in branch.checkpoints:
             raise UserError("The state before the last question is no longer in memory: answer it again first.")
-        before = lane.checkpoints[turn]
-        watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
+        before = branch.checkpoints[turn]
+        watched = replace(branch, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
         ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
         answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
         for tokens in (ids, *([token] for token in answer)):
@@ -193,7 +195,7 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
     received = np.zeros(states.shape, np.float32)
     for place, (layer, present) in enumerate(zip(layers, held, strict=True)):
         # States and summed attention (H, tokens) of one layer.
-        owners = lane.merges.owners.get(layer.layer_idx)
+        owners = branch.merges.owners.get(layer.layer_idx)
         sums = attention.sums.get(layer.layer_idx)
         state = torch.where(present, OWN, NO_SLOT)
         mass = torch.zeros(present.shape, device=present.device) if sums is None else sums[:, :-1]
@@ -230,7 +232,7 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
 
     It may run between the steps of another job, whose inference mode must not mark the tensors of the session.
 
-    Raises UserError as `LiveSession`, `PrefixSession.of_request` and `keep_lane` do.
+    Raises UserError as `LiveSession`, `PrefixSession.of_request` and `keep_branch` do.
     """
     progress(Progress(stage="the model is loaded", done=0, total=1))
     loaded = held_model(job.request)
@@ -243,14 +245,14 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
     for _ in held.reporter.follow(_events(job, held.reporter)):
         if cancelled():
             held.session.stop()
-    if job.action == "heads" and job.lane is not None:
-        write_token_heads(heads_path(root, job.session, job.lane), token_heads(held.session, job.lane))
-        held.reporter.tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
-    elif job.action == "keep" and job.lane is not None:
-        progress(Progress(stage="the lane is written to the disk", done=0, total=1))
-        path = keep_lane(held.session, job.request, job.lane, root, job.name, job.owner)
+    if job.action == "heads" and job.branch is not None:
+        write_token_heads(heads_path(root, job.session, job.branch), token_heads(held.session, job.branch))
+        held.reporter.tell({"kind": "heads_read", "branch": job.branch, "turn": held.session.turn})
+    elif job.action == "keep" and job.branch is not None:
+        progress(Progress(stage="the branch is written to the disk", done=0, total=1))
+        path = keep_branch(held.session, job.request, job.branch, root, job.name, job.owner)
         size = path.stat().st_size
-        held.reporter.tell({"kind": "kept", "lane": job.lane, "name": job.name, "bytes": size})
+        held.reporter.tell({"kind": "kept", "branch": job.branch, "name": job.name, "bytes": size})
     # Let glibc return freed memory to the system.
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
@@ -307,11 +309,11 @@ def _events(job: LiveJob, reporter: SessionReporter) -> Iterator[Event]:
     if job.action in ("ask", "again"):
         reporter.question(job.question)
         yield from session.ask(job.question, sampling)
-    elif job.action == "lane":
-        assert job.lane and job.choice is not None  # checked by the request
-        yield from session.change_lane(job.lane, job.choice)
-        reporter.tell({"kind": "lane_changed", "lane": job.lane, "choice": job.choice.model_dump(mode="json")})
-        yield from session.answer_again(job.lane, sampling)
+    elif job.action == "branch":
+        assert job.branch and job.choice is not None  # checked by the request
+        yield from session.change_branch(job.branch, job.choice)
+        reporter.tell({"kind": "branch_changed", "branch": job.branch, "choice": job.choice.model_dump(mode="json")})
+        yield from session.answer_again(job.branch, sampling)
     elif job.action == "restart":
         session.go_back(0)
         reporter.tell({"kind": "went_back", "turn": 0})

@@ -1,7 +1,7 @@
-"""A conversation with one model through several caches: the context is read once, every question answered in all lanes.
+"""A conversation with one model through several caches: all branches answer what is asked about a context read once.
 
-All lanes are rows of one batch wherever the model's layers allow it. A lane continues from its own compressed cache in
-every turn, so that questions which were not in sight when the context was compressed meet what is left of it.
+All branches are rows of one batch wherever the model's layers allow it. A branch continues from its own compressed
+cache in every turn, so that questions which were not in sight when the context was compressed meet what is left of it.
 """
 
 import copy
@@ -19,18 +19,18 @@ from kvlab.engine.prefix import Prefix
 from kvlab.library.prefixes import find_prefix
 from kvlab.live import events
 from kvlab.live.answers import Answers, Reference, Sampling
-from kvlab.live.lane import ContextMerges, Lane, compress_context, next_logits, read_context
+from kvlab.live.branch import ContextMerges, LiveBranch, compress_context, next_logits, read_context
 from kvlab.models.chat import Chat, Turns
 from kvlab.models.load import LoadedModel
 from kvlab.requests.live_session import FIXED, GAP, LiveRequest
 
-MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
-MOST_LOGIT_BYTES = 2**26  # of the full cache's answers; beyond it the full cache writes again beside a changed lane
-MOST_HELD_BYTES = 2**29  # of the context's pass; beyond it a lane that is changed reads the context again
+MOST_CHECKPOINT_BYTES = 2**30  # of all branches together; older questions are then answered from the context on
+MOST_LOGIT_BYTES = 2**26  # of the full cache's answers; beyond it the full cache writes again beside a changed branch
+MOST_HELD_BYTES = 2**29  # of the context's pass; beyond it a branch that is changed reads the context again
 
 
 class LiveSession:
-    """Lanes over one context; lane 0 is the full cache. Use it from one thread; `stop` may be called from any."""
+    """Branches over one context; branch 0 is the full cache. Use it from one thread; `stop` may be called from any."""
 
     def __init__(
         self,
@@ -49,17 +49,17 @@ class LiveSession:
         self.loaded, self.context, self.seed, self.turns = loaded, context, seed, Turns.from_chat(chat)
         self.ids = self.turns.context_ids(loaded, context)
         self._check_window(len(self.ids), "The context")
-        self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
-        self.prompt_pass = self.lanes[0].cache.settings.observer = PromptPass(MOST_HELD_BYTES)
+        self.branches = [LiveBranch.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
+        self.prompt_pass = self.branches[0].cache.settings.observer = PromptPass(MOST_HELD_BYTES)
         self.history: list[events.Exchange] = []
-        self.read_seconds = 0.0  # to read and compress the context, in all lanes
+        self.read_seconds = 0.0  # to read and compress the context, in all branches
         self.end_ids = end_ids(loaded)
         self.answers = Answers(loaded, self.end_ids, self._number)
 
     @property
     def choices(self) -> tuple[MethodChoice, ...]:
         """The methods beside the full cache."""
-        return tuple(lane.choice for lane in self.lanes[1:])
+        return tuple(branch.choice for branch in self.branches[1:])
 
     @property
     def turn(self) -> int:
@@ -71,60 +71,61 @@ class LiveSession:
         self.answers.stopped.set()
 
     def read_context(self) -> Iterator[events.Event]:
-        """Read and compress the context in every lane, once for all that can share the pass."""
+        """Read and compress the context in every branch, once for all that can share the pass."""
         begun = time.perf_counter()
-        together = [lane for lane in self.lanes if shares_passes(lane.cache)]
-        for group in [together, *([lane] for lane in self.lanes if lane not in together)]:
+        together = [branch for branch in self.branches if shares_passes(branch.cache)]
+        for group in [together, *([branch] for branch in self.branches if branch not in together)]:
             if group:
                 read_context(self.loaded, group, self.ids)
         self.read_seconds = time.perf_counter() - begun
         yield events.ContextRead(len(self.ids), self.read_seconds)
-        for number in range(len(self.lanes)):
+        for number in range(len(self.branches)):
             yield self._settled(number)
 
-    def change_lane(self, number: int, choice: MethodChoice) -> Iterator[events.Event]:
-        """Give a lane another method, budget or changed tokens: it alone is compressed again.
+    def change_branch(self, number: int, choice: MethodChoice) -> Iterator[events.Event]:
+        """Give a branch another method, budget or changed tokens: it alone is compressed again.
 
         `answer_again` then answers what was asked. The context's pass is not repeated where it is still held. Raises
-        UserError for the full cache's lane, a token that the context does not have, or a method that refuses the model.
+        UserError for the full cache's branch, a token that the context does not have, or a method that refuses the
+        model.
         """
-        if not 0 < number < len(self.lanes):
-            raise UserError(f"Choose a lane from 1 to {len(self.lanes) - 1}: lane 0 is the full cache.")
-        lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed, len(self.ids))
-        if self.prompt_pass.serves(lane.cache):
-            compress_context(self.loaded, lane, self.prompt_pass, self.lanes[0].checkpoints[0].cache, self.ids)
+        if not 0 < number < len(self.branches):
+            raise UserError(f"Choose a branch from 1 to {len(self.branches) - 1}: branch 0 is the full cache.")
+        branch = self.branches[number] = LiveBranch.new(self.loaded, choice, self.seed, len(self.ids))
+        if self.prompt_pass.serves(branch.cache):
+            compress_context(self.loaded, branch, self.prompt_pass, self.branches[0].checkpoints[0].cache, self.ids)
         else:
-            read_context(self.loaded, [lane], self.ids)
+            read_context(self.loaded, [branch], self.ids)
         yield self._settled(number)
 
     def answer_again(self, number: int, sampling: Sampling) -> Iterator[events.Event]:
-        """Answer all questions again in a lane that was changed; other lanes stay as they are.
+        """Answer all questions again in a branch that was changed; other branches stay as they are.
 
         For the KL its predictions are compared with the full cache's. Where those are not held, a copy of the full
-        cache writes its texts again beside the lane, as long as both texts agree.
+        cache writes its texts again beside the branch, as long as both texts agree.
         """
-        lane = self.lanes[number]
+        branch = self.branches[number]
         is_held = all(exchange.logits for exchange in self.history)
-        full = self.lanes[0] if is_held else self.lanes[0].fork()
+        full = self.branches[0] if is_held else self.branches[0].fork()
         self.answers.stopped.clear()
         for turn, exchange in enumerate(self.history):
-            if lane.failure:
+            if branch.failure:
                 return
             yield events.QuestionAgain(turn, number, exchange.question)
             known = exchange.answers.get(0, [])
             is_cut = bool(known) and known[-1] not in self.end_ids
             limited = replace(sampling, max_new_tokens=len(known)) if is_cut else sampling
-            lane.begin_answer(turn)
-            lanes = [full, lane] if lane.follows and not is_held else [lane]
+            branch.begin_answer(turn)
+            branches = [full, branch] if branch.follows and not is_held else [branch]
             ids = self.turns.question_ids(self.loaded, exchange.question, is_first=turn == 0)
             reference = Reference(full, known, list(exchange.logits) if is_held else [])
-            yield from self.answers.write(turn, lanes, ids, limited, reference)
-            exchange.answers[number] = list(lane.answer)
+            yield from self.answers.write(turn, branches, ids, limited, reference)
+            exchange.answers[number] = list(branch.answer)
 
     def fork(self) -> "LiveSession":
         """Another session over the same compressed context, before its first question."""
         other = copy.copy(self)
-        other.lanes = [lane.fork() for lane in self.lanes]
+        other.branches = [branch.fork() for branch in self.branches]
         other.history = []
         other.answers = Answers(self.loaded, self.end_ids, other._number)
         return other
@@ -139,30 +140,30 @@ class LiveSession:
             raise UserError(f"Choose a question from 1 to {self.turn}." if self.turn else "Nothing was asked yet.")
         kept = self.history[:turn]
         known = max(number for number in range(turn + 1) if self._has_checkpoint(number))
-        for lane in self.lanes:
-            lane.return_to(known)
+        for branch in self.branches:
+            branch.return_to(known)
         self.history = kept[:known]
         for exchange in kept[known:]:
             self.repeat(exchange)
 
     def repeat(self, exchange: events.Exchange) -> None:
         """Read a question and the answers that were given to it, token by token, as when they were written."""
-        lanes = [lane for lane in self.lanes if not lane.failure]
-        answers = {lane: exchange.answers.get(self._number(lane), []) for lane in lanes}
-        self._begin(lanes)
+        branches = [branch for branch in self.branches if not branch.failure]
+        answers = {branch: exchange.answers.get(self._number(branch), []) for branch in branches}
+        self._begin(branches)
         ids = self.turns.question_ids(self.loaded, exchange.question, is_first=self.turn == 0)
-        next_logits(self.loaded, lanes, [ids] * len(lanes))
+        next_logits(self.loaded, branches, [ids] * len(branches))
         for index in range(max(map(len, answers.values()))):
-            here = {lane: answer[index] for lane, answer in answers.items() if index < len(answer)}
-            reading = [lane for lane, token in here.items() if token not in self.end_ids]
-            next_logits(self.loaded, reading, [[here[lane]] for lane in reading])
-        for lane, answer in answers.items():
-            lane.answer = list(answer)
-            lane.follows = lane.follows and answer == answers.get(self.lanes[0])
+            here = {branch: answer[index] for branch, answer in answers.items() if index < len(answer)}
+            reading = [branch for branch, token in here.items() if token not in self.end_ids]
+            next_logits(self.loaded, reading, [[here[branch]] for branch in reading])
+        for branch, answer in answers.items():
+            branch.answer = list(answer)
+            branch.follows = branch.follows and answer == answers.get(self.branches[0])
         self.history.append(exchange)
 
     def ask(self, question: str, sampling: Sampling | None = None) -> Iterator[events.Event]:
-        """Answer a question in all lanes, token by token.
+        """Answer a question in all branches, token by token.
 
         Raises UserError for an empty question or one that exceeds the model's window.
         """
@@ -170,32 +171,33 @@ class LiveSession:
         if not question.strip():
             raise UserError("The question is empty: type one.")
         ids = self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
-        lanes = [lane for lane in self.lanes if not lane.failure]
-        tokens = max(lane.tokens_seen for lane in lanes) + len(ids) + sampling.max_new_tokens
+        branches = [branch for branch in self.branches if not branch.failure]
+        tokens = max(branch.tokens_seen for branch in branches) + len(ids) + sampling.max_new_tokens
         self._check_window(tokens, "This question")
         self.answers.stopped.clear()
         try:
-            self._begin(lanes)
-            reference = Reference(self.lanes[0])
-            yield from self.answers.write(self.turn, lanes, ids, sampling, reference)
+            self._begin(branches)
+            reference = Reference(self.branches[0])
+            yield from self.answers.write(self.turn, branches, ids, sampling, reference)
         except Exception:
             self.go_back(self.turn)
             raise
-        answers = {self._number(lane): list(lane.answer) for lane in lanes}
+        answers = {self._number(branch): list(branch.answer) for branch in branches}
         # The logits are held if they fit beside those of earlier questions.
         every = [*reference.logits, *(row for exchange in self.history for row in exchange.logits)]
         is_held = sum(row.nbytes for row in every) <= MOST_LOGIT_BYTES
         self.history.append(events.Exchange(question, answers, tuple(reference.logits) if is_held else ()))
 
-    def _begin(self, lanes: Sequence[Lane]) -> None:
-        """Prepare lanes for a question.
+    def _begin(self, branches: Sequence[LiveBranch]) -> None:
+        """Prepare branches for a question.
 
         The oldest checkpoints, but for the context's and the newest, are dropped until they take little enough memory.
         """
-        for lane in lanes:
-            lane.begin_answer(self.turn)
+        for branch in branches:
+            branch.begin_answer(self.turn)
+        working = [branch for branch in self.branches if not branch.failure]
         sizes = {
-            turn: sum(lane.checkpoints[turn].cache.memory().live_bytes for lane in self.lanes if not lane.failure)
+            turn: sum(branch.checkpoints[turn].cache.memory().live_bytes for branch in working)
             for turn in range(1, self.turn + 1)
             if self._has_checkpoint(turn)
         }
@@ -203,20 +205,20 @@ class LiveSession:
             if sum(sizes.values()) <= MOST_CHECKPOINT_BYTES:
                 return
             del sizes[turn]
-            for lane in self.lanes:
-                lane.checkpoints.pop(turn, None)
+            for branch in self.branches:
+                branch.checkpoints.pop(turn, None)
 
     def _has_checkpoint(self, turn: int) -> bool:
-        return all(turn in lane.checkpoints for lane in self.lanes if not lane.failure)
+        return all(turn in branch.checkpoints for branch in self.branches if not branch.failure)
 
     def _settled(self, number: int) -> events.Event:
-        lane = self.lanes[number]
-        if lane.failure:
-            return events.LaneFailed(number, lane.failure)
-        return events.LaneSettled(number, lane.choice.label, lane.live_bytes, self.lanes[0].live_bytes)
+        branch = self.branches[number]
+        if branch.failure:
+            return events.BranchFailed(number, branch.failure)
+        return events.BranchSettled(number, branch.choice.label, branch.live_bytes, self.branches[0].live_bytes)
 
-    def _number(self, lane: Lane) -> int:
-        return self.lanes.index(lane)
+    def _number(self, branch: LiveBranch) -> int:
+        return self.branches.index(branch)
 
     def _check_window(self, tokens: int, what: str) -> None:
         window = getattr(self.loaded.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
@@ -231,7 +233,7 @@ REPLACED = "A prefix of this session was changed or replaced since it began: beg
 
 
 class PrefixSession(LiveSession):
-    """Lanes over one kept text; texts are compared with those of the first prefix, which may be of any method.
+    """Branches over one kept text; texts are compared with those of the first prefix, which may be of any method.
 
     What a method merged when it compressed the text is not shown: a file does not hold it.
     """
@@ -258,11 +260,11 @@ class PrefixSession(LiveSession):
                 "`kvlab prefix ask`."
             )
         self.prefixes = prefixes
-        self.lanes = []
+        self.branches = []
         for prefix in prefixes:
-            lane = Lane(prefix.header.choice, copy_cache(prefix.cache), ContextMerges(len(self.ids)))
-            lane.settle()
-            self.lanes.append(lane)
+            branch = LiveBranch(prefix.header.choice, copy_cache(prefix.cache), ContextMerges(len(self.ids)))
+            branch.settle()
+            self.branches.append(branch)
 
     @classmethod
     def of_request(cls, request: LiveRequest, root: Path, loaded: LoadedModel) -> "PrefixSession":
@@ -271,7 +273,8 @@ class PrefixSession(LiveSession):
         Raises UserError as `Prefix.load` does, or if they are no longer what the request says.
         """
         session = cls([Prefix.load(find_prefix(root, name).path, loaded) for name in request.prefixes], request.seed)
-        if (session.context, tuple(lane.choice for lane in session.lanes)) != (request.context, request.lanes):
+        choices = tuple(branch.choice for branch in session.branches)
+        if (session.context, choices) != (request.context, request.branches):
             raise UserError(REPLACED)
         return session
 
@@ -281,14 +284,15 @@ class PrefixSession(LiveSession):
         for prefix in self.prefixes:
             prefix.verify()
         yield events.ContextRead(len(self.ids), time.perf_counter() - begun)
-        for number in range(len(self.lanes)):
+        for number in range(len(self.branches)):
             yield self._settled(number)
 
     def _settled(self, number: int) -> events.Event:
-        lane = self.lanes[number]
+        branch = self.branches[number]
         header = self.prefixes[number].header
-        return events.LaneSettled(number, lane.choice.label, lane.live_bytes, header.full_bytes - header.other_bytes)
+        full_bytes = header.full_bytes - header.other_bytes
+        return events.BranchSettled(number, branch.choice.label, branch.live_bytes, full_bytes)
 
-    def change_lane(self, number: int, choice: MethodChoice) -> Iterator[events.Event]:
+    def change_branch(self, number: int, choice: MethodChoice) -> Iterator[events.Event]:
         """Raise UserError: what a prefix has dropped cannot be compressed again."""
         raise UserError(FIXED)

@@ -19,17 +19,17 @@ from kvlab.views.base.export import find_browser
 from kvlab.views.base.palette import Theme
 
 KINDS = (
-    "context_read", "lane_settled", "lane_failed", "held", "merged", "held_changes", "question", "question_again",
+    "context_read", "branch_settled", "branch_failed", "held", "merged", "held_changes", "question", "question_again",
     "token", "answer_ended", "went_back",
 )  # fmt: skip
-KEYS = "Space plays, arrows step, 1 to 6 choose a lane, T the text, F full screen"
+KEYS = "Space plays, arrows step, 1 to 6 choose a branch, T the text, F full screen"
 HELD = ("no slot", "merged only", "to 10 %", "to 30 %", "to 60 %", "most heads", "all heads")
 LEGEND = "".join(f'<span class="word" data-level="{level}">{name}</span>' for level, name in enumerate(HELD))
 KL = "".join(f'<span class="kl" data-kl="{level}">{least}</span>' for level, least in enumerate((".01", ".1", "1")))
 BODY = f"""<main>
 <header><h1></h1><span class="hint">{KEYS}</span></header>
 <div class="question"></div>
-<div class="lanes"></div>
+<div class="branches"></div>
 <div class="legend"><span class="whose"></span><span class="chips">own slot {LEGEND}</span>
 <span class="chips">KL from {KL} nats</span></div>
 <div class="context" tabindex="0" aria-label="Context"></div>

@@ -125,7 +125,7 @@ def deaths(table: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFrame:
 
 SHOWN = ("score", "hidden_own", "hidden_merged", "unreachable", "consensus")
 SIZES = ("length", "page", "read_page")  # settings that say how many tokens are kept or read together
-READ_PAGES = {"quest": 16, "rocketkv": 4, "shadowkv": 8}  # of readings without `read_page`
+READ_PAGES = {"quest": 16, "rocketkv": 4, "shadowkv": 8}  # of sparse attention without `read_page`
 
 
 def reachability(rows: pd.DataFrame) -> pd.DataFrame:

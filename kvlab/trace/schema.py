@@ -283,7 +283,7 @@ STEPS = pa.schema(
         ("regret", pa.float32()),  # true mass of tokens already dropped
         ("output_error", pa.float32()),  # ||o' - o|| / ||o|| against the shadow, mean over the group's query heads
         ("score_error", pa.float32()),  # relative error of the method's predicted score; null without prediction
-        ("unread_mass", pa.float32()),  # true mass of tokens in slots that the step left out; null without a reading
+        ("unread_mass", pa.float32()),  # true mass of tokens in slots that the step left out; null if it is dense
     ]
 )
 
@@ -341,7 +341,7 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #                 (group mean; in other runs than the full cache's not what that run's query gives),
 #                 "slot_mass" likewise of each slot alive after the step from this step's last query, in the column of
 #                 the position naming it
-#   slots_read    "read" (steps, heads, tokens / 8) bytes, of runs with a reading: bit t % 8 (the lowest first) of byte
+#   slots_read    "read" (steps, heads, tokens / 8) bytes, if attention is sparse: bit t % 8 (the lowest first) of byte
 #                 t // 8 says whether a query head of the group read the slot named by position t at that step, every
 #                 step, of the layers and heads in `RunRecord.recording`
 #   decision      "score" (heads, prompt tokens) float32 when the method decided about the prompt, NaN for tokens that

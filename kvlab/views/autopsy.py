@@ -35,12 +35,12 @@ fates_of_span = keep_by_run(8)(autopsy)
 
 @keep_by_run(4)
 def unread_of_span(run: Run, span: tuple[int, int]) -> Unread | None:
-    """`unread_tokens` of every head; None for a run without a sparse reading."""
+    """`unread_tokens` of every head; None for a run without sparse attention."""
     return unread_tokens(run, fates_of_span(run, span)) if run.reading_layers else None
 
 
 def fates_at(run: Run, span: tuple[int, int], step: int | None = None, reads: bool = True) -> pd.DataFrame:
-    """The fates after `step` (default: the last); with `reads`, what a sparse reading left out is one too."""
+    """The fates after `step` (default: the last); with `reads`, what sparse attention left out is one too."""
     table = fates_of_span(run, span, step)
     left_out = unread_of_span(run, span) if reads else None
     if left_out is None:
@@ -53,7 +53,7 @@ def fates_at(run: Run, span: tuple[int, int], step: int | None = None, reads: bo
 def survival_of_span(run: Run, span: tuple[int, int], step: int | None = None, reads: bool = True) -> pd.DataFrame:
     """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop.
 
-    With `reads`, of a run with a sparse reading also in `UNREAD`.
+    With `reads`, of a run with sparse attention also in `UNREAD`.
     """
     reads = reads and unread_of_span(run, span) is not None
     table = fates_at(run, span, step, reads)
@@ -95,7 +95,7 @@ def caption_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
 def fates_of_span_over_steps(run: Run, span: tuple[int, int], reads: bool = True) -> pd.DataFrame:
     """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`.
 
-    With `reads`, of a run with a sparse reading those held and not read are in a column `UNREAD` instead.
+    With `reads`, of a run with sparse attention those held and not read are in a column `UNREAD` instead.
     """
     table = fates_of_span(run, span)
     last_step = int(run.steps["step"].max())

@@ -1,7 +1,7 @@
 """One token of a live session: which heads hold it, and how much attention the last answer gave it.
 
 These are not registered views: until a session is recorded as a comparison there is no run to open, only what its
-worker read of one lane after the last answer, which the next answer replaces.
+worker read of one branch after the last answer, which the next answer replaces.
 """
 
 import pandas as pd

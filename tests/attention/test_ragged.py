@@ -166,7 +166,7 @@ def test_equal_heads_stay_in_one_table() -> None:
     with torch.inference_mode():
         model()(prompt()[0], past_key_values=slots)
     for layer in slots.compressed_layers():
-        assert layer.streams.whole
+        assert layer.head_index.whole
         assert layer.tables[0].is_dense, "nothing needs a mask"
 
 
@@ -221,7 +221,7 @@ def test_the_prompt_never_takes_more_than_one_uncompressed_layer(method: str) ->
     with torch.inference_mode():
         model()(prompt(1)[0], past_key_values=slots)
     for index, layer in enumerate(layers):
-        whole = LONG * layer.streams.heads * layer.tables[0].slot_bytes()
+        whole = LONG * layer.head_index.heads * layer.tables[0].slot_bytes()
         compressed = [other.table_bytes() for other in layers[:index]]
         assert before[index] == sum(compressed) + whole
         assert layer.peak_bytes == whole + layer.table_bytes()

@@ -221,7 +221,7 @@ def test_a_merging_step_is_compared_with_eviction_of_the_same_budget_round_by_ro
     assert not [r for r in measured(bench(mode="decode", choices=CHOICES)) if r.unit == "ratio"], "other budgets"
 
 
-def test_decode_times_the_attention_of_readings_beside_dense_attention(bench) -> None:
+def test_decode_times_the_attention_of_sparse_attention_beside_dense_attention(bench) -> None:
     reads = {"read": "quest", "page": 4, "dense_layers": 0, "read_share": 0.25}
     sparse = MethodChoice(method="sparse", budget=1.0, hyper_parameters=reads)
     made = bench(mode="decode", choices=(*CHOICES, sparse))
@@ -236,7 +236,7 @@ def test_decode_times_the_attention_of_readings_beside_dense_attention(bench) ->
     assert not [row for row in measured(bench(mode="decode", choices=CHOICES)) if "attention" in row.figure]
 
 
-def test_a_step_moves_the_bytes_that_a_reading_reads(bench) -> None:
+def test_a_step_moves_the_bytes_that_sparse_attention_reads(bench) -> None:
     quiet = bench(mode="decode", choices=CHOICES)
     load = Load(1, 96)
     half, whole = (

@@ -101,7 +101,7 @@ def live_bytes(
             told.append(cache.memory().live_bytes)
     layer = cache.compressed_layers()[0]
     full = (
-        LAYERS * layer.streams.heads * int(mask.sum()) * 2 * 16 * dtype.itemsize
+        LAYERS * layer.head_index.heads * int(mask.sum()) * 2 * 16 * dtype.itemsize
     )  # layers, heads, tokens, keys and values
     return told[cache.settings.pipeline.deferred :], full
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.contract.method import build_method
-from kvlab.core.contract.reading import EVERYTHING, reading_of
+from kvlab.core.contract.sparse_attention import EVERYTHING, sparse_attention_of
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method, registered
 from kvlab.tasks.registry import TASKS
@@ -50,10 +50,10 @@ def test_every_example_is_accepted(where: str, text: str):
         known = {key: value for key, value in values.items() if not PLACEHOLDERS.fullmatch(str(value))}
         if name in registered():
             method = registered()[name]
-            reading = reading_of(str(values.get("read", EVERYTHING)))
-            of_reading = () if reading is None else type(reading).model_fields
+            sparse_attention = sparse_attention_of(str(values.get("read", EVERYTHING)))
+            of_sparse_attention = () if sparse_attention is None else type(sparse_attention).model_fields
             if name != "compose":  # which takes its parts' settings too, and refuses others by itself
-                assert set(values) <= {*method.model_fields, "preset", *of_reading}, f"{where}: {example}"
+                assert set(values) <= {*method.model_fields, "preset", *of_sparse_attention}, f"{where}: {example}"
             make_method(name, **known)
         elif name in TASKS:
             assert set(values) <= {*TASKS[name].parameters}, f"{where}: {example}"

@@ -1,4 +1,4 @@
-"""`kvlab live`: answers of all lanes, events as JSON, commands typed, and bad input in one sentence."""
+"""`kvlab live`: answers of all branches, events as JSON, commands typed, and bad input in one sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*arguments: str, typed: str | None = None) -> str:
     return result.output
 
 
-def test_every_question_is_answered_in_a_column_a_lane() -> None:
+def test_every_question_is_answered_in_a_column_a_branch() -> None:
     shown = run("--question", "Who?", "--question", "Why?", "--budgets", "0.3")
     assert shown.count("h2o 30 %") == shown.count("snapkv 30 %") == shown.count("full 100 %") == 2
     assert shown.count("length, ") == 6
@@ -38,10 +38,10 @@ def test_events_are_lines_of_json() -> None:
     lines = run("--question", "Who?", "--json").splitlines()
     events = [json.loads(line) for line in lines if line.startswith("{")]
     kinds = [event["kind"] for event in events]
-    assert kinds[:4] == ["context_read", "lane_settled", "lane_settled", "lane_settled"]
+    assert kinds[:4] == ["context_read", "branch_settled", "branch_settled", "branch_settled"]
     assert kinds.count("token") == 12
     assert kinds.count("answer_ended") == 3
-    assert {event["lane"] for event in events if event["kind"] == "token"} == {0, 1, 2}
+    assert {event["branch"] for event in events if event["kind"] == "token"} == {0, 1, 2}
 
 
 def test_commands_are_followed_and_unknown_ones_explained() -> None:
@@ -58,7 +58,7 @@ def test_a_conversation_is_kept_as_a_replay(tmp_path: Path) -> None:
     assert "talk.html: " in shown
     (data,) = re.findall(r'id="session">(.*?)</script>', page, re.DOTALL)
     kinds = [event["kind"] for event in json.loads(data)["events"]]
-    assert kinds.count("lane_settled") == kinds.count("held") == 3
+    assert kinds.count("branch_settled") == kinds.count("held") == 3
     assert kinds.count("token") == 12
 
 

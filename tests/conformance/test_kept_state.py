@@ -78,11 +78,12 @@ def test_every_store_goes_on_as_before(store: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reading", ["quest/page=4/dense_layers=0", "retroinfer/cluster=4/recent=4", "magicpig/recent=2", "shadowkv/chunk=4"]
+    "sparse_attention",
+    ["quest/page=4/dense_layers=0", "retroinfer/cluster=4/recent=4", "magicpig/recent=2", "shadowkv/chunk=4"],
 )
-def test_every_kind_of_reading_goes_on_as_before(reading: str) -> None:
+def test_every_kind_of_sparse_attention_goes_on_as_before(sparse_attention: str) -> None:
     model = lab_model("llama", torch.float32)
-    check(model, *(make_cache(model, make_method("snapkv", read=reading), 0.5) for _ in range(2)))
+    check(model, *(make_cache(model, make_method("snapkv", read=sparse_attention), 0.5) for _ in range(2)))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_state_of_other_layers_and_a_pending_decision_are_refused() -> None:
 # `kvlab.library.prefixes.FORMAT`, then write down the new names.
 LAYER = (
     "announced buckets bytes_read checkpoint cumulative_length device dtype generator is_initialized layer_idx lengths "
-    "peak_bytes prompt_end prompt_compressed head_budgets compressed_index references rotary steps_read streams "
+    "peak_bytes prompt_end prompt_compressed head_budgets compressed_index references rotary steps_read head_index "
     "tokens_seen waiting"
 )
 TABLE = "_slots ends_with_newest head_state is_dense left_bytes occupied weighted width"

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.errors import UserError
-from kvlab.core.methods.readings import READINGS
+from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS
 from kvlab.core.stores import STORES
 from kvlab.models.load import prepare
 from tests.conformance.variants import Variant, every_variant
@@ -93,7 +93,9 @@ def test_a_packed_row_is_packed_as_alone(method: str, budget: float, store: str)
         assert any(isinstance(table, PackedTable) and table.used for table in tables)
 
 
-@pytest.mark.parametrize("read", [SHORT.get(name, name) for name in READINGS if name not in ("vattention", "magicpig")])
+@pytest.mark.parametrize(
+    "read", [SHORT.get(name, name) for name in SPARSE_ATTENTIONS if name not in ("vattention", "magicpig")]
+)
 @pytest.mark.parametrize(("method", "budget"), [("kvzip", 0.3), ("full", 1.0), ("snapkv", 0.5)])
 def test_a_row_reads_what_it_reads_alone(method: str, budget: float, read: str) -> None:
     difference, _, _ = apart(method, budget, read=read)
@@ -120,7 +122,7 @@ def test_a_row_reports_its_own_slots_and_bytes(method: str, settings: dict[str, 
 )
 def test_padding_of_a_later_turn_is_no_query(variant: Variant) -> None:
     """No average ages by it, and no sum holds its attention."""
-    turn, steps = (9, 2, 4), 5  # one token alone would be a decode step, which a reading reads otherwise
+    turn, steps = (9, 2, 4), 5  # one token alone would be a decode step, which sparse attention reads otherwise
     together, *rows = (make_cache(model(), variant.method, 0.4, **variant.settings) for _ in range(4))
     both = talk(together, [0, 1, 2], turn, steps)
     alone = torch.cat([talk(own, [row], turn, steps) for row, own in enumerate(rows)])
@@ -165,9 +167,9 @@ def test_a_decode_step_without_a_token_in_a_row_is_refused() -> None:
         model()(ids[:, :1], attention_mask=more, past_key_values=compressed)
 
 
-@pytest.mark.parametrize("read", [SHORT.get(name, name) for name in READINGS])
+@pytest.mark.parametrize("read", [SHORT.get(name, name) for name in SPARSE_ATTENTIONS])
 @pytest.mark.parametrize("tokens_of_row", [0, 1])
-def test_a_row_that_a_turn_gives_too_little_for_a_reading_is_refused(read: str, tokens_of_row: int) -> None:
+def test_a_row_that_a_turn_gives_too_little_for_sparse_attention_is_refused(read: str, tokens_of_row: int) -> None:
     """The pass reads everything and builds the index anew, which the row alone would not do."""
     with pytest.raises(UserError, match=f"Row 1 of this pass has {tokens_of_row} of its 9 tokens"):
         talk(make_cache(model(), "snapkv", 0.5, read=read), [0, 1, 2], (9, tokens_of_row, 4), 3)

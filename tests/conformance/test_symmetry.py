@@ -135,7 +135,7 @@ def test_nothing_changes_while_everything_is_kept(variant: Variant) -> None:
     """A budget of all tokens is the full cache, whatever a variant would do with less; generated ones stay as well."""
     if not make_method(variant.method, **variant.settings).needs_budget:
         pytest.skip("it takes no budget and chooses its own")
-    if make_method(variant.method, **variant.settings).reading is not None:
+    if make_method(variant.method, **variant.settings).sparse_attention is not None:
         pytest.skip("it reads a part of what is kept")
     plain, _ = models()
     logits, compressed = talk(variant, plain, [0, 1, 2], budget=sum(TURNS), turns=TURNS[:3])

@@ -49,7 +49,7 @@ def kinds() -> list[str]:
     for name in METHODS:
         made = make_method(name)
         parts = made.pipeline()
-        found.setdefault((type(parts.select), type(parts.settle), made.reading is None, parts.decode), name)
+        found.setdefault((type(parts.select), type(parts.settle), made.sparse_attention is None, parts.decode), name)
     return list(found.values())
 
 

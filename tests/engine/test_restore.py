@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kvlab.core.choice import MethodChoice
-from kvlab.core.contract.reading import Chosen, Held, Index, Reading
+from kvlab.core.contract.sparse_attention import Chosen, Held, Index, SparseAttention
 from kvlab.core.errors import UserError
-from kvlab.core.methods.readings import READINGS
-from kvlab.core.methods.readings.selection import of_sets
+from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS
+from kvlab.core.methods.sparse_attention.selection import of_sets
 from kvlab.engine import compare
 from kvlab.engine.restore import restore
 from kvlab.models.load import load_model
@@ -144,7 +144,7 @@ def test_a_method_that_merges_is_asked_whether_merging_did_it(made, mini):
 HIDDEN = range(14, 20)  # the tokens of the answer in the prompt
 
 
-class Blind(Reading):
+class Blind(SparseAttention):
     """Reads every slot but those of the tokens `HIDDEN`, in layers 2 and later."""
 
     name = "blind"
@@ -155,8 +155,8 @@ class Blind(Reading):
 
 
 def test_slots_whose_not_being_read_lost_the_answer_are_named(mini, tmp_path, monkeypatch):
-    """Nothing is evicted; made again with what was found, the answer is there, and read where the reading did not."""
-    monkeypatch.setitem(READINGS._things, "blind", Blind)
+    """Nothing is evicted; made again with what was found, the answer is there, and read where it was not."""
+    monkeypatch.setitem(SPARSE_ATTENTIONS._things, "blind", Blind)
     asked = {"prompt": PROMPT, "max_new_tokens": 8, "level": "off", "answer": "48213"}
     asked["facts"] = ("The secret number of the garden is 48213.",)
     choice = MethodChoice(method="sparse", budget=1.0, hyper_parameters={"read": "blind"})

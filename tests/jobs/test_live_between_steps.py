@@ -56,7 +56,7 @@ def test_several_people_are_answered_at_the_same_time(tmp_path: Path, monkeypatc
 
     def answer(job: LiveJob, root: Path, *, cancelled: Callable[[], bool], **_: object) -> None:
         if job.question == "fails":
-            raise UserError("No such lane.")
+            raise UserError("No such branch.")
         for _step in range(5):
             steps.append(job.session)
             assert not cancelled()
@@ -76,7 +76,7 @@ def test_several_people_are_answered_at_the_same_time(tmp_path: Path, monkeypatc
     assert sorted(steps[:3]) == ["four", "one", "two"], "each has its turn"
     assert steps[:3] * 5 == steps
     states = [(jobs.status(tmp_path, job).state, jobs.status(tmp_path, job).message) for job in submitted]
-    assert states == [("complete", ""), ("complete", ""), ("failed", "No such lane."), ("complete", "")]
+    assert states == [("complete", ""), ("complete", ""), ("failed", "No such branch."), ("complete", "")]
     assert not answer_waiting(tmp_path, threading.Event(), WorkerSlot(), slowly)
 
 

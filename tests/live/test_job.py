@@ -44,7 +44,7 @@ def action(root: Path, kind: str, **fields: object) -> Transcript:
 def test_a_conversation_is_told_in_events(tmp_path: Path) -> None:
     started = action(tmp_path, "start")
     assert started.is_read
-    assert [lane.label for lane in started.lanes.values()] == ["full 100 %", "h2o 30 %"]
+    assert [branch.label for branch in started.branches.values()] == ["full 100 %", "h2o 30 %"]
     assert "".join(started.texts).endswith("for years. ")
     assert len(started.texts) == started.tokens == started.tokens_seen
     action(tmp_path, "ask", question="Who?")
@@ -57,47 +57,47 @@ def test_a_conversation_is_told_in_events(tmp_path: Path) -> None:
     assert action(tmp_path, "restart").turns == []
 
 
-def test_what_is_held_of_the_context_is_told_for_every_lane(tmp_path: Path) -> None:
+def test_what_is_held_of_the_context_is_told_for_every_branch(tmp_path: Path) -> None:
     told = action(tmp_path, "start")
-    full, lane = (told.lanes[number].held for number in (0, 1))
-    assert full is not None and lane is not None
+    full, branch = (told.branches[number].held for number in (0, 1))
+    assert full is not None and branch is not None
     assert np.allclose(full, 1.0)
-    assert abs(float(lane.mean()) - 0.3) < 0.02
-    after = action(tmp_path, "ask", question="Who?").lanes[1].held
+    assert abs(float(branch.mean()) - 0.3) < 0.02
+    after = action(tmp_path, "ask", question="Who?").branches[1].held
     assert after is not None
-    assert float(after.mean()) <= float(lane.mean())
+    assert float(after.mean()) <= float(branch.mean())
 
 
 def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvlab.live.job.HELD_SECONDS", 0)
     action(tmp_path, "start")
-    told = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes
+    told = action(tmp_path, "ask", question="Who?", max_new_tokens=24).branches
     kinds = [event["kind"] for event in read_events(tmp_path, "one")[0]]
     first = kinds.index("held_changes")
     assert first < kinds.index("answer_ended"), "before the answers end"
-    assert kinds[:first].count("token") <= 4, "two lanes, one or two tokens each"
+    assert kinds[:first].count("token") <= 4, "two branches, one or two tokens each"
     (held,) = jobs._held.values()
-    for number, lane in enumerate(held.session.lanes):
-        shares = lane.context_shares().own_slots
+    for number, branch in enumerate(held.session.branches):
+        shares = branch.context_shares().own_slots
         assert np.allclose(told[number].held, shares, atol=6e-4), "changes add up to what is held"
-    action(tmp_path, "lane", lane=1, choice={"method": "snapkv", "budget": 0.5})
-    shares = held.session.lanes[1].context_shares().own_slots
-    changed = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes[1].held
+    action(tmp_path, "branch", branch=1, choice={"method": "snapkv", "budget": 0.5})
+    shares = held.session.branches[1].context_shares().own_slots
+    changed = action(tmp_path, "ask", question="Who?", max_new_tokens=24).branches[1].held
     assert changed is not None
     assert abs(float(changed.mean()) - float(shares.mean())) < 0.05
 
 
-def test_another_method_of_a_lane_answers_the_questions_again(tmp_path: Path) -> None:
+def test_another_method_of_a_branch_answers_the_questions_again(tmp_path: Path) -> None:
     action(tmp_path, "start")
     for question in ("Who?", "Why?"):
         before = action(tmp_path, "ask", question=question)
-    told = action(tmp_path, "lane", lane=1, choice={"method": "snapkv", "budget": 0.5})
-    assert told.lanes[1].label == "snapkv 50 %"
+    told = action(tmp_path, "branch", branch=1, choice={"method": "snapkv", "budget": 0.5})
+    assert told.branches[1].label == "snapkv 50 %"
     assert [turn.question for turn in told.turns] == ["Who?", "Why?"]
     assert [len(turn.answers) for turn in told.turns] == [2, 2]
     assert [turn.answers[0].text for turn in told.turns] == [turn.answers[0].text for turn in before.turns]
-    changed = [event for event in read_events(tmp_path, "one")[0] if event["kind"] == "lane_changed"]
-    assert [(event["lane"], event["choice"]["method"]) for event in changed] == [(1, "snapkv")]
+    changed = [event for event in read_events(tmp_path, "one")[0] if event["kind"] == "branch_changed"]
+    assert [(event["branch"], event["choice"]["method"]) for event in changed] == [(1, "snapkv")]
 
 
 def test_an_earlier_question_is_edited(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_the_heads_that_hold_each_token_are_read(tmp_path: Path) -> None:
     action(tmp_path, "start")
     told = action(tmp_path, "ask", question="Who?")
     assert read_token_heads(heads_path(tmp_path, "one", 1)) is None
-    assert action(tmp_path, "heads", lane=1).heads_read == {1: 1}
+    assert action(tmp_path, "heads", branch=1).heads_read == {1: 1}
     heads = read_token_heads(heads_path(tmp_path, "one", 1))
     assert heads is not None
-    assert told.lanes[1].held is not None
-    assert np.allclose((heads.states == OWN).mean((0, 1)), told.lanes[1].held, atol=6e-4)
+    assert told.branches[1].held is not None
+    assert np.allclose((heads.states == OWN).mean((0, 1)), told.branches[1].held, atol=6e-4)
     assert len(heads.of_token(3)) == heads.states.shape[0] * heads.states.shape[1]
     heads_path(tmp_path, "one", 1).write_bytes(b"PK")
     assert read_token_heads(heads_path(tmp_path, "one", 1)) is None
@@ -184,7 +184,7 @@ def test_events_are_read_from_any_place_and_a_line_cut_off_is_left(tmp_path: Pat
     ("fields", "sentence"),
     [
         ({"action": "ask"}, "the question is empty"),
-        ({"action": "lane", "lane": 1}, "a lane beside the full cache and its new method"),
+        ({"action": "branch", "branch": 1}, "a branch beside the full cache and its new method"),
         ({"action": "start", "session": "../x"}, "pattern"),
         ({"action": "start", "request": {"context": "", "choices": [{"method": "h2o"}]}}, "at least 1"),
         ({"action": "start", "request": {"context": "a", "choices": []}}, "at least 1"),
@@ -200,3 +200,39 @@ def test_a_session_is_planned_as_a_comparison_and_refusals_are_sentences(tmp_pat
     assert too_big(LiveJob(session="one", action="start", request=REQUEST)) == ""
     with pytest.raises(UserError, match="There is no method called"):
         action(tmp_path, "start", request=REQUEST.model_copy(update={"choices": (MethodChoice(method="no"),)}))
+
+
+FORMER_LOG = """\
+{"kind": "context_read", "tokens": 3, "seconds": 0.5}
+{"kind": "lane_settled", "lane": 0, "label": "full 100 %", "live_bytes": 100, "full_bytes": 100}
+{"kind": "lane_settled", "lane": 1, "label": "h2o 20 %", "live_bytes": 20, "full_bytes": 100}
+{"kind": "held", "lane": 1, "per_mille": [1000, 500, 0]}
+{"kind": "question", "turn": 0, "text": "Who?"}
+{"kind": "token", "turn": 0, "lane": 1, "token": 7, "text": "Ann", "kl": 0.5, "leaves": true}
+{"kind": "answer_ended", "turn": 0, "lane": 1, "reason": "end", "tokens_seen": 5, "live_bytes": 25, "seconds": 1.0}
+{"kind": "recorded", "comparison": "c", "runs": ["c-full", "c-h2o"]}
+{"kind": "lane_changed", "lane": 1, "choice": {"method": "snapkv", "budget": 0.5}}
+{"kind": "lane_failed", "lane": 1, "message": "no more"}
+{"kind": "heads_read", "lane": 1, "turn": 1}
+"""
+
+
+def test_logs_heads_and_jobs_that_call_branches_lanes_are_read(tmp_path: Path) -> None:
+    path = log_path(tmp_path, "former")
+    path.parent.mkdir(parents=True)
+    path.write_text(FORMER_LOG, encoding="utf-8")
+    session = Transcript().follow(read_events(tmp_path, "former")[0])
+    branch = session.branches[1]
+    assert session.branches[0].label == "full 100 %" and branch.held is not None
+    assert (branch.label, branch.settled_bytes, branch.live_bytes, branch.failure) == ("h2o 20 %", 20, 25, "no more")
+    assert session.turns[0].answers[1].text == "Ann"
+    assert (session.runs, session.heads_read) == ({0: "c-full"}, {1: 1})
+    former = path.with_suffix(".lane-1.npz")
+    former.write_bytes(b"")
+    assert heads_path(tmp_path, "former", 1) == former
+    assert heads_path(tmp_path, "former", 0) == path.with_suffix(".branch-0.npz")
+    choice = '{"method": "h2o", "budget": 0.3}'
+    request = f'{{"context": "A text.", "choices": [{choice}]}}'
+    job = f'{{"kind": "live", "session": "one", "action": "lane", "lane": 1, "choice": {choice}, "request": {request}}}'
+    read = read_request(job)
+    assert isinstance(read, LiveJob) and (read.action, read.branch) == ("branch", 1)

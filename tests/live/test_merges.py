@@ -9,7 +9,7 @@ import torch
 from kvlab.core.cache import make_cache
 from kvlab.core.choice import FULL
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.live.lane import ContextMerges, Lane
+from kvlab.live.branch import ContextMerges, LiveBranch
 from kvlab.models.load import load_model
 
 TOKENS = 64
@@ -52,7 +52,7 @@ def test_shares_are_counts_over_heads(lab, method: str):
     cache, merges = compressed(lab, method)
     for token in (5, 6, 7):
         decode_one(lab, cache, torch.tensor(token))
-    shares = Lane(FULL, cache, merges).context_shares()
+    shares = LiveBranch(FULL, cache, merges).context_shares()
     own, merged, heads = np.zeros(TOKENS), np.zeros(TOKENS), 0
     for layer in cache.compressed_layers():
         for head in range(layer.slots.valid.shape[1]):

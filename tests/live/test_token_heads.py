@@ -51,10 +51,10 @@ def test_the_full_caches_attention_is_the_models(session: LiveSession) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_states_are_those_of_the_slots_and_attention_is_theirs(session: LiveSession, number: int) -> None:
-    lane, heads = session.lanes[number], token_heads(session, number)
+    branch, heads = session.branches[number], token_heads(session, number)
     merged = 0
-    for place, layer in enumerate(lane.cache.compressed_layers()):
-        owners = lane.merges.owners.get(layer.layer_idx)
+    for place, layer in enumerate(branch.cache.compressed_layers()):
+        owners = branch.merges.owners.get(layer.layer_idx)
         for head in range(heads.states.shape[1]):
             (table,) = layer.tables  # all heads have equally many slots
             slots = table.visible()
@@ -72,10 +72,10 @@ def test_states_are_those_of_the_slots_and_attention_is_theirs(session: LiveSess
     assert (own <= 1 + 1e-5).all()
 
 
-def test_reading_heads_leaves_the_lane_as_it_is_and_unknown_lanes_are_refused(session: LiveSession) -> None:
+def test_reading_heads_leaves_the_branch_as_it_is_and_unknown_branches_are_refused(session: LiveSession) -> None:
     before = token_heads(session, 2)
     after = token_heads(session, 2)
     np.testing.assert_array_equal(before.states, after.states)
     np.testing.assert_allclose(before.attention, after.attention)
-    with pytest.raises(UserError, match="a lane that has not failed"):
+    with pytest.raises(UserError, match="a branch that has not failed"):
         token_heads(session, 3)

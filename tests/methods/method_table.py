@@ -58,7 +58,8 @@ differ from each other (thirds; minima of a density). Bits by type would also ne
 see; kvlab had it for a while, and it was behind H2O and R-KV ([findings](findings.md)) |
 | KVQuant (2401.18079) | its non-uniform levels are calibrated per layer with gradients (Fisher information); stores \
 need no fitted file. Of its parts, keys per channel are in `kivi`, keys before rotation in `low_rank` |
-| InfLLM (2402.04617) | a [reading](readings.md) whose blocks are represented by a statistic of the prompt's pass |
+| InfLLM (2402.04617) | [sparse attention](readings.md) whose blocks are represented by a statistic of the \
+prompt's pass |
 
 ## Beside other implementations
 

@@ -222,7 +222,7 @@ def beside_its_own_values(method: Method, budget: int, ids: Tensor) -> Iterator[
     for layer, whole in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
         before = whole.buckets[0].table.visible().values[0]
         for number, bucket in enumerate(layer.buckets):
-            held, heads = bucket.table.visible(), layer.streams.heads_in(number)[0]
+            held, heads = bucket.table.visible(), layer.head_index.heads_in(number)[0]
             place = held.position.long().clamp_min(0)[..., None]
             yield held, before[heads].gather(2, place.expand_as(held.values))
 

@@ -16,7 +16,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.restore import Restore
 from kvlab.library.prompts import save_prompt
 from kvlab.live.events import append_event, heads_path
-from kvlab.live.transcript import Answer, LaneState, Word, codes_of, merge_notes
+from kvlab.live.transcript import Answer, BranchState, Word, codes_of, merge_notes
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest, edit_tokens
 from kvlab.views.frames.token_heads import MERGED, OWN, TokenHeads, write_token_heads
@@ -44,12 +44,12 @@ def write_session(root: Path, *events: dict[str, Any], owner: str = "", name: st
 
 def talked(root: Path) -> str:
     settled = [
-        {"kind": "lane_settled", "lane": lane, "label": label, "live_bytes": size, "full_bytes": 1000}
-        for lane, label, size in ((0, "full 100 %", 1000), (1, "h2o 20 %", 200))
+        {"kind": "branch_settled", "branch": branch, "label": label, "live_bytes": size, "full_bytes": 1000}
+        for branch, label, size in ((0, "full 100 %", 1000), (1, "h2o 20 %", 200))
     ]
     words = [
-        {"kind": "token", "turn": 0, "lane": lane, "token": 5, "text": text, "kl": kl, "leaves": leaves}
-        for lane, text, kl, leaves in ((0, "yes <b>", None, False), (1, "yes ", 0.2, False), (1, "no", 3.0, True))
+        {"kind": "token", "turn": 0, "branch": branch, "token": 5, "text": text, "kl": kl, "leaves": leaves}
+        for branch, text, kl, leaves in ((0, "yes <b>", None, False), (1, "yes ", 0.2, False), (1, "no", 3.0, True))
     ]
     ended = {"turn": 0, "reason": "end", "tokens_seen": 9, "live_bytes": 300, "seconds": 1.25}
     return write_session(
@@ -57,18 +57,18 @@ def talked(root: Path) -> str:
         {"kind": "context_read", "tokens": 3, "seconds": 0.5},
         *settled,
         {"kind": "context_texts", "texts": TEXTS},
-        {"kind": "held", "lane": 1, "per_mille": [1000, 50, 0]},
-        {"kind": "merged", "lane": 1, "per_mille": [0, 250, 500], "into": [-1, 0, 1]},
+        {"kind": "held", "branch": 1, "per_mille": [1000, 50, 0]},
+        {"kind": "merged", "branch": 1, "per_mille": [0, 250, 500], "into": [-1, 0, 1]},
         {"kind": "question", "turn": 0, "text": "Is it <i>?"},
         *words,
-        {"kind": "answer_ended", "lane": 1, **ended},
+        {"kind": "answer_ended", "branch": 1, **ended},
     )
 
 
 def test_a_token_says_what_it_was_merged_into() -> None:
-    lane = LaneState(held=np.array([1, 0.05, 0, 0]), merged=np.array([0, 0.25, 0.5, 0]), into=[-1, 0, 1, 0])
-    assert codes_of(lane).tolist() == [6, 2, 1, 0]
-    notes = merge_notes(lane, ["One", " two", " three", " four"])
+    branch = BranchState(held=np.array([1, 0.05, 0, 0]), merged=np.array([0, 0.25, 0.5, 0]), into=[-1, 0, 1, 0])
+    assert codes_of(branch).tolist() == [6, 2, 1, 0]
+    notes = merge_notes(branch, ["One", " two", " three", " four"])
     assert notes[1:3] == [
         "merged in 25 % of heads, mostly into 0 “One”",
         "merged in 50 % of heads, mostly into 1 “two”",
@@ -98,12 +98,12 @@ def test_the_form_opens_a_session_whose_context_is_read_by_a_job(runs_root: Path
     assert "number 1 in the queue" in told(page)
 
 
-def test_the_form_takes_a_saved_prompt_and_refuses_too_many_lanes(runs_root: Path, open_page: Open) -> None:
+def test_the_form_takes_a_saved_prompt_and_refuses_too_many_branches(runs_root: Path, open_page: Open) -> None:
     save_prompt(runs_root, "mine", OnePrompt(prompt="A text of my own."))
     page = open_page("live", source="Saved", budgets="10%,20%,30%,40%")
     page = page.multiselect(key="methods").set_value(["h2o"]).run()
     page = page.button(key="live-start").click().run()
-    assert "That would be 4 lanes beside the full cache: choose at most 3." in told(page)
+    assert "That would be 4 branches beside the full cache: choose at most 3." in told(page)
     page = page.text_input(key="budgets").input("10%").run()
     told(page.button(key="live-start").click().run())
     job = the_job(runs_root)
@@ -166,16 +166,16 @@ def test_a_fork_is_a_session_of_its_own(runs_root: Path, open_page: Open) -> Non
     assert (the_job(runs_root).session, the_job(runs_root).request) == (session, REQUEST)
 
 
-def test_a_lane_gets_another_method_and_later_jobs_know_it(runs_root: Path, open_page: Open) -> None:
+def test_a_branch_gets_another_method_and_later_jobs_know_it(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root))
-    page = page.selectbox(key="live-lane-1-method").set_value("keepkv").run()
-    page = page.text_input(key="live-lane-1-budget").input("50%").run()
-    page = page.selectbox(key="live-lane-1-settings").set_value("paper").run()
-    told(page.button(key="live-lane-1-apply").click().run())
+    page = page.selectbox(key="live-branch-1-method").set_value("keepkv").run()
+    page = page.text_input(key="live-branch-1-budget").input("50%").run()
+    page = page.selectbox(key="live-branch-1-settings").set_value("paper").run()
+    told(page.button(key="live-branch-1-apply").click().run())
     job = the_job(runs_root)
     changed = MethodChoice(method="keepkv", budget=0.5, hyper_parameters={"preset": "paper"})
-    assert (job.action, job.lane, job.choice) == ("lane", 1, changed)
-    append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": changed.model_dump(mode="json")})
+    assert (job.action, job.branch, job.choice) == ("branch", 1, changed)
+    append_event(runs_root, "one", {"kind": "branch_changed", "branch": 1, "choice": changed.model_dump(mode="json")})
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     open_page("live", session="one").chat_input[0].set_value("And why?").run()
     requests = [jobs.request_of(runs_root, one.job_id) for one in jobs.list_jobs(runs_root)]
@@ -187,30 +187,30 @@ def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open
     assert "“b” (token 1)" in told(page)
     assert "Shows which heads hold it." in told(page)
     told(page.button(key="live-heads").click().run())
-    assert (the_job(runs_root).action, the_job(runs_root).lane) == ("heads", 1)
+    assert (the_job(runs_root).action, the_job(runs_root).branch) == ("heads", 1)
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     states = np.zeros((2, 2, 3), np.uint8)
     states[0, 1, 1], states[1, 1, 1] = OWN, MERGED
     attention = np.zeros((2, 2, 3), np.float32)
     attention[0, 1, 1] = 0.25
     write_token_heads(heads_path(runs_root, "one", 1), TokenHeads(1, np.array([0, 3]), states, attention))
-    append_event(runs_root, "one", {"kind": "heads_read", "lane": 1, "turn": 1})
+    append_event(runs_root, "one", {"kind": "heads_read", "branch": 1, "turn": 1})
     words = told(open_page("live", session="one", token="1"))
     assert "This token is still held by 2 of the 4 heads." in words
     assert "This token is looked at most in layer 0, head 1." in words
 
 
-def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_page: Open) -> None:
+def test_chosen_words_are_kept_and_dropped_in_one_branch(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root), token="2", span="1-2")
     assert "“b c” (tokens 1-2)" in told(page)
     assert page.button(key="live-undo").disabled
     told(page.button(key="live-keep").click().run())
     kept = REQUEST.choices[0].model_copy(update={"force_keep": (1, 2)})
-    assert (the_job(runs_root).action, the_job(runs_root).choice) == ("lane", kept)
-    append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": kept.model_dump(mode="json")})
+    assert (the_job(runs_root).action, the_job(runs_root).choice) == ("branch", kept)
+    append_event(runs_root, "one", {"kind": "branch_changed", "branch": 1, "choice": kept.model_dump(mode="json")})
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     page = open_page("live", session="one", token="2")
-    assert "Edits of this lane: keeps tokens 1-2." in told(page)
+    assert "Edits of this branch: keeps tokens 1-2." in told(page)
     told(page.button(key="live-drop").click().run())
     dropped = edit_tokens(kept, "drop", [2])
     requested = [getattr(jobs.request_of(runs_root, job.job_id), "choice", None) for job in jobs.list_jobs(runs_root)]
@@ -223,9 +223,9 @@ def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_pag
     assert getattr(jobs.request_of(runs_root, job.job_id), "choice", None) == edit_tokens(kept, "merge", [2])
 
 
-def test_a_lane_that_is_compressed_again_stays_in_view(runs_root: Path, open_page: Open) -> None:
+def test_a_branch_that_is_compressed_again_stays_in_view(runs_root: Path, open_page: Open) -> None:
     session = talked(runs_root)
-    again = {"kind": "lane_settled", "lane": 1, "label": "h2o 30 %", "live_bytes": 300, "full_bytes": 1000}
+    again = {"kind": "branch_settled", "branch": 1, "label": "h2o 30 %", "live_bytes": 300, "full_bytes": 1000}
     append_event(runs_root, session, again)
     assert "What is left of the text" in [header.value for header in open_page("live", session=session).header]
 
@@ -234,7 +234,7 @@ def test_a_job_that_has_not_begun_to_write_is_named(
     runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = talked(runs_root)
-    append_event(runs_root, session, {"kind": "answer_ended", "lane": 0, "turn": 0, "reason": "end", "tokens_seen": 9,
+    append_event(runs_root, session, {"kind": "answer_ended", "branch": 0, "turn": 0, "reason": "end", "tokens_seen": 9,
                                       "live_bytes": 1000, "seconds": 1.0})  # fmt: skip
     page = open_page("live", session=session)
     assert "at work" not in told(page) and "in the queue" not in told(page)
@@ -255,13 +255,13 @@ def test_what_another_tab_asks_is_followed_here(runs_root: Path, open_page: Open
     assert page.run().button(key="live-again").disabled
 
 
-def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, open_page: Open) -> None:
+def test_a_session_is_recorded_as_a_comparison_of_its_branches(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root), new_tokens="9", token="2", span="1-2", layer="0", head="1")
     page = page.button(key="live-compare").click().run()
     request = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     assert isinstance(request, CompareRequest)
     assert request.prompt == "a b c\n\nIs it <i>?"
-    assert request.runs == REQUEST.lanes
+    assert request.runs == REQUEST.branches
     assert request.max_new_tokens == 9
     job = jobs.list_jobs(runs_root)[0].job_id
     shown = {"job": job, "run": f"{job}-01-h2o", "token": "2", "layer": "0", "head": "1"}
@@ -307,7 +307,7 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     answer.reason, answer.seconds = "end", 2.0
     assert "▍" not in answer_html(answer, "dark", is_written=True)
     ends = "leaves the full cache's text at token 3, where shading ends"
-    assert answer_note(answer, True) == f"4 tokens · 2.0 s for all lanes together · {ends}"
+    assert answer_note(answer, True) == f"4 tokens · 2.0 s for all branches together · {ends}"
     blank = Answer([Word(" \n", None, False, token=5)])
     assert answer_note(blank, is_written=True) == "1 token · only white space · writing"
     assert answer_note(blank, is_written=False) == "1 token · only white space · interrupted"
@@ -322,9 +322,11 @@ def test_a_session_is_presented_in_large_type_led_by_keys(runs_root: Path, open_
     assert "h2o 20 %" in words.partition(focus)[2].partition('<div class="answer"')[0], (
         "the first beside the full cache"
     )
-    page = page.button(key="live-next-lane").click().run()
+    page = page.button(key="live-next-branch").click().run()
     assert "full 100 %" in told(page).partition(focus)[2].partition('<div class="answer"')[0]
     assert page.button(key="live-present-stop").disabled
+    former = told(open_page("live", session="one", present="yes", lane="0"))
+    assert "full 100 %" in former.partition(focus)[2].partition('<div class="answer"')[0], "a link of before"
     page = page.chat_input[0].set_value("And why?").run()
     assert the_job(runs_root).question == "And why?"
     page = page.button(key="live-present-stop").click().run()
@@ -346,7 +348,7 @@ def test_a_session_and_the_wall_of_its_recording_share_run_and_word(synthetic_ru
     page.query_params.clear()
     page = switch_to(page, "live").run()
     assert "“c” (token 2)" in told(page)
-    assert page.session_state["lane"] == "1"
+    assert page.session_state["branch"] == "1"
     page.query_params.clear()
     page = switch_to(page, "wall").run()
     assert {name: "".join(page.query_params[name]) for name in ("run", "token")} == {"run": runs[1], "token": "2"}

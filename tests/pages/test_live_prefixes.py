@@ -1,4 +1,4 @@
-"""The page Live with kept prefixes: choosing them as lanes, what cannot be changed then, and keeping a lane."""
+"""The page Live with kept prefixes: choosing them as branches, what cannot be changed then, and keeping a branch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_prefix(root: Path, name: str, choice: MethodChoice, text: str = "A cat
     write_tensors(path, {TEXTS: torch.frombuffer(bytearray(texts), dtype=torch.uint8)}, about)
 
 
-def test_prefixes_of_one_text_are_lanes_and_the_full_cache_is_the_first(runs_root: Path, open_page: Open) -> None:
+def test_prefixes_of_one_text_are_branches_and_the_full_cache_is_the_first(runs_root: Path, open_page: Open) -> None:
     for name, choice in (("part", H2O), ("whole", FULL), ("other", SNAPKV)):
         write_prefix(runs_root, name, choice)
     write_prefix(runs_root, "dog", H2O, "A dog ran.")
@@ -55,13 +55,13 @@ def test_prefixes_of_one_text_are_lanes_and_the_full_cache_is_the_first(runs_roo
     cat = texts.options.index("A cat sat. (9 tokens)")
     page = texts.select_index(1 - cat).run()
     assert page.multiselect(key="prefixes").options == ["dog"]
-    assert "compared with" not in told(page), "one lane alone"
+    assert "compared with" not in told(page), "one branch alone"
     page = page.selectbox(key="kept").select_index(cat).run()
     assert page.multiselect(key="prefixes").options[0] == "whole"
     page = page.multiselect(key="prefixes").set_value(["part", "other"]).run()
     assert "No full cache is among them: the others are compared with the first, part (h2o 30 %)." in told(page)
     page = page.multiselect(key="prefixes").set_value(["part", "whole"]).run()
-    assert "The first lane is the full cache, whole" in told(page)
+    assert "The first branch is the full cache, whole" in told(page)
     told(page.button(key="live-start").click().run())
     job = the_job(runs_root)
     assert (job.action, job.request.prefixes, job.request.context) == ("start", ("whole", "part"), "A cat sat.")
@@ -93,15 +93,15 @@ def test_a_session_over_prefixes_says_what_cannot_be_changed(runs_root: Path, op
     append_event(runs_root, "kept", {"kind": "opened", "owner": "", "request": request.model_dump(mode="json")})
     append_event(runs_root, "kept", {"kind": "context_read", "tokens": 3, "seconds": 0.5})
     append_event(runs_root, "kept", {"kind": "context_texts", "texts": ["a", " b", " c"]})
-    for lane, choice in enumerate(request.lanes):
-        settled = {"lane": lane, "label": choice.label, "live_bytes": 300 - 100 * lane, "full_bytes": 1000}
-        append_event(runs_root, "kept", {"kind": "lane_settled", **settled})
-        append_event(runs_root, "kept", {"kind": "held", "lane": lane, "per_mille": [1000, 50, 0]})
+    for branch, choice in enumerate(request.branches):
+        settled = {"branch": branch, "label": choice.label, "live_bytes": 300 - 100 * branch, "full_bytes": 1000}
+        append_event(runs_root, "kept", {"kind": "branch_settled", **settled})
+        append_event(runs_root, "kept", {"kind": "held", "branch": branch, "per_mille": [1000, 50, 0]})
     page = open_page("live", session="kept", token="1")
     words = told(page)
     assert "3 tokens seen · 30 % of the full cache · prefix one" in words and "20 % of the full cache" in words
-    assert "No lane is the full cache: the others are compared with the first, h2o 30 %." in words
-    for key in ("live-keep", "live-drop", "live-undo", "live-lane-1-apply"):
+    assert "No branch is the full cache: the others are compared with the first, h2o 30 %." in words
+    for key in ("live-keep", "live-drop", "live-undo", "live-branch-1-apply"):
         button = page.button(key=key)
         assert button.disabled and button.help == FIXED
     assert not any(str(button.key).startswith("live-keep-") for button in page.button)
@@ -109,7 +109,7 @@ def test_a_session_over_prefixes_says_what_cannot_be_changed(runs_root: Path, op
     assert the_job(runs_root).request == request
 
 
-def test_a_lane_is_kept_under_a_name_that_is_free(runs_root: Path, open_page: Open) -> None:
+def test_a_branch_is_kept_under_a_name_that_is_free(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root))
     assert page.text_input(key="live-keep-1-name").value == "a-b-c-h2o-20"
     assert page.text_input(key="live-keep-0-name").value == "a-b-c-full"
@@ -121,8 +121,8 @@ def test_a_lane_is_kept_under_a_name_that_is_free(runs_root: Path, open_page: Op
     page = page.text_input(key="live-keep-1-name").input("yours").run()
     told(page.button(key="live-keep-1-apply").click().run())
     job = the_job(runs_root)
-    assert (job.action, job.lane, job.name, job.request) == ("keep", 1, "yours", REQUEST)
-    append_event(runs_root, "one", {"kind": "kept", "lane": 1, "name": "yours", "bytes": 9})
+    assert (job.action, job.branch, job.name, job.request) == ("keep", 1, "yours", REQUEST)
+    append_event(runs_root, "one", {"kind": "kept", "branch": 1, "name": "yours", "bytes": 9})
     assert "Kept as yours." in told(page.run())
 
 

@@ -23,13 +23,13 @@ ChunkLeverage Chunks Code CosineDecay CosineMerge Critical DecodeCompression Dra
 EqualHeads Estimate Evict EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers FusedWindow
 FutureQueries GatedChunks GaussianSets GlobalRidge GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares
 Held InPlace Lag LastQuery LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method
-ModelWide NearestMerge NewKeys Oldest PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool
-PredictedScore Preset PromptOnly Pursuit Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency
+ModelWide NearestMerge NewKeys Oldest PairCalibration PairMerge SparseShare PerChannel PerToken Pipeline Plan Pool
+PredictedScore Preset PromptOnly Pursuit Pyramid QueryCentres QueryFilter SparseAttention SparseCapabilities Recency
 RecentRows Redundancy ResidualMerge Rotated STATE_COLOURS STORES Sample SampledRest Scorer SecondPassAttention
 SecondPassRequest SeedClusters Selector Settler ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task
 TimeStamps Uniform Unscored UnusualKeys UserError ValueMerge ValueShift Variance Victims View WindowAttention
 compose finish get_task load_plain_text make_method method_style pick register register_allocator register_loader
-register_metric register_reading register_scorer register_selector register_settler register_task register_view
+register_metric register_sparse_attention register_scorer register_selector register_settler register_task register_view
 registered score_answer view
 """.split()  # noqa: SIM905 (a list literal takes a line a name)
 # Module paths of version 0.1, by what a plug-in may have taken from them.
@@ -40,6 +40,8 @@ OLD_PATHS = {
     "kvlab.stores": ["STORES", "Store"],
     "kvlab.cache": ["make_cache"],
     "kvlab.common.errors": ["UserError"],
+    "kvlab.core.contract.reading": ["PartReading", "Reading", "ReadingCapabilities", "register_reading"],
+    "kvlab.core.methods.readings": ["Reading"],
 }
 
 

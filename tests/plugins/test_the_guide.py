@@ -17,17 +17,17 @@ from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
 from kvlab.core.methods.composition.composed import choices
-from kvlab.core.methods.readings import reading_of
+from kvlab.core.methods.sparse_attention import sparse_attention_of
 from kvlab.core.plugins.load import FILES as FILES_NAMED
 from kvlab.core.plugins.load import load_plugins
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run
 from tests.families import tiny_folder
-from tests.methods.reading_loops import held
+from tests.methods.sparse_loops import held
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-method.md").read_text()
-READINGS_GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "readings.md").read_text()
+SPARSE_GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "readings.md").read_text()
 FILES = {found[1]: found[2] for found in re.finditer(r"```python\n# (\w+)\.py\n(.*?)```", GUIDE, re.S)}
 COMMANDS = re.findall(r"^    (kvlab .+)$", GUIDE, re.M)
 
@@ -36,13 +36,22 @@ def test_the_guide_has_what_is_tested() -> None:
     assert list(FILES) == ["shortest", "parts", "more"] and len(COMMANDS) == 5
 
 
-def test_the_reading_of_its_own_guide_reads_the_newest_slots(plugin: Callable[..., Path]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", READINGS_GUIDE, re.S)
+FORMER_NAMES = {"SparseShare": "PartReading", "register_sparse_attention": "register_reading"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("names", [{}, FORMER_NAMES])
+def test_the_sparse_attention_of_its_own_guide_reads_the_newest_slots(
+    plugin: Callable[..., Path], names: dict[str, str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", SPARSE_GUIDE, re.S)
+    for name, former in names.items():
+        code = code.replace(name, former)
     plugin(code, "newest")
-    reading = reading_of("newest/share=0.5")
-    assert reading is not None
+    sparse_attention = sparse_attention_of("newest/share=0.5")
+    assert sparse_attention is not None
     query, table = held(slots=10)
-    slots = reading.choose(query, table, reading.index(table)).slots
+    slots = sparse_attention.choose(query, table, sparse_attention.index(table)).slots
     assert sorted(slots[1, 1, 0].tolist()) == [5, 6, 7, 8, 9]
 
 

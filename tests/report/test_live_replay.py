@@ -20,9 +20,9 @@ from kvlab.views.base.export import find_browser
 EVENTS = [
     {"kind": "opened", "owner": "ada", "request": {"context": "secret"}},
     {"kind": "context_texts", "texts": ["a", "</script><b>"]},
-    {"kind": "lane_settled", "lane": 0, "label": "full 100 %", "live_bytes": 10, "full_bytes": 10},
+    {"kind": "branch_settled", "branch": 0, "label": "full 100 %", "live_bytes": 10, "full_bytes": 10},
     {"kind": "question", "turn": 0, "text": "Who?"},
-    {"kind": "token", "turn": 0, "lane": 0, "token": 1, "text": "</script>", "kl": None, "leaves": False},
+    {"kind": "token", "turn": 0, "branch": 0, "token": 1, "text": "</script>", "kl": None, "leaves": False},
 ]
 
 
@@ -62,7 +62,7 @@ def test_a_gif_draws_every_question_and_as_many_other_steps_as_there_is_room_for
 def test_a_session_is_a_gif() -> None:
     words = [{**EVENTS[4], "text": f" word {number}"} for number in range(3)]
     seen: list[tuple[int, int]] = []
-    ended = {"kind": "answer_ended", "lane": 0, "reason": "end", "live_bytes": 10}
+    ended = {"kind": "answer_ended", "branch": 0, "reason": "end", "live_bytes": 10}
     gif = live_gif([*EVENTS[:4], *words, ended], "mini", on_frame=lambda *frame: seen.append(frame))
     with Image.open(io.BytesIO(gif)) as pictures:
         sizes = [picture.size for picture in ImageSequence.Iterator(pictures)]

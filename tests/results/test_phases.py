@@ -72,10 +72,10 @@ def test_the_law_holds_within_its_interval(found: int, verdict: str) -> None:
     assert said.startswith("not judged, the full cache finds 0 of 24")
 
 
-def test_page_sizes_are_those_of_the_readings() -> None:
+def test_page_sizes_are_those_of_sparse_attention() -> None:
     """Tables are read without the model stack, so they repeat the defaults."""
-    from kvlab.core.methods.readings import READINGS
+    from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS
     from kvlab.results.part_tables import READ_PAGES
 
-    fields = {name: READINGS[name].model_fields for name in READ_PAGES}
+    fields = {name: SPARSE_ATTENTIONS[name].model_fields for name in READ_PAGES}
     assert {name: (found.get("page") or found["chunk"]).default for name, found in fields.items()} == READ_PAGES

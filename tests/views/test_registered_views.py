@@ -34,8 +34,11 @@ from tests.synthetic.runs import write_synthetic_run
 MAX_BYTES = 2_000_000
 MAX_CELLS = 768
 METHODS = (("full", 1.0), ("h2o", 0.1), ("keepkv", 0.1), ("keepkv", 0.2), ("pool", 0.1))
-# drawn of a real run with a sparse reading, and of rows of a board's tasks
-ELSEWHERE = {"steps_read": "tests/engine/test_recorded_readings.py", "public_board": "tests/views/test_public_board.py"}
+# drawn of a real run with sparse attention, and of rows of a board's tasks
+ELSEWHERE = {
+    "steps_read": "tests/engine/test_recorded_sparse_attention.py",
+    "public_board": "tests/views/test_public_board.py",
+}
 OF_BATCH = ("repeats", "lost_heads")
 KVLABS = [name for name in all_views() if all_views().origin(name) == KVLAB]
 

@@ -1,6 +1,6 @@
-"""Mode `decode`: time of a decode step and tokens per second; under a reading also the attention of a step alone.
+"""Mode `decode`: time of a decode step and tokens per second; with sparse attention also attention alone.
 
-That attention appends one token to each compressed layer, keeps the reading's index current, chooses and attends, with
+That attention appends one token to each compressed layer, keeps the index current, chooses and attends, with
 random queries, keys and values. Dense attention is `scaled_dot_product_attention` over the same slots.
 """
 
@@ -29,7 +29,7 @@ ATTENTION = "attention of a step"
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Every method and full cache at each batch and context, in turns; of readings also the attention alone."""
+    """Every method and full cache at each batch and context, in turns; of sparse attention also the attention alone."""
     for load in loads(bench.request):
         racers = contenders(bench.model, load, bench.request)
         outcomes = bench.race(racers)
@@ -86,7 +86,7 @@ class DenseAttention(PlainContender):
 
 
 class ReadAttention(SlotContender):
-    """Appending and attending of one token in every compressed layer, under a reading."""
+    """Appending and attending of one token in every compressed layer, under sparse attention."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -104,7 +104,7 @@ class ReadAttention(SlotContender):
 
 
 def attention_rows(bench: Bench, load: Load) -> Iterator[Row]:
-    """A time and a ratio to dense attention for each choice with a reading; nothing without one."""
+    """A time and a ratio to dense attention for each choice with sparse attention; nothing without one."""
     request = bench.request
     choices = [choice for choice in request.choices_run() if choice.hyper_parameters.get("read", "all") != "all"]
     if not choices:

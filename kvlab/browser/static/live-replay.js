@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/dom.js src/live-replay.js src/replay/player.js src/replay/state.js
-// SHA-256 of the sources: 0d2670cc7e984aee7da421c7f7c98f7a65255a054bb11db4b43e184fbe438bc4
-// SHA-256 of the code: 5a54900acb7490247a49db998e62076001aef904cde9bcf9406b200d4534035c
+// SHA-256 of the sources: 5ab1652024a0a4a57da33ea14df5cbc626df16fe3bc2108a59b3887eff5f6674
+// SHA-256 of the code: 57ff30e9d389643b82d5e52f5b65f1352a592e25c4aefbe5fc4f53f9a12a8c89
 (() => {
   // src/dom.js
   function find(root, selector) {
@@ -24,25 +24,25 @@
   function stepEnds(events) {
     const ends = [];
     const written = /* @__PURE__ */ new Set();
-    events.forEach(({ kind, lane }, index) => {
-      const begins = kind.startsWith("question") || kind === "token" && (written.size === 0 || written.has(lane));
+    events.forEach(({ kind, branch }, index) => {
+      const begins = kind.startsWith("question") || kind === "token" && (written.size === 0 || written.has(branch));
       if (begins) {
         if (index > 0) ends.push(index);
         written.clear();
       }
-      if (kind === "token") written.add(lane);
+      if (kind === "token") written.add(branch);
     });
     ends.push(events.length);
     return ends;
   }
   function stateAfter(events, count) {
-    const state = { question: "", turn: -1, fullBytes: 0, seen: 0, lanes: [] };
+    const state = { question: "", turn: -1, fullBytes: 0, seen: 0, branches: [] };
     for (const event of events.slice(0, count)) follow(state, event);
-    for (const lane of state.lanes) Object.assign(lane, lane.answers[state.turn] ?? newAnswer());
+    for (const branch of state.branches) Object.assign(branch, branch.answers[state.turn] ?? newAnswer());
     return state;
   }
   function follow(state, event) {
-    const lane = event.lane === void 0 ? void 0 : state.lanes[event.lane] ??= newLane();
+    const branch = event.branch === void 0 ? void 0 : state.branches[event.branch] ??= newBranch();
     switch (event.kind) {
       case "context_read":
         state.seen = Number(event.tokens);
@@ -50,53 +50,53 @@
       case "question":
         state.question = event.text ?? "";
         state.turn = event.turn ?? 0;
-        for (const one of state.lanes) one.answers.length = Math.min(one.answers.length, state.turn);
+        for (const one of state.branches) one.answers.length = Math.min(one.answers.length, state.turn);
         break;
       case "question_again":
         state.question = event.text ?? "";
         state.turn = event.turn ?? 0;
-        if (lane) lane.answers[state.turn] = newAnswer();
+        if (branch) branch.answers[state.turn] = newAnswer();
         break;
       case "went_back":
         Object.assign(state, { question: "", turn: -1 });
-        for (const one of state.lanes) one.answers = [];
+        for (const one of state.branches) one.answers = [];
         break;
       default:
-        if (lane) followInLane(state, lane, event);
+        if (branch) followInBranch(state, branch, event);
     }
   }
-  function followInLane(state, lane, event) {
+  function followInBranch(state, branch, event) {
     switch (event.kind) {
-      case "lane_settled":
-        Object.assign(lane, { label: event.label, bytes: event.live_bytes, failure: "" });
+      case "branch_settled":
+        Object.assign(branch, { label: event.label, bytes: event.live_bytes, failure: "" });
         state.fullBytes = event.full_bytes ?? 0;
         break;
-      case "lane_failed":
-        lane.failure = event.message ?? "";
+      case "branch_failed":
+        branch.failure = event.message ?? "";
         break;
       case "token":
-        answerOf(state, lane).words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
+        answerOf(state, branch).words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
         break;
       case "answer_ended":
-        answerOf(state, lane).reason = event.reason ?? "";
-        if (event.lane === 0) growFullCache(state, lane, event);
-        lane.bytes = event.live_bytes ?? 0;
+        answerOf(state, branch).reason = event.reason ?? "";
+        if (event.branch === 0) growFullCache(state, branch, event);
+        branch.bytes = event.live_bytes ?? 0;
         break;
       case "held":
-        lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
+        branch.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
         break;
       case "merged":
-        lane.merged = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
+        branch.merged = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
         break;
       case "held_changes":
         change(
-          lane.held,
+          branch.held,
           /** @type {number[]} */
           event.tokens,
           event.per_mille ?? []
         );
         change(
-          lane.merged,
+          branch.merged,
           /** @type {number[]} */
           event.tokens,
           event.merged ?? []
@@ -118,9 +118,9 @@
     if (held[token] > 0) return 2 + SHARES.filter((end) => held[token] > end).length;
     return merged && merged[token] > 0 ? 1 : 0;
   }
-  var answerOf = (state, lane) => lane.answers[state.turn] ??= newAnswer();
+  var answerOf = (state, branch) => branch.answers[state.turn] ??= newAnswer();
   var newAnswer = () => ({ words: [], reason: "" });
-  var newLane = () => ({ label: "", bytes: 0, failure: "", held: null, merged: null, answers: [], ...newAnswer() });
+  var newBranch = () => ({ label: "", bytes: 0, failure: "", held: null, merged: null, answers: [], ...newAnswer() });
 
   // src/replay/player.js
   var STEP_MS = 90;
@@ -140,8 +140,8 @@
       this.events = events;
       this.ends = stepEnds(events);
       this.step = 0;
-      this.lane = 1;
-      this.laneCount = 0;
+      this.branch = 1;
+      this.branchCount = 0;
       this.timer = void 0;
       find(root, "h1").textContent = title;
       this.bar = /** @type {HTMLInputElement} */
@@ -161,8 +161,8 @@
     /** @param {KeyboardEvent} event */
     #onKey(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const lane = Number.parseInt(event.key, 10) - 1;
-      if (lane >= 0 && lane < this.laneCount) this.focusLane(lane);
+      const branch = Number.parseInt(event.key, 10) - 1;
+      if (branch >= 0 && branch < this.branchCount) this.focusBranch(branch);
       else if (event.key === " ") this.toggle();
       else if (event.key === "ArrowRight") this.#goTo(this.step + 1);
       else if (event.key === "ArrowLeft") this.#goTo(this.step - 1);
@@ -214,9 +214,9 @@
       const button = find(this.root, ".play");
       button.textContent = this.timer === void 0 ? "Play" : "Pause";
     }
-    /** @param {number} lane */
-    focusLane(lane) {
-      this.lane = lane;
+    /** @param {number} branch */
+    focusBranch(branch) {
+      this.branch = branch;
       this.show(this.step);
     }
     /**
@@ -226,52 +226,52 @@
     show(step) {
       this.step = Math.max(0, Math.min(this.ends.length - 1, step));
       const state = stateAfter(this.events, this.ends[this.step]);
-      this.laneCount = state.lanes.length;
+      this.branchCount = state.branches.length;
       this.bar.value = String(this.step);
       find(this.root, ".question").textContent = state.question || "The context is compressed. No question yet.";
       find(this.root, ".place").textContent = `step ${this.step} of ${this.ends.length - 1}`;
-      find(this.root, ".lanes").replaceChildren(...state.lanes.map((lane, number) => this.#laneCard(state, lane, number)));
-      this.#shadeContext(state.lanes[this.lane] ?? state.lanes[0]);
+      find(this.root, ".branches").replaceChildren(...state.branches.map((branch, number) => this.#branchCard(state, branch, number)));
+      this.#shadeContext(state.branches[this.branch] ?? state.branches[0]);
     }
     /**
      * @param {SessionState} state
-     * @param {LaneState} lane
+     * @param {BranchState} branch
      * @param {number} number
      */
-    #laneCard(state, lane, number) {
-      const card = createElement("section", number === this.lane ? "lane focus" : "lane");
-      card.addEventListener("click", () => this.focusLane(number));
-      const share = state.fullBytes ? lane.bytes / state.fullBytes : 0;
+    #branchCard(state, branch, number) {
+      const card = createElement("section", number === this.branch ? "branch focus" : "branch");
+      card.addEventListener("click", () => this.focusBranch(number));
+      const share = state.fullBytes ? branch.bytes / state.fullBytes : 0;
       const meter = createElement("div", "meter");
       const fill = createElement("div", "fill");
       fill.style.width = `${100 * Math.min(1, share)}%`;
       meter.append(fill);
-      const bytes = `${formatBytes(lane.bytes)} · ${(100 * share).toFixed(0)} % of the full cache`;
+      const bytes = `${formatBytes(branch.bytes)} · ${(100 * share).toFixed(0)} % of the full cache`;
       const answer = createElement("div", "answer");
-      answer.append(...lane.words.map(wordOf));
-      if (lane.words.length && !lane.reason) answer.append(createElement("span", "caret", "▍"));
-      const note = lane.failure || REASONS[lane.reason] || "";
-      card.append(createElement("h2", "", `${number + 1}  ${lane.label}`), meter);
+      answer.append(...branch.words.map(wordOf));
+      if (branch.words.length && !branch.reason) answer.append(createElement("span", "caret", "▍"));
+      const note = branch.failure || REASONS[branch.reason] || "";
+      card.append(createElement("h2", "", `${number + 1}  ${branch.label}`), meter);
       card.append(createElement("div", "bytes", bytes), answer, createElement("div", "note", note));
       requestAnimationFrame(() => answer.scrollTop = answer.scrollHeight);
       return card;
     }
-    /** @param {LaneState | undefined} lane */
-    #shadeContext(lane) {
-      if (!lane) return;
-      const { held } = lane;
-      find(this.root, ".whose").textContent = contextTitle(lane);
+    /** @param {BranchState | undefined} branch */
+    #shadeContext(branch) {
+      if (!branch) return;
+      const { held } = branch;
+      find(this.root, ".whose").textContent = contextTitle(branch);
       this.words.forEach((word, token) => {
-        const level = String(levelOf(lane, token));
+        const level = String(levelOf(branch, token));
         if (word.dataset.level !== level) word.dataset.level = level;
         word.title = held ? `a slot of its own in ${(100 * held[token]).toFixed(0)} % of all layers and heads` : "";
       });
     }
   };
-  function contextTitle(lane) {
-    const { label, held } = lane;
+  function contextTitle(branch) {
+    const { label, held } = branch;
     if (!held) return label;
-    const gone = held.filter((_, token) => levelOf(lane, token) === 0).length / Math.max(held.length, 1);
+    const gone = held.filter((_, token) => levelOf(branch, token) === 0).length / Math.max(held.length, 1);
     return `${label}: ${(100 * gone).toFixed(0)} % of the text's tokens are in no slot`;
   }
   function wordOf({ text, kl, leaves }) {

@@ -48,7 +48,7 @@ class LayerPass:
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
     _last_mass: Tensor | None = field(default=None, repr=False)
-    # what a single query read, if a reading chose; None: everything
+    # what a single query read, if sparse attention chose; None: everything
     read: SlotsRead | None = field(default=None, init=False, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), without learned sinks
     # shared with other caches that see the same pass over the same slots; a changed copy of the pass has none

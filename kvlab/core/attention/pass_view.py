@@ -251,7 +251,7 @@ class PassView(LayerPass):
         )
 
     def last_mass(self) -> Tensor:
-        """Attention (B, H, S) of the last query, mean over the group; 0 at slots that a reading left out."""
+        """Attention (B, H, S) of the last query, mean over the group; 0 at slots that sparse attention left out."""
         if self._last_mass is None and self.read is not None:
             self._last_mass = self.read.mass_of(self.key.shape[2])
         if self._last_mass is None:

@@ -1,4 +1,4 @@
-"""Attention of one query over the slots that a reading chose: gathered, so that no other slot is read."""
+"""Attention of one query over the slots that sparse attention chose: gathered, so that no other slot is read."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvlab.core.attention.kernels import attention_over_chosen
 from kvlab.core.attention.slot_attention import softmax_beside
-from kvlab.core.contract.reading import Chosen, Held
+from kvlab.core.contract.sparse_attention import Chosen, Held
 from kvlab.core.stores.quantized_states import States, states_at
 
 BLOCK_BYTES = 2**20

@@ -78,7 +78,7 @@ class CacheMemory:
     peak_bytes: int = field(default=0, compare=False)
 
     # Of the compressed layers:
-    live_bytes: int = field(init=False, repr=False, compare=False)  # of valid slots, and a reading's index
+    live_bytes: int = field(init=False, repr=False, compare=False)  # of valid slots, and the index of sparse attention
     allocated_bytes: int = field(init=False, repr=False, compare=False)
     bytes_read: int = field(init=False, repr=False, compare=False)  # by a decode step, mean over the steps
     live_slots: float = field(init=False, repr=False, compare=False)  # mean valid slots per layer, row and KV head
@@ -221,7 +221,7 @@ class CompressedCache(Cache):
             layer_memory = LayerMemory(
                 layer=layer.layer_idx,
                 logical_tokens=layer.cumulative_length,
-                live_slots=sum(live) / (layer.streams.batch * layer.streams.heads),
+                live_slots=sum(live) / (layer.head_index.batch * layer.head_index.heads),
                 physical_slots=max(table.capacity for table in layer.tables),
                 live_bytes=held,
                 bytes_read=held if read is None else sum(read),
@@ -241,7 +241,7 @@ class CompressedCache(Cache):
             if layer.buckets:
                 token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
                 token += integer_dtype(layer.cumulative_length).itemsize
-                total += token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
+                total += token * layer.head_index.batch * layer.head_index.heads * layer.cumulative_length
         return total
 
     def memory_by_row(self) -> list[CacheMemory]:
@@ -261,9 +261,9 @@ class CompressedCache(Cache):
                 own_bytes = live_slots * bucket.table.slot_bytes() - (0 if saved is None else saved)
                 held.append(own_bytes.double() + shared)
                 allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
-            slots = layer.streams.join(live).double().mean(-1).tolist()
+            slots = layer.head_index.join(live).double().mean(-1).tolist()
             bytes_held, bytes_allocated = (
-                layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
+                layer.head_index.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
             )
             read = layer.mean_bytes_read()
             by_row = by_row or [[] for _ in slots]

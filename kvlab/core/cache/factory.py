@@ -159,7 +159,7 @@ def make_cache(
         seed=seed,
         observer=observer,
         timed=timed,
-        reading=method.reading,
+        sparse_attention=method.sparse_attention,
         budget=amount,
         store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
@@ -285,7 +285,7 @@ def _language_model(model: Any) -> Any:
 def _fitted_pipeline(method: Method, model: Any, name: str, tokenizer: Any) -> Pipeline:
     """The method's pipeline with what was fitted to the model called `name`, and delimiters of its tokenizer.
 
-    Raises UserError for a reading of a method whose attention has a part that no reading can leave out.
+    Raises UserError for sparse attention of a method whose attention has a part that no sparse attention can leave out.
     """
     pipeline = method.paged_pipeline()
     try:
@@ -299,10 +299,10 @@ def _fitted_pipeline(method: Method, model: Any, name: str, tokenizer: Any) -> P
             "(merge_and_unload().save_pretrained(FOLDER), the tokenizer too), load FOLDER with kvlab.load_model, and "
             "fit the method to it."
         ) from error
-    if method.reading is not None and pipeline.state_beside_slots is not None:
+    if method.sparse_attention is not None and pipeline.state_beside_slots is not None:
         raise UserError(
-            f"{method.name} cannot be combined with read={method.reading.name}: its queries also attend to a low-rank "
-            "state of what was evicted, which is no slot to choose. Leave out read, or use another method."
+            f"{method.name} cannot be combined with read={method.sparse_attention.name}: its queries also attend to a "
+            "low-rank state of what was evicted, which is no slot to choose. Leave out read, or use another method."
         )
     configure = optional(pipeline.settle, "with_tokenizer")
     if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters

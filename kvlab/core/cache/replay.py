@@ -24,7 +24,7 @@ def replay_obstacle(cache: CompressedCache) -> str:
         return f"{others} layers have a sliding window whose tensors are new at every step"
     if settings.store.packs:
         return "slots are quantized in groups, so steps differ"
-    if settings.reading is not None:
+    if settings.sparse_attention is not None:
         return "the slots that are read differ from step to step"
     if settings.observer is not None:
         return "a recorder observes every step"

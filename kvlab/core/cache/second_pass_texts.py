@@ -71,7 +71,7 @@ def write_texts(
     Continuations are sampled at temperature 1 from `seed`, a row alone as in a batch.
     """
     texts = []
-    batch = caches_in(served)[0].compressed_layers()[0].streams.batch
+    batch = caches_in(served)[0].compressed_layers()[0].head_index.batch
     for ask in state.studies:
         first = torch.tensor([ask] * batch)
         texts.append(_write(model, served, first, len(ask), state.plan.study, None, state.mask))

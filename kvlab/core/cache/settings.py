@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.budget import Budget
-from kvlab.core.contract import Pipeline, Plan, Reading, Rotary, SecondPassRequest, Slots, View
+from kvlab.core.contract import Pipeline, Plan, Rotary, SecondPassRequest, Slots, SparseAttention, View
 from kvlab.core.errors import UserError
 from kvlab.core.stores import NATIVE, Store, store_of
 
@@ -99,7 +99,7 @@ class LayerSettings:
     text_tokens: int = 0  # text length that budgets refer to; 0: length of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # allocator statistics by layer
     store: Store = field(default_factory=lambda: store_of(NATIVE))  # storage format of settled slots
-    reading: Reading | None = None  # which slots a decode step reads; None: all of them
+    sparse_attention: SparseAttention | None = None  # which slots a decode step reads; None: all of them
     # prompts that still wait for their decision, by layer
     pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
     stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)

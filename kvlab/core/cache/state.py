@@ -18,7 +18,7 @@ from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.cache.settings import LayerSettings
-from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract import NEVER, Rotary, Slots, is_constant
@@ -33,6 +33,7 @@ RENAMED = {
     "quota": "head_budgets",
     "prompt_settled": "prompt_compressed",
     "rank": "compressed_index",
+    "streams": "head_index",
 }
 # Attributes that settings and device determine, or that are made again when they are needed.
 Derive = Callable[[LayerSettings, torch.device], Any]
@@ -85,7 +86,7 @@ def state_of(cache: CompressedCache) -> CacheState:
     """The state of a cache between two passes; tensors are the cache's own wherever they are contiguous.
 
     What kernels remember of their last decision is dropped from the cache, because it changes how the next step rounds,
-    and so is a reading's index, which the next step builds anew: so this cache and the restored one go on bit for bit
+    and so is an index of sparse attention, which is built anew: so this cache and the restored one go on bit for bit
     alike.
 
     Raises:
@@ -174,8 +175,8 @@ class _Walk:
                 return {"generator": seed}
             self.tensors[place] = state
             return {"generator": seed, "drawn": place}
-        if isinstance(value, Streams):
-            return {"streams": [value.batch, value.heads, value.width, [list(member) for member in value.members]]}
+        if isinstance(value, HeadIndex):
+            return {"head_index": [value.batch, value.heads, value.width, [list(member) for member in value.members]]}
         kind = type(value)
         if CLASSES.get(kind.__name__) is not kind:
             raise TypeError(f"A cache with a {kind.__name__} ({place}) cannot be kept: name it in {__name__}.CLASSES.")
@@ -249,8 +250,8 @@ class _Build:
                 if "drawn" in value:
                     generator.set_state(self.tensors[value["drawn"]].clone())
                 return generator
-            case {"streams": [rows, heads, width, members]}:
-                return Streams(rows, heads, width, members, self.device)
+            case {"streams": [rows, heads, width, members]} | {"head_index": [rows, heads, width, members]}:
+                return HeadIndex(rows, heads, width, members, self.device)
         raise KeyError(f"A value of unknown kind: {list(value)}")
 
 

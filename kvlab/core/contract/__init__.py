@@ -8,8 +8,8 @@ from kvlab.core.contract.parts import *
 from kvlab.core.contract.pipeline import *
 from kvlab.core.contract.plan import *
 from kvlab.core.contract.preset import *
-from kvlab.core.contract.reading import *
 from kvlab.core.contract.rotary import *
 from kvlab.core.contract.second_pass import *
 from kvlab.core.contract.slot_columns import *
+from kvlab.core.contract.sparse_attention import *
 from kvlab.core.contract.view import *

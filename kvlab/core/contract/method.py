@@ -25,7 +25,7 @@ from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES, optional
 from kvlab.core.contract.pipeline import Pipeline, packed_sizes
 from kvlab.core.contract.preset import DEFAULT, MOST, MOST_WHOLE, PAPER, Preset, check_number
-from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
+from kvlab.core.contract.sparse_attention import EVERYTHING, SPARSE_ATTENTIONS, SparseAttention, sparse_attention_of
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.load import Registry
 from kvlab.core.plugins.origin import KVLAB
@@ -68,9 +68,9 @@ class Method(BaseModel, ABC):
     read: str = Field(
         EVERYTHING,
         description="slots that a decode step reads",
-        json_schema_extra=lambda schema: schema.update(enum=[EVERYTHING, *READINGS]),
+        json_schema_extra=lambda schema: schema.update(enum=[EVERYTHING, *SPARSE_ATTENTIONS]),
     )
-    read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
+    read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: its own")
 
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free | quantising | composition
@@ -109,28 +109,28 @@ class Method(BaseModel, ABC):
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_reading(cls, values: Any) -> Any:
-        """Settings of the reading that were given by themselves, as in `read=quest:least=8`, become part of `read`."""
+    def _gather_sparse_attention(cls, values: Any) -> Any:
+        """Settings of sparse attention that stand by themselves, as in `read=quest:least=8`, become part of `read`."""
         if not isinstance(values, dict) or not isinstance(values.get("read"), str):
             return values
-        reading = READINGS.get(values["read"].partition("/")[0])
-        settings = set() if reading is None else reading.model_fields.keys() - cls.model_fields
+        sparse_attention = SPARSE_ATTENTIONS.get(values["read"].partition("/")[0])
+        settings = set() if sparse_attention is None else sparse_attention.model_fields.keys() - cls.model_fields
         moved = [name for name in values if name in settings]
         parts = (f"/{name}={json.dumps(values[name])}" for name in moved)
         rest = {name: value for name, value in values.items() if name not in moved}
         return rest | {"read": values["read"] + "".join(parts)}
 
     @property
-    def reading(self) -> Reading | None:
+    def sparse_attention(self) -> SparseAttention | None:
         """Which slots a decode step reads; None: all of them."""
-        return reading_of(self.read, self.read_share)
+        return sparse_attention_of(self.read, self.read_share)
 
     @model_validator(mode="after")
     def _check_composition(self) -> Self:
         try:
-            reading_of(self.read, self.read_share)
+            sparse_attention_of(self.read, self.read_share)
         except UserError as error:
-            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
+            raise PydanticCustomError("sparse_attention", "{reason}", {"reason": str(error), "error": error}) from error
         if self.page > 1 and self.family in ("reference", "quantising"):
             raise UserError(f"{self.name} evicts nothing: leave page at 1.")
         if self.page > 1 and self.page_heads == "model" and not self.needs_budget:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from kvlab.core.contract.method import Method, make_method, registered
-from kvlab.core.methods import readings  # noqa: F401  a method's settings name one
+from kvlab.core.methods import sparse_attention  # noqa: F401  a method's settings name one
 
 __all__ = ["Method", "make_method", "registered"]
 

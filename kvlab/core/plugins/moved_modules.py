@@ -18,8 +18,9 @@ _JOINED = {
     "settlers.merging": "settlers",
     "settlers.refitting": "settlers",
     "settlers.residuals": "settlers",
-    "readings.clusters": "readings.selection",
-    "readings.draws": "readings.selection",
+    "readings.clusters": "sparse_attention.selection",
+    "readings.draws": "sparse_attention.selection",
+    "readings": "sparse_attention",
 }
 # Modules of parts that are now the pipeline's defaults.
 _DEFAULT_PARTS = (
@@ -41,6 +42,11 @@ MOVED = {
     },
     **{f"kvlab{core}.methods.allocators.rounding": "kvlab.core.contract.numerics" for core in ("", ".core")},
     **{f"{old}.decode_buffer": "kvlab.core.contract.method" for old in ("kvlab.methods.core", "kvlab.core.contract")},
+    **{
+        f"{old}.reading": "kvlab.core.contract.sparse_attention"
+        for old in ("kvlab.methods.core", "kvlab.core.contract")
+    },
+    "kvlab.core.cache.layers.reading": "kvlab.core.cache.layers.sparse_attention",
     "kvlab.methods.core.contract": "kvlab.core.contract.parts",
     "kvlab.methods.core": "kvlab.core.contract",
     "kvlab.methods": "kvlab.core.methods",

@@ -21,7 +21,7 @@ MOST = "max_votes"
 GUARDED = "guard_activations"
 BUDGET = "budget_slots"
 SAVED = "saved_bytes"  # by a packing store
-READ = "bytes_read"  # by this decode step, under a reading
+READ = "bytes_read"  # by this decode step, under sparse attention
 TABLES = (LIVE, MOST, GUARDED)
 
 
@@ -154,7 +154,7 @@ class PendingRows:
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """Counts from the first rows of all layers' tables, (layers, H) each, on the device of the first."""
-    tables = [layer.tables[0] for layer in layers if layer.streams.whole]
+    tables = [layer.tables[0] for layer in layers if layer.head_index.whole]
     guarded = [layer.guard_activations[:1] for layer in layers]
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:
@@ -170,11 +170,11 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
 
 
 def _beside(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
-    """Bytes per head that a packing store saves against native slots, and those that a reading read."""
+    """Bytes per head that a packing store saves against native slots, and those that sparse attention read."""
     settings = layers[0].settings
     device = layers[0].guard_activations.device
     found = {SAVED: [layer.saved_bytes()[:1] for layer in layers]} if settings.store.packs else {}
-    if settings.reading is not None:
+    if settings.sparse_attention is not None:
         nothing = torch.full_like(layers[0].guard_activations[:1], torch.nan)  # of a prompt
         found[READ] = [nothing if (read := layer.last_read()) is None else read[:1].float() for layer in layers]
     return {name: torch.cat([part.to(device) for part in parts]) for name, parts in found.items()}

@@ -22,7 +22,7 @@ from kvlab.core.cache.settings import Observer
 from kvlab.core.contract import Pipeline, Slots
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import keeping
-from kvlab.core.methods.wrappers.read_back import reading_back
+from kvlab.core.methods.wrappers.read_back import with_slots_read
 from kvlab.core.methods.wrappers.restore import giving_back
 from kvlab.engine.forward import Choose, Ended, chooser, decode_one, end_check, end_ids, prefill
 from kvlab.engine.prompt import continuation, divergence, encode_prompt
@@ -64,7 +64,7 @@ class Prompt:
         """The run's cache after the prompt with `returned` restored; with `EVERYTHING`, the full cache."""
         cache = self.prefix.cache(giving_back(self.pipeline, returned, self.layers, self.most), observer)
         if returned is not None:
-            cache.settings.reading = reading_back(cache.settings.reading, returned)
+            cache.settings.sparse_attention = with_slots_read(cache.settings.sparse_attention, returned)
         return cache
 
     def write(self, returned: Restore | None, ended: Callable[[list[int]], bool]) -> list[int]:
@@ -197,7 +197,7 @@ class ForcedDecoding:
 @dataclass(frozen=True)
 class Evidence:
     """`lost` (layers, heads, tokens): the full cache's attention to tokens without a slot of their own in the run, and
-    `unread` that to those that had one which the run's reading left out."""
+    `unread` that to those that had one which the run's sparse attention left out."""
 
     wanted: "Wanted"
     reference: list[int]
@@ -278,7 +278,7 @@ def decode_forced(
     held = sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
     rows = prompt.along(cache, ids, observer)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
-    heads = int(prompt.prefix.prompt_cache.compressed_layers()[0].streams.heads)
+    heads = int(prompt.prefix.prompt_cache.compressed_layers()[0].head_index.heads)
     look = observer.mean(observer.sums, prompt.layers, heads)
     read = observer.mean(observer.shares, prompt.layers, heads)
     masks = []

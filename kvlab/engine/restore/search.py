@@ -295,7 +295,7 @@ class _Search:
     def all(self) -> None:
         """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
         layers = self.prompt.layers
-        if self.prompt.prefix.prompt_cache.settings.reading is not None:  # its decode steps leave slots out
+        if self.prompt.prefix.prompt_cache.settings.sparse_attention is not None:  # its decode steps leave slots out
             self.unread()
         if not self.evidence.lost.any():
             return
@@ -318,7 +318,7 @@ class _Search:
         return found.returned.tokens if found.restores else ()
 
     def unread(self) -> None:
-        """Search what the reading left out: slots of tokens, in as few heads as possible, and heads."""
+        """Search what sparse attention left out: slots of tokens, in as few heads as possible, and heads."""
         layers = self.prompt.layers
         unread = self.evidence.unread
         back = partial(_of_tokens, kind="read")

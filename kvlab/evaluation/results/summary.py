@@ -101,7 +101,7 @@ def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_bytes(frame: pd.DataFrame) -> pd.Series:
-    """Bytes that a decode step reads; those held in rows without a reading and in older ones, which read everything."""
+    """Bytes that a decode step reads; those held in rows without sparse attention and in older ones, which read all."""
     held = pd.to_numeric(frame["live_bytes"])
     return pd.to_numeric(frame["bytes_read"]).fillna(held) if "bytes_read" in frame else held
 

@@ -48,7 +48,7 @@ def compare_caches(ours: CompressedCache, theirs: CompressedCache) -> Likeness:
     same = list[bool]()
     near = True
     for one, other in zip(ours.compressed_layers(), theirs.compressed_layers(), strict=True):
-        for head in range(one.streams.heads):
+        for head in range(one.head_index.heads):
             left = _in_text(one, head)
             right = _in_text(other, head)
             alike = all(a.shape == b.shape and bool((a == b).all()) for a, b in zip(left[:2], right[:2], strict=True))

@@ -37,7 +37,7 @@ FATES: dict[str, tuple[str, str, str]] = {
     "merged": ("merged with others", "pivot", "x"),
     "dropped": ("dropped", "evicted", ""),
 }
-# With those of a run with a reading.
+# With those of a run with sparse attention.
 FATES_OF_READING = FATES | {"not read": ("held, not read", "sink", "/")}
 # Sign and hue of a judged answer.
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}

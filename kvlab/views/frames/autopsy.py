@@ -9,7 +9,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 FATES = ("kept", "merged", "dropped")
-UNREAD = "not read"  # held, but left out by the reading of a step (`views.autopsy.fates_at`)
+UNREAD = "not read"  # held, but left out by the sparse attention of a step (`views.autopsy.fates_at`)
 TIED = 0.02  # steps whose attention differs by less, relative to the largest, have the most alike
 EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 

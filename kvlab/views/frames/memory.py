@@ -17,7 +17,7 @@ def full_bytes_per_token(record: RunRecord) -> int:
 def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
     """One row per step, bytes summed over layers: live, read, allocated, peak, and full (uncompressed cache, computed).
 
-    Runs without a reading, and older ones, read in every step what they hold. `peak_bytes` is the most that all layers
+    Runs of dense attention, and older ones, read in every step what they hold. `peak_bytes` is the most that all layers
     held at once within the step: in the prompt's, several layers may be uncompressed at once, and all of them are where
     a method decides after the last layer or reads the prompt again. NaN for runs that recorded each layer's alone.
     """

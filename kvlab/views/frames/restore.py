@@ -83,7 +83,8 @@ def sentence(result: RestoreResult, run: Run) -> str:
         where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}" if count else head_words(back.heads)
     if count and back.kind == "read":
         these = "its slot" if count == 1 else f"their {count} slots"
-        why = f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
+        left_out = quote_tokens(run, back.tokens)
+        why = f"because its sparse attention left out {left_out}; reading {these} in {where} restores"
     elif count:
         these = "this token" if count == 1 else f"these {count} tokens"
         why = f"because {culprit(result, best, run)}; keeping {these} in {where} restores"

@@ -16,7 +16,7 @@ STATES = ("no slot", "merged into another token's slot", "own slot")
 
 @dataclass(frozen=True)
 class TokenHeads:
-    """Per-head state and attention of every token of the context, for one lane of a live session.
+    """Per-head state and attention of every token of the context, for one branch of a live session.
 
     Attributes:
         turn: the number of questions answered when this was read.
@@ -64,7 +64,7 @@ def write_token_heads(path: Path, heads: TokenHeads) -> None:
 
 
 def read_token_heads(path: Path) -> TokenHeads | None:
-    """The heads of a lane; None if they were not read yet, or the file is damaged."""
+    """The heads of a branch; None if they were not read yet, or the file is damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return TokenHeads(int(arrays["turn"]), arrays["layers"], arrays["states"], arrays["attention"])

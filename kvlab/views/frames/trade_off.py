@@ -78,7 +78,7 @@ def _read(table: pd.DataFrame) -> pd.Series:
 
 
 def reads_less(points: pd.DataFrame) -> bool:
-    """Whether a run reads fewer bytes than it holds, which only one with a reading does.
+    """Whether a run reads fewer bytes than it holds, which only one with sparse attention does.
 
     The mean over the steps of a cache that grows is below its end too; the full cache says by how much.
     """

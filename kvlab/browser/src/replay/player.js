@@ -1,6 +1,6 @@
-/* Plays a live session: answers of all lanes, their bytes, and the context fading in the lane in focus. */
+/* Plays a live session: answers of all branches, their bytes, and the context fading in the branch in focus. */
 
-/** @import { SessionEvent, SessionState, LaneState } from "./state.js" */
+/** @import { SessionEvent, SessionState, BranchState } from "./state.js" */
 import { createElement, find } from "../dom.js";
 import { levelOf, stateAfter, stepEnds } from "./state.js";
 
@@ -19,8 +19,8 @@ export class Player {
     this.events = events;
     this.ends = stepEnds(events);
     this.step = 0;
-    this.lane = 1;
-    this.laneCount = 0;
+    this.branch = 1;
+    this.branchCount = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     find(root, "h1").textContent = title;
@@ -42,8 +42,8 @@ export class Player {
   /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const lane = Number.parseInt(event.key, 10) - 1;
-    if (lane >= 0 && lane < this.laneCount) this.focusLane(lane);
+    const branch = Number.parseInt(event.key, 10) - 1;
+    if (branch >= 0 && branch < this.branchCount) this.focusBranch(branch);
     else if (event.key === " ") this.toggle();
     else if (event.key === "ArrowRight") this.#goTo(this.step + 1);
     else if (event.key === "ArrowLeft") this.#goTo(this.step - 1);
@@ -103,9 +103,9 @@ export class Player {
     button.textContent = this.timer === undefined ? "Play" : "Pause";
   }
 
-  /** @param {number} lane */
-  focusLane(lane) {
-    this.lane = lane;
+  /** @param {number} branch */
+  focusBranch(branch) {
+    this.branch = branch;
     this.show(this.step);
   }
 
@@ -116,56 +116,56 @@ export class Player {
   show(step) {
     this.step = Math.max(0, Math.min(this.ends.length - 1, step));
     const state = stateAfter(this.events, this.ends[this.step]);
-    this.laneCount = state.lanes.length;
+    this.branchCount = state.branches.length;
     this.bar.value = String(this.step);
     find(this.root, ".question").textContent = state.question || "The context is compressed. No question yet.";
     find(this.root, ".place").textContent = `step ${this.step} of ${this.ends.length - 1}`;
-    find(this.root, ".lanes").replaceChildren(...state.lanes.map((lane, number) => this.#laneCard(state, lane, number)));
-    this.#shadeContext(state.lanes[this.lane] ?? state.lanes[0]);
+    find(this.root, ".branches").replaceChildren(...state.branches.map((branch, number) => this.#branchCard(state, branch, number)));
+    this.#shadeContext(state.branches[this.branch] ?? state.branches[0]);
   }
 
   /**
    * @param {SessionState} state
-   * @param {LaneState} lane
+   * @param {BranchState} branch
    * @param {number} number
    */
-  #laneCard(state, lane, number) {
-    const card = createElement("section", number === this.lane ? "lane focus" : "lane");
-    card.addEventListener("click", () => this.focusLane(number));
-    const share = state.fullBytes ? lane.bytes / state.fullBytes : 0;
+  #branchCard(state, branch, number) {
+    const card = createElement("section", number === this.branch ? "branch focus" : "branch");
+    card.addEventListener("click", () => this.focusBranch(number));
+    const share = state.fullBytes ? branch.bytes / state.fullBytes : 0;
     const meter = createElement("div", "meter");
     const fill = createElement("div", "fill");
     fill.style.width = `${100 * Math.min(1, share)}%`;
     meter.append(fill);
-    const bytes = `${formatBytes(lane.bytes)} · ${(100 * share).toFixed(0)} % of the full cache`;
+    const bytes = `${formatBytes(branch.bytes)} · ${(100 * share).toFixed(0)} % of the full cache`;
     const answer = createElement("div", "answer");
-    answer.append(...lane.words.map(wordOf));
-    if (lane.words.length && !lane.reason) answer.append(createElement("span", "caret", "▍"));
-    const note = lane.failure || REASONS[lane.reason] || "";
-    card.append(createElement("h2", "", `${number + 1}  ${lane.label}`), meter);
+    answer.append(...branch.words.map(wordOf));
+    if (branch.words.length && !branch.reason) answer.append(createElement("span", "caret", "▍"));
+    const note = branch.failure || REASONS[branch.reason] || "";
+    card.append(createElement("h2", "", `${number + 1}  ${branch.label}`), meter);
     card.append(createElement("div", "bytes", bytes), answer, createElement("div", "note", note));
     requestAnimationFrame(() => (answer.scrollTop = answer.scrollHeight));
     return card;
   }
 
-  /** @param {LaneState | undefined} lane */
-  #shadeContext(lane) {
-    if (!lane) return;
-    const { held } = lane;
-    find(this.root, ".whose").textContent = contextTitle(lane);
+  /** @param {BranchState | undefined} branch */
+  #shadeContext(branch) {
+    if (!branch) return;
+    const { held } = branch;
+    find(this.root, ".whose").textContent = contextTitle(branch);
     this.words.forEach((word, token) => {
-      const level = String(levelOf(lane, token));
+      const level = String(levelOf(branch, token));
       if (word.dataset.level !== level) word.dataset.level = level;
       word.title = held ? `a slot of its own in ${(100 * held[token]).toFixed(0)} % of all layers and heads` : "";
     });
   }
 }
 
-/** @param {LaneState} lane */
-function contextTitle(lane) {
-  const { label, held } = lane;
+/** @param {BranchState} branch */
+function contextTitle(branch) {
+  const { label, held } = branch;
   if (!held) return label;
-  const gone = held.filter((_, token) => levelOf(lane, token) === 0).length / Math.max(held.length, 1);
+  const gone = held.filter((_, token) => levelOf(branch, token) === 0).length / Math.max(held.length, 1);
   return `${label}: ${(100 * gone).toFixed(0)} % of the text's tokens are in no slot`;
 }
 

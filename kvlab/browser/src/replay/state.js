@@ -3,20 +3,20 @@
 const SHARES = [0.1, 0.3, 0.6, 0.999]; // upper ends of shares of heads, as on the page Live
 
 /**
- * @typedef {{ kind: string, lane?: number, turn?: number, text?: string, texts?: string[], label?: string,
+ * @typedef {{ kind: string, branch?: number, turn?: number, text?: string, texts?: string[], label?: string,
  *   kl?: number | null, leaves?: boolean, live_bytes?: number, full_bytes?: number, tokens?: number | number[],
  *   tokens_seen?: number,
  *   per_mille?: number[], merged?: number[], reason?: string, message?: string }} SessionEvent
  * @typedef {{ text: string, kl: number | null, leaves: boolean }} Word
  * @typedef {{ words: Word[], reason: string }} Answer
  * @typedef {{ label: string, bytes: number, failure: string, words: Word[], reason: string, held: Float32Array | null,
- *   merged: Float32Array | null, answers: Answer[] }} LaneState `words` and `reason` are those of the question in view
- * @typedef {{ question: string, turn: number, fullBytes: number, seen: number, lanes: LaneState[] }} SessionState
- *   `seen`: tokens of the first lane
+ *   merged: Float32Array | null, answers: Answer[] }} BranchState `words` and `reason` are those of the question in view
+ * @typedef {{ question: string, turn: number, fullBytes: number, seen: number, branches: BranchState[] }} SessionState
+ *   `seen`: tokens of the first branch
  */
 
 /**
- * Where each step ends in the list of events: one token of every lane is a step, and so are the compressed context and
+ * Where each step ends in the list of events: one token of every branch is a step, and so are the compressed context and
  * each question.
  * @param {SessionEvent[]} events
  * @returns {number[]} numbers of events that have happened by the end of each step
@@ -24,13 +24,13 @@ const SHARES = [0.1, 0.3, 0.6, 0.999]; // upper ends of shares of heads, as on t
 export function stepEnds(events) {
   const ends = [];
   const written = new Set();
-  events.forEach(({ kind, lane }, index) => {
-    const begins = kind.startsWith("question") || (kind === "token" && (written.size === 0 || written.has(lane)));
+  events.forEach(({ kind, branch }, index) => {
+    const begins = kind.startsWith("question") || (kind === "token" && (written.size === 0 || written.has(branch)));
     if (begins) {
       if (index > 0) ends.push(index);
       written.clear();
     }
-    if (kind === "token") written.add(lane);
+    if (kind === "token") written.add(branch);
   });
   ends.push(events.length);
   return ends;
@@ -44,9 +44,9 @@ export function stepEnds(events) {
  */
 export function stateAfter(events, count) {
   /** @type {SessionState} */
-  const state = { question: "", turn: -1, fullBytes: 0, seen: 0, lanes: [] };
+  const state = { question: "", turn: -1, fullBytes: 0, seen: 0, branches: [] };
   for (const event of events.slice(0, count)) follow(state, event);
-  for (const lane of state.lanes) Object.assign(lane, lane.answers[state.turn] ?? newAnswer());
+  for (const branch of state.branches) Object.assign(branch, branch.answers[state.turn] ?? newAnswer());
   return state;
 }
 
@@ -55,7 +55,7 @@ export function stateAfter(events, count) {
  * @param {SessionEvent} event
  */
 function follow(state, event) {
-  const lane = event.lane === undefined ? undefined : (state.lanes[event.lane] ??= newLane());
+  const branch = event.branch === undefined ? undefined : (state.branches[event.branch] ??= newBranch());
   switch (event.kind) {
     case "context_read":
       state.seen = Number(event.tokens);
@@ -63,61 +63,61 @@ function follow(state, event) {
     case "question":
       state.question = event.text ?? "";
       state.turn = event.turn ?? 0;
-      for (const one of state.lanes) one.answers.length = Math.min(one.answers.length, state.turn);
+      for (const one of state.branches) one.answers.length = Math.min(one.answers.length, state.turn);
       break;
-    case "question_again": // by one lane, which was changed
+    case "question_again": // by one branch, which was changed
       state.question = event.text ?? "";
       state.turn = event.turn ?? 0;
-      if (lane) lane.answers[state.turn] = newAnswer();
+      if (branch) branch.answers[state.turn] = newAnswer();
       break;
     case "went_back":
       Object.assign(state, { question: "", turn: -1 });
-      for (const one of state.lanes) one.answers = [];
+      for (const one of state.branches) one.answers = [];
       break;
     default:
-      if (lane) followInLane(state, lane, event);
+      if (branch) followInBranch(state, branch, event);
   }
 }
 
 /**
  * @param {SessionState} state
- * @param {LaneState} lane
+ * @param {BranchState} branch
  * @param {SessionEvent} event
  */
-function followInLane(state, lane, event) {
+function followInBranch(state, branch, event) {
   switch (event.kind) {
-    case "lane_settled":
-      Object.assign(lane, { label: event.label, bytes: event.live_bytes, failure: "" });
+    case "branch_settled":
+      Object.assign(branch, { label: event.label, bytes: event.live_bytes, failure: "" });
       state.fullBytes = event.full_bytes ?? 0;
       break;
-    case "lane_failed":
-      lane.failure = event.message ?? "";
+    case "branch_failed":
+      branch.failure = event.message ?? "";
       break;
     case "token":
-      answerOf(state, lane).words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
+      answerOf(state, branch).words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
       break;
     case "answer_ended":
-      answerOf(state, lane).reason = event.reason ?? "";
-      if (event.lane === 0) growFullCache(state, lane, event);
-      lane.bytes = event.live_bytes ?? 0;
+      answerOf(state, branch).reason = event.reason ?? "";
+      if (event.branch === 0) growFullCache(state, branch, event);
+      branch.bytes = event.live_bytes ?? 0;
       break;
     case "held":
-      lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
+      branch.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
       break;
     case "merged":
-      lane.merged = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
+      branch.merged = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
       break;
     case "held_changes":
-      change(lane.held, /** @type {number[]} */ (event.tokens), event.per_mille ?? []);
-      change(lane.merged, /** @type {number[]} */ (event.tokens), event.merged ?? []);
+      change(branch.held, /** @type {number[]} */ (event.tokens), event.per_mille ?? []);
+      change(branch.merged, /** @type {number[]} */ (event.tokens), event.merged ?? []);
       break;
   }
 }
 
 /**
- * The bytes of a full cache of the text so far: the first lane's if it is one, else as many per token as before.
+ * The bytes of a full cache of the text so far: the first branch's if it is one, else as many per token as before.
  * @param {SessionState} state
- * @param {LaneState} first
+ * @param {BranchState} first
  * @param {SessionEvent} event the end of its answer
  */
 function growFullCache(state, first, event) {
@@ -138,7 +138,7 @@ function change(known, tokens, shares) {
 
 /**
  * The class of a token: 0 in no slot, 1 in others' slots only, from 2 on by the share of heads with a slot of its own.
- * @param {LaneState} lane
+ * @param {BranchState} branch
  * @param {number} token
  */
 export function levelOf({ held, merged }, token) {
@@ -148,14 +148,14 @@ export function levelOf({ held, merged }, token) {
 }
 
 /**
- * The lane's answer to the question in view.
+ * The branch's answer to the question in view.
  * @param {SessionState} state
- * @param {LaneState} lane
+ * @param {BranchState} branch
  */
-const answerOf = (state, lane) => (lane.answers[state.turn] ??= newAnswer());
+const answerOf = (state, branch) => (branch.answers[state.turn] ??= newAnswer());
 
 /** @returns {Answer} */
 const newAnswer = () => ({ words: [], reason: "" });
 
-/** @returns {LaneState} */
-const newLane = () => ({ label: "", bytes: 0, failure: "", held: null, merged: null, answers: [], ...newAnswer() });
+/** @returns {BranchState} */
+const newBranch = () => ({ label: "", bytes: 0, failure: "", held: null, merged: null, answers: [], ...newAnswer() });

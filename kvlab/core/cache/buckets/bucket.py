@@ -1,4 +1,4 @@
-"""A bucket: streams of similar length with their table, budget (slots per head), and decisions."""
+"""A bucket: head sets of similar length with their table, budget (slots per head), and decisions."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Bucket:
             table.slots.keys.shape[:2], device=table.slots.keys.device
         )  # votes lost to eviction
         self.guard_activations = torch.zeros_like(self.evicted_votes)
-        self.index: Index | None = None  # of the reading, over the table's slots; None: to be built
+        self.index: Index | None = None  # of sparse attention, over the table's slots; None: to be built
         self.index_counts = False  # the index has sums over slots, which change when one leaves
         self.index_summarises = False  # the index has bounds or means over slots, taken again where a token is written
         self.indexed: object = None  # the table's arrangement when the index was current
-        self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with a reading
+        self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with sparse attention
         # (key, kernel input) of the last in-place decision
         self.last_work: tuple[tuple[object, ...], Work | None] = (), None
 
@@ -90,14 +90,14 @@ class Bucket:
         )
 
     def install(self, after: Slots, lengths: list[int]) -> None:
-        """Install the table that a decision left; `lengths`: tokens each stream has seen."""
+        """Install the table that a decision left; `lengths`: tokens each head set has seen."""
         assert self.head_budgets is not None
         self.table.adopt(after, self.head_budgets.largest)
         pairs = zip(lengths, self.head_budgets.per_row, strict=True)
         self.started = all(tokens > slots for tokens, slots in pairs)  # more than any head of the row may keep
 
     def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
-        """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
+        """Bucket of head sets whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
         part = Bucket(table)
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
         part.head_budgets = self.head_budgets and HeadBudgets(take(self.head_budgets.slots))
@@ -108,7 +108,7 @@ class Bucket:
         return part
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Select, repeat or permute streams."""
+        """Select, repeat or permute head sets."""
         self.table.map_rows(change)
         self.evicted_votes, self.guard_activations = change(self.evicted_votes), change(self.guard_activations)
         self.index = None if self.index is None else {name: change(part) for name, part in self.index.items()}

@@ -18,7 +18,7 @@ from torch import Tensor
 from kvlab.core.attention.low_rank_state import LowRankState
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Decision
-from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.contract import AttentionPass, Plan, Slots, View, gather
 
 STATES = ("keys", "values")
@@ -28,23 +28,23 @@ NONE_YET = cast(Tensor, None)
 class JoinedSlots(Slots):
     """Slots (B, H, S) of several tables: metadata joined at once, keys and values on first access."""
 
-    streams: Streams
+    head_index: HeadIndex
     parts: Sequence[Slots] = ()
 
     @classmethod
-    def join(cls, streams: Streams, parts: Sequence[Slots]) -> JoinedSlots:
-        """Join the slots of all tables, in the order of the buckets of `streams`."""
+    def join(cls, head_index: HeadIndex, parts: Sequence[Slots]) -> JoinedSlots:
+        """Join the slots of all tables, in the order of the buckets of `head_index`."""
         names = [one.name for one in fields(Slots) if one.name not in STATES]
-        columns = {name: streams.join_padded([getattr(part, name) for part in parts]) for name in names}
+        columns = {name: head_index.join_padded([getattr(part, name) for part in parts]) for name in names}
         made = cls(keys=NONE_YET, values=NONE_YET, **columns)
-        made.streams = streams
+        made.head_index = head_index
         made.parts = parts
         return made
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
         if value is None and name in STATES:
-            value = self.streams.join_padded([getattr(part, name) for part in self.parts])
+            value = self.head_index.join_padded([getattr(part, name) for part in self.parts])
             setattr(self, name, value)
         return value
 
@@ -63,18 +63,18 @@ class JoinedPass(PassView):
         found = [
             layer_pass.logits_at_slots(part)[:, :, :, 0].transpose(2, 3) for layer_pass, part in pairs
         ]  # (N, W, S, G)
-        return slots.streams.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
+        return slots.head_index.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
 
     def kept_mass(self, slots: int) -> Tensor | None:
-        """As for a single table, if a reading left slots out; else the parts are evaluated again."""
+        """As for a single table, if sparse attention left slots out; else the parts are evaluated again."""
         if any(part.read is None for part in self.parts):
             return None
-        return self.slots.streams.join_padded([part.last_mass() for part in self.parts])
+        return self.slots.head_index.join_padded([part.last_mass() for part in self.parts])
 
     def share_read(self) -> Tensor | None:
         """As for a single table."""
         shares = [part.share_read() for part in self.parts]
-        return None if any(share is None for share in shares) else self.slots.streams.join_padded(shares)
+        return None if any(share is None for share in shares) else self.slots.head_index.join_padded(shares)
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -88,8 +88,8 @@ def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Ten
     """
     if not isinstance(slots, JoinedSlots) or not slots.parts:
         return work(slots, *beside)
-    apart = [slots.streams.by_head(one) for one in beside]
-    return slots.streams.join_padded([work(*given) for given in zip(slots.parts, *apart, strict=True)])
+    apart = [slots.head_index.by_head(one) for one in beside]
+    return slots.head_index.join_padded([work(*given) for given in zip(slots.parts, *apart, strict=True)])
 
 
 def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
@@ -103,10 +103,10 @@ def measure_slots(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) 
 
 
 def join_passes(
-    streams: Streams, passes: Sequence[PassView], slots: Sequence[Slots], query: Tensor, reads_slots: bool
+    head_index: HeadIndex, passes: Sequence[PassView], slots: Sequence[Slots], query: Tensor, reads_slots: bool
 ) -> tuple[Slots, PassView]:
     """Join the tables of a pass and the pass itself."""
-    if streams.whole:
+    if head_index.whole:
         return slots[0], passes[0]
     sinks = [part.sinks for part in passes if part.sinks is not None]
     common: dict[str, Any] = {
@@ -114,14 +114,14 @@ def join_passes(
         "row_valid": None,
         "members": None,
         "recalled": None,
-        "low_rank": _whole_state(streams, passes),
-        "alibi": streams.join_padded([part.alibi for part in passes]),
-        "sinks": streams.join(sinks) if sinks else None,
+        "low_rank": _whole_state(head_index, passes),
+        "alibi": head_index.join_padded([part.alibi for part in passes]),
+        "sinks": head_index.join(sinks) if sinks else None,
         "_last_logits": None,
         "_last_mass": None,
     }
     if reads_slots:
-        table = JoinedSlots.join(streams, slots)
+        table = JoinedSlots.join(head_index, slots)
         fields_of_first = {
             one.name: getattr(passes[0], one.name) for one in fields(PassView) if one.init and one.name != "key"
         }
@@ -129,12 +129,12 @@ def join_passes(
         joined.slots = table
         joined.parts = passes
         return table, joined
-    nothing = _nothing(streams, query)
+    nothing = _nothing(head_index, query)
     return nothing, replace(passes[0], **common, key=nothing.keys, bias=nothing.bias())
 
 
 def join_decisions(
-    streams: Streams,
+    head_index: HeadIndex,
     layer_pass: PassView,
     views: Sequence[View],
     decisions: Sequence[Decision | None],
@@ -145,22 +145,22 @@ def join_decisions(
         Decision(view, Plan(view.slots.valid), view.slots, view.slots) if decision is None else decision
         for view, decision in zip(views, decisions, strict=True)
     ]
-    if streams.whole:
+    if head_index.whole:
         return made[0]
-    join = streams.join_padded
+    join = head_index.join_padded
     plan = join([decision.plan for decision in made])
     before: Slots
     after: Slots
     if reads_slots:
         before, after = (
-            JoinedSlots.join(streams, [getattr(one, name) for one in made]) for name in ("before", "after")
+            JoinedSlots.join(head_index, [getattr(one, name) for one in made]) for name in ("before", "after")
         )
     else:
-        nothing = _nothing(streams, layer_pass.query)
+        nothing = _nothing(head_index, layer_pass.query)
         before = replace(nothing, valid=join([decision.before.valid for decision in made]))
         after = replace(nothing, valid=plan.keep)
-    state = _whole_state(streams, [view.layer_pass for view in views])
-    tokens_seen = streams.join([view.tokens_seen[:, None].expand(-1, streams.width) for view in views])
+    state = _whole_state(head_index, [view.layer_pass for view in views])
+    tokens_seen = head_index.join([view.tokens_seen[:, None].expand(-1, head_index.width) for view in views])
     # A joined pass is copied as it is, since its fields are read from the parts.
     whole = copy(layer_pass) if isinstance(layer_pass, JoinedPass) else replace(layer_pass)
     whole.low_rank = state
@@ -168,7 +168,7 @@ def join_decisions(
         views[0],
         slots=before,
         layer_pass=whole,
-        budget=streams.join([view.budget for view in views]),
+        budget=head_index.join([view.budget for view in views]),
         tokens_seen=tokens_seen[:, 0],
         most_excess=max(view.most_excess for view in views),
         largest_budget=max(view.largest_budget for view in views),
@@ -178,15 +178,15 @@ def join_decisions(
     return Decision(view, plan, before, after)
 
 
-def _whole_state(streams: Streams, passes: Sequence[AttentionPass]) -> LowRankState | None:
+def _whole_state(head_index: HeadIndex, passes: Sequence[AttentionPass]) -> LowRankState | None:
     """Joined low-rank states of all heads."""
     states = [part.low_rank for part in passes if isinstance(part, PassView) and part.low_rank is not None]
-    return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
+    return replace(states[0], noted=head_index.join_padded([state.noted for state in states])) if states else None
 
 
-def _nothing(streams: Streams, like: Tensor) -> Slots:
+def _nothing(head_index: HeadIndex, like: Tensor) -> Slots:
     """An empty table (B, H, 0, 1)."""
-    none = like.new_empty(streams.batch, streams.heads, 0, 1)
+    none = like.new_empty(head_index.batch, head_index.heads, 0, 1)
     numbers = none[..., 0].float()
     no = torch.zeros_like(none[..., 0], dtype=torch.bool)
     return Slots(none, none, numbers.int(), numbers, numbers, numbers, no)

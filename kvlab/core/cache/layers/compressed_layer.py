@@ -19,9 +19,9 @@ from kvlab.core.cache.buckets.regroup import part_rows
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
 from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
-from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, reading_of_step
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, note_second_pass
-from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.layers.sparse_attention import attend_read, note_bytes_read, sparse_attention_of_step
+from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract import Slots, integer_dtype, optional
 from kvlab.core.errors import UserError
@@ -42,7 +42,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
         rows, heads = key_states.shape[:2]
-        self.streams = Streams(rows, heads, heads, [list(range(rows))], self.device)
+        self.head_index = HeadIndex(rows, heads, heads, [list(range(rows))], self.device)
         self.tokens_seen = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
         self.lengths = [0] * key_states.shape[0]
         self.is_initialized = True
@@ -95,15 +95,15 @@ class CompressedLayer(LayerState, UnboundedLayer):
         for table in self.tables:
             if not table.fits_integers(tokens):
                 table.set_integers(integer_dtype(tokens))
-        keys = self.streams.by_head(key_states)
-        values = self.streams.by_head(value_states)
+        keys = self.head_index.by_head(key_states)
+        values = self.head_index.by_head(value_states)
         if rows == 1 and self.head_budgets is not None and not self.settings.in_second_pass:
-            places = self.streams.by_row(self.tokens_seen)
+            places = self.head_index.by_row(self.tokens_seen)
             for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
                 table.append_one(key, value, place, pipeline.state)
         else:
             position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
-            parts = zip(keys, values, self.streams.by_row(position), strict=True)
+            parts = zip(keys, values, self.head_index.by_row(position), strict=True)
             arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
             if self.buckets:
                 for table, new in zip(self.tables, arrived, strict=True):
@@ -136,7 +136,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def is_croppable(self) -> bool:  # type: ignore[override]  # an attribute in transformers; here it depends on the text
         """Whether every token stays in a slot of its own, in the order of the text, so that the last ones can go."""
         settings = self.settings
-        keeps_all = not settings.is_lossy and settings.reading is None
+        keeps_all = not settings.is_lossy and settings.sparse_attention is None
         return keeps_all and len(self.buckets) <= 1 and all(table.is_dense for table in self.tables)
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -186,12 +186,13 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if call.padding is not None and (rows > 1 or self.head_budgets is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             idle = self._mark_padding(row_valid)
-            if self.head_budgets is not None and self.settings.reading is not None and not self.settings.in_second_pass:
+            is_sparse = self.settings.sparse_attention is not None and not self.settings.in_second_pass
+            if self.head_budgets is not None and is_sparse:
                 counts = row_valid.sum(-1).tolist()
                 if min(counts) < 2:
                     raise UserError(
                         f"Row {counts.index(min(counts))} of this pass has {min(counts)} of its {rows} tokens, the "
-                        "rest is padding: with a sparse reading a pass of several tokens reads everything and builds "
+                        "rest is padding: with sparse attention a pass of several tokens reads everything and builds "
                         "the index anew, which this row alone would not do. Give it at least two tokens, or take it "
                         "out of the batch (cache.batch_select_indices)."
                     )
@@ -210,8 +211,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.note_peak(self.table_bytes() + max(table.left_bytes for table in self.tables))
         if completes_prompt:
             # The layer's budget follows from the length of the prompt.
-            batch = self.streams.batch
-            heads = self.streams.heads
+            batch = self.head_index.batch
+            heads = self.head_index.heads
             sizes = sizes_of(self.settings, self.buckets[0].table, batch * heads * self.settings.num_layers, batch)
             lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
             self.head_budgets = self.buckets[0].head_budgets = HeadBudgets.of_layer(
@@ -224,7 +225,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
             )
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
-            real = self.streams.by_row(row_valid)
+            real = self.head_index.by_row(row_valid)
         visible = [table.visible() for table in self.tables]
         if call.results is None and rows > 1:
             results = PassResults()
@@ -232,17 +233,17 @@ class CompressedLayer(LayerState, UnboundedLayer):
             call = call._replace(results=results if results.expects_statistics else None)
         passes = self._passes(query, call, row_valid, real, visible)
         every_step = self.settings.pipeline.score.every_step
-        reading = None if completes_prompt or incomplete else reading_of_step(self, rows)
+        sparse_attention = None if completes_prompt or incomplete else sparse_attention_of_step(self, rows)
         pairs = enumerate(zip(self.buckets, passes, strict=True))
-        if reading is not None:
-            output = self.streams.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
+        if sparse_attention is not None:
+            output = self.head_index.join([attend_read(self, sparse_attention, place, *pair) for place, pair in pairs])
         else:
-            output = self.streams.join(
+            output = self.head_index.join(
                 [part.attend(bucket.table.states()[1], every_step) for _, (bucket, part) in pairs]
             )
-        if self.settings.reading is not None:
+        if self.settings.sparse_attention is not None:
             whole_reads = 1 if rows == 1 and not (completes_prompt or incomplete) else 2
-            note_bytes_read(self, 0 if reading is not None else whole_reads)
+            note_bytes_read(self, 0 if sparse_attention is not None else whole_reads)
         if self.settings.in_second_pass:
             note_second_pass(self, passes[0])
         elif incomplete:
@@ -264,21 +265,21 @@ class CompressedLayer(LayerState, UnboundedLayer):
         visible: Sequence[Slots],
     ) -> list[PassView]:
         """What each table's heads do in this pass; `real` (N, q) marks real queries, and `visible` are its slots."""
-        batch = self.streams.batch
+        batch = self.head_index.batch
         count = len(self.tables)
         slopes: Sequence[Tensor | None] = [None] * count
         sinks: Sequence[Tensor | None] = [None] * count
         positions: Sequence[Tensor] = ()
         if call.slopes is not None:
-            slopes = self.streams.by_head(call.slopes.expand(batch, -1))
+            slopes = self.head_index.by_head(call.slopes.expand(batch, -1))
             query_position = query_positions(self.tokens_seen, query.shape[2], row_valid).expand(batch, -1)
-            positions = self.streams.by_row(query_position)
+            positions = self.head_index.by_row(query_position)
         if call.sinks is not None:
-            sinks = self.streams.by_head(call.sinks.expand(batch, -1))
+            sinks = self.head_index.by_head(call.sinks.expand(batch, -1))
         common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
         low_rank = self.settings.pipeline.state_beside_slots
         passes = []
-        for number, (table, part) in enumerate(zip(self.tables, self.streams.by_head(query), strict=True)):
+        for number, (table, part) in enumerate(zip(self.tables, self.head_index.by_head(query), strict=True)):
             heads = table.slots.keys.shape[1]
             alibi = sink = None
             if (slope := slopes[number]) is not None:
@@ -290,13 +291,13 @@ class CompressedLayer(LayerState, UnboundedLayer):
             state = None if low_rank is None else LowRankState(low_rank, self.compressed_index, table.head_state)
             given = part, table.states()[0], table.bias(visible[number]), real[number], *common, state, alibi, sink
             passes.append(PassView(*given, hides=not table.is_dense))
-            if not self.streams.whole:
-                passes[-1].members = partial(self.streams.heads_in, number)
+            if not self.head_index.whole:
+                passes[-1].members = partial(self.head_index.heads_in, number)
         passes[0].results = None if passes[0].has_state else call.results
         # Keep the newest queries if later decisions use them again.
         rows = self.settings.pipeline.recalled
         if rows and self.settings.compresses and not self.settings.in_second_pass:
-            places = self.streams.by_row(self.tokens_seen)
+            places = self.head_index.by_row(self.tokens_seen)
             for table, one, valid, tokens in zip(self.tables, passes, real, places, strict=True):
                 one.recalled = recall(table, one.query, valid, tokens, rows)
         return passes
@@ -310,7 +311,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if observer is None:
             return None
         tables = [table.add_scores(table.visible()) for table in self.tables] if reads_slots else visible
-        slots, whole = join_passes(self.streams, passes, tables, query, reads_slots)
+        slots, whole = join_passes(self.head_index, passes, tables, query, reads_slots)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole
 
@@ -331,13 +332,14 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.lengths = lengths
         waits = self.prompt_compressed and self.settings.pipeline.decode and self.settings.period > 1
         if self.prompt_compressed and self.settings.store.packs:
-            self.streams, self.buckets = part_rows(self.streams, self.buckets, counts)
+            self.head_index, self.buckets = part_rows(self.head_index, self.buckets, counts)
         elif waits:
-            self.streams, self.buckets = part_rows(self.streams, self.buckets, [min(count, 1) for count in counts])
-        parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
+            waiting = [min(count, 1) for count in counts]
+            self.head_index, self.buckets = part_rows(self.head_index, self.buckets, waiting)
+        parts = zip(self.tables, self.head_index.by_row(row_valid), self.head_index.by_row(position), strict=True)
         for table, valid, place in parts:
             table.mark_padding(valid, place)
-        idle = [waits and counts[self.streams.row(members[0])] == 0 for members in self.streams.members]
+        idle = [waits and counts[self.head_index.row(members[0])] == 0 for members in self.head_index.members]
         for bucket in compress(self.buckets, idle):
             bucket.ahead -= columns
         return idle
@@ -353,12 +355,13 @@ class CompressedLayer(LayerState, UnboundedLayer):
         batch = len(self.lengths)
         self.tokens_seen = change(self.tokens_seen)
         self.bytes_read = None if self.bytes_read is None else change(self.bytes_read)
-        if self.streams.whole:
+        if self.head_index.whole:
             rows = len(self.tokens_seen)
-            self.streams = Streams(rows, self.streams.heads, self.streams.heads, [list(range(rows))], self.device)
+            heads = self.head_index.heads
+            self.head_index = HeadIndex(rows, heads, heads, [list(range(rows))], self.device)
             self.buckets[0].map_rows(change)
         else:
-            self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())
+            self.head_index, places = self.head_index.mapped(change(torch.arange(batch, device=self.device)).tolist())
             left = [(bucket, place) for bucket, place in zip(self.buckets, places, strict=True) if place]
             for bucket, place in left:
                 bucket.map_rows(itemgetter(place))

@@ -55,7 +55,7 @@ def decide(
         and not settings.store.packs
         and (timing.is_decode_step and all(timing.due) and layer.waiting == 1)
     ):
-        of_buckets = zip(layer.buckets, passes, layer.streams.by_row(layer.tokens_seen), strict=True)
+        of_buckets = zip(layer.buckets, passes, layer.head_index.by_row(layer.tokens_seen), strict=True)
         works = [reusable_work(*one) for one in of_buckets]
         if any(work is None for work in works):
             views = _views(layer, passes, timing, None)
@@ -78,7 +78,7 @@ def decide(
             table.store(score.recall(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
         # Record which queries the scores include; of a prompt, the last ones that the scorer uses.
-        for table, part, tokens in zip(layer.tables, passes, layer.streams.by_row(layer.tokens_seen), strict=True):
+        for table, part, tokens in zip(layer.tables, passes, layer.head_index.by_row(layer.tokens_seen), strict=True):
             if completes_prompt:
                 rows = part.rows_seen(score.prompt_rows(part.num_new))[:, 0, 0]
                 asked = torch.stack([tokens - rows, tokens], -1).long()
@@ -187,7 +187,7 @@ def compress_if_due(
             settings.prefill_compress_seconds += time.perf_counter() - begun
     elif timing.is_prompt and (
         settings.store.packs
-        or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)
+        or ((settings.compresses or settings.sparse_attention is not None) and not layer.buckets[0].table.is_dense)
     ):
         _compact(layer, passes[0].rotary)  # frees padding
     elif completes_prompt:
@@ -215,9 +215,9 @@ def compress_if_due(
 def _close_turn(layer: LayerState, passes: Sequence[PassView], decided: Sequence[bool]) -> None:
     """After a later turn, leave slots in the tables without a decision as each row alone would have them.
 
-    Their order matters to packing stores and to readings.
+    Their order matters to packing stores and to sparse attention.
     """
-    if layer.settings.store.packs or layer.settings.reading is not None:
+    if layer.settings.store.packs or layer.settings.sparse_attention is not None:
         for table, part, over in zip(layer.tables, passes, decided, strict=True):
             if not over:
                 table.close_turn(part.row_valid)
@@ -241,7 +241,7 @@ def _views(
     """What a decision sees of each bucket: its visible slots, here with scores, or as they are stored (None)."""
     views = []
     settings = layer.settings
-    tokens = layer.streams.by_row(layer.tokens_seen)
+    tokens = layer.head_index.by_row(layer.tokens_seen)
     token_ids = torch.cat(settings.prompt_ids, 1) if timing.is_prompt and settings.prompt_ids else None
     for number, (bucket, part, seen_tokens) in enumerate(zip(layer.buckets, passes, tokens, strict=True)):
         table = bucket.table
@@ -280,23 +280,23 @@ def _compress(
     layer: LayerState, views: list[View], due: Sequence[bool], reported: PassView | None, timing: DecisionTiming
 ) -> None:
     settings = layer.settings
-    streams = layer.streams
+    head_index = layer.head_index
     decisions = [
         bucket.plan_and_apply(view, settings, layer.rotary.check) if over else None
         for bucket, view, over in zip(layer.buckets, views, due, strict=True)
     ]
     if settings.observer is not None and reported is not None:
-        joined = join_decisions(streams, reported, views, decisions, settings.observes_slots)
+        joined = join_decisions(head_index, reported, views, decisions, settings.observes_slots)
         settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
-    for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
+    for bucket, decision, members in zip(layer.buckets, decisions, head_index.members, strict=True):
         if decision is not None:
-            lengths = [layer.lengths[streams.row(member)] for member in members]
+            lengths = [layer.lengths[head_index.row(member)] for member in members]
             bucket.install(decision.after, lengths)
     if not timing.is_decode_step:
         _close_turn(layer, [cast(PassView, view.layer_pass) for view in views], due)
         decided = {
-            streams.row(member)
-            for members, over in zip(streams.members, due, strict=True)
+            head_index.row(member)
+            for members, over in zip(head_index.members, due, strict=True)
             if over
             for member in members
         }
@@ -305,7 +305,7 @@ def _compress(
 
 def _compact(layer: LayerState, rotary: Rotary | None, decided: Set[int] | None = None) -> None:
     """Move valid slots into compact tables; the old ones exist until all are moved."""
-    layer.streams, layer.buckets = compact_buckets(layer.streams, layer.buckets, layer.settings, rotary, decided)
+    layer.head_index, layer.buckets = compact_buckets(layer.head_index, layer.buckets, layer.settings, rotary, decided)
     layer.note_peak(layer.settings.held.layers[layer.compressed_index] + layer.table_bytes())
 
 

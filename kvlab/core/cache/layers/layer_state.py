@@ -16,7 +16,7 @@ from kvlab.core.attention.pass_view import PassView
 from kvlab.core.cache.buckets.bucket import Bucket, HeadBudgets
 from kvlab.core.cache.rotary import RotaryOfPasses
 from kvlab.core.cache.settings import LayerSettings
-from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract import References, Rotary, Slots, optional
@@ -27,7 +27,7 @@ class LayerState:
     """State of a layer: buckets of slot tables, lengths, and the budget."""
 
     # set when the first tokens arrive
-    streams: Streams
+    head_index: HeadIndex
     tokens_seen: Tensor  # (B,)
     device: torch.device
     generator: torch.Generator
@@ -48,7 +48,7 @@ class LayerState:
         self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
-        self.bytes_read: Tensor | None = None  # (B,) in all decode steps since the prompt, under a reading
+        self.bytes_read: Tensor | None = None  # (B,) in all decode steps since the prompt, under sparse attention
         self.steps_read = 0
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_compressed = False  # the decision about the prompt was made
@@ -71,7 +71,7 @@ class LayerState:
 
         If heads are in several tables this is a copy, padded with invalid slots.
         """
-        return self.streams.join_padded([table.whole() for table in self.tables]) if self.buckets else None
+        return self.head_index.join_padded([table.whole() for table in self.tables]) if self.buckets else None
 
     @property
     def budget(self) -> Tensor | None:
@@ -81,21 +81,21 @@ class LayerState:
     @property
     def evicted_votes(self) -> Tensor:
         """Votes (B, H) lost to eviction."""
-        return self.streams.join([bucket.evicted_votes for bucket in self.buckets])
+        return self.head_index.join([bucket.evicted_votes for bucket in self.buckets])
 
     @property
     def guard_activations(self) -> Tensor:
         """Counts (B, H) of numerical guards that replaced the method's rule."""
-        return self.streams.join([bucket.guard_activations for bucket in self.buckets])
+        return self.head_index.join([bucket.guard_activations for bucket in self.buckets])
 
     def per_head(self, read: Callable[[Slots], Tensor]) -> Tensor:
         """Apply `read`, which maps slots (N, W, S, ...) to (N, W), to each table; returns (B, H)."""
-        return self.streams.join([read(table.columns.with_log_mass(table.slots)) for table in self.tables])
+        return self.head_index.join([read(table.columns.with_log_mass(table.slots)) for table in self.tables])
 
     def saved_bytes(self) -> Tensor:
         """Bytes (B, H) saved by quantization compared to `slot_bytes` per valid slot; 0 without it."""
         saved = [(table.saved_bytes(), table) for table in self.tables]
-        return self.streams.join(
+        return self.head_index.join(
             [table.live() * 0 if bytes_saved is None else bytes_saved for bytes_saved, table in saved]
         )
 
@@ -105,17 +105,17 @@ class LayerState:
         return (sum(part["codes"] for part in parts), sum(part["scales"] for part in parts)) if parts else (None, None)
 
     def table_bytes(self) -> int:
-        """Bytes of all tables, metadata and the reading's index included."""
+        """Bytes of all tables, metadata and the index of sparse attention included."""
         return sum(table.table_bytes() for table in self.tables) + self.index_bytes()
 
     def index_bytes(self) -> int:
-        """Bytes of the reading's index; 0 without one."""
+        """Bytes of the index of sparse attention; 0 without one."""
         return sum(part.nbytes for bucket in self.buckets for part in (bucket.index or {}).values())
 
     def last_read(self) -> Tensor | None:
         """Bytes (B, H) that the last decode step read from each head; None if it read everything or none was made."""
-        parts = [bucket.last_read for bucket in self.buckets]
-        return None if any(part is None for part in parts) else self.streams.join([p for p in parts if p is not None])
+        parts = [bucket.last_read for bucket in self.buckets if bucket.last_read is not None]
+        return self.head_index.join(parts) if len(parts) == len(self.buckets) else None
 
     def mean_bytes_read(self) -> list[int] | None:
         """Bytes of each row that a decode step reads, mean over the steps; None if every step reads what is held."""

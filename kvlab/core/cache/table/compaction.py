@@ -10,19 +10,19 @@ from kvlab.core.contract import FREE, Slots, gather
 from kvlab.core.stores.code import Code
 
 
-def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length: int, capacity: int) -> Slots:
-    """New table (N, width, capacity) of some streams, valid slots first, at most `length` per head.
+def pack(slots: Slots, order: Tensor, head_sets: Tensor | None, width: int, length: int, capacity: int) -> Slots:
+    """New table (N, width, capacity) of some head sets, valid slots first, at most `length` per head.
 
-    `order` (B, H, S) is that of the text, invalid slots last. Stream n is heads n * width, ... counted row by row; None
-    selects all rows. Slots after the first `length` are invalid.
+    `order` (B, H, S) is that of the text, invalid slots last. Head set n is heads n * width, ... counted row by row;
+    None selects all rows. Slots after the first `length` are invalid.
     """
     place = torch.arange(capacity, device=order.device)
     source = place.clamp_max(order.shape[-1] - 1)
-    if streams is None:
+    if head_sets is None:
         index = order[..., source]
         packed = slots.map(lambda tensor: gather(tensor, index))
     else:
-        head = streams[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
+        head = head_sets[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
         # (N, width, 1)
         row = head // order.shape[1]
         head = head % order.shape[1]

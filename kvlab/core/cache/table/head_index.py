@@ -1,7 +1,7 @@
 """Map between a layer's heads and the buckets they are in.
 
-A stream is one KV head of one batch row, or all heads of a row if they are equally long or the method decides across
-heads. A bucket's tensors are (N, W, ...): N streams of W heads, with W 1 or H.
+A head set is one KV head of one batch row, or all heads of a row if they are equally long or the method decides across
+heads. A bucket's tensors are (N, W, ...): N head sets of W heads, with W 1 or H.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-class Streams:
-    """`members`: the streams of each bucket, numbered row by row. `whole`: one bucket with all streams in order."""
+class HeadIndex:
+    """`members`: the head sets of each bucket, numbered row by row. `whole`: one bucket with all head sets in order."""
 
     def __init__(self, rows: int, heads: int, width: int, members: Sequence[list[int]], device: torch.device) -> None:
         self.batch = rows
@@ -24,15 +24,15 @@ class Streams:
         self.width = width
         self.members = [list(member) for member in members]
         self.sizes = [len(member) for member in self.members]
-        flat = [stream for member in self.members for stream in member]
+        flat = [head_set for member in self.members for head_set in member]
         self.whole = len(self.members) == 1 and width == heads and flat == list(range(rows))
         self._order = torch.tensor(flat, device=device)
         self._rows = self._order * width // heads
         self._back = self._order.argsort()
 
-    def row(self, stream: int) -> int:
-        """Batch row of a stream."""
-        return stream * self.width // self.heads
+    def row(self, head_set: int) -> int:
+        """Batch row of a head set."""
+        return head_set * self.width // self.heads
 
     def heads_in(self, bucket: int) -> tuple[Tensor, int]:
         """Layer head index (N, W) of each head of a bucket, and the number of heads in the layer."""
@@ -87,23 +87,23 @@ class Streams:
             return replace(some, **{name: self.join_padded(values) for name, values in by_field.items()})
         return some
 
-    def mapped(self, old_rows: list[int]) -> tuple[Streams, list[list[int]]]:
-        """Streams after row i became what row `old_rows[i]` was, and per bucket the old places of its streams.
+    def mapped(self, old_rows: list[int]) -> tuple[HeadIndex, list[list[int]]]:
+        """The index after row i became what row `old_rows[i]` was, and per bucket the old places of its head sets.
 
-        A bucket without remaining streams has no places and is left out of the new streams.
+        A bucket without remaining head sets has no places and is left out of the new index.
         """
         apart = self.heads // self.width
         members = []
         places = []
         for member in self.members:
-            at = {stream: place for place, stream in enumerate(member)}
+            at = {head_set: place for place, head_set in enumerate(member)}
             new = [
                 (row * apart + part, at[old * apart + part])
                 for row, old in enumerate(old_rows)
                 for part in range(apart)
                 if old * apart + part in at
             ]
-            members.append([stream for stream, _ in new])
+            members.append([head_set for head_set, _ in new])
             places.append([place for _, place in new])
         kept = [member for member in members if member]
-        return Streams(len(old_rows), self.heads, self.width, kept, self._order.device), places
+        return HeadIndex(len(old_rows), self.heads, self.width, kept, self._order.device), places

@@ -335,14 +335,14 @@ class PackedTable(SlotTable):
             native.scatter_(2, expand_index(place - self.room, native), states.to(native.dtype))
 
     def compacted(
-        self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
+        self, order: Tensor, room: int, lengths: list[int], head_sets: list[int] | None = None, width: int = 0
     ) -> SlotTable:
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
         native = SlotTable(self.with_states(slots, self.capacity).decoded(), self.columns)
         native.weighted = self.weighted
         native.head_state = self.head_state
-        return native.compacted(order, room, lengths, streams, width)
+        return native.compacted(order, room, lengths, head_sets, width)
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Select, repeat or permute batch rows."""

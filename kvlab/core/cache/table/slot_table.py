@@ -231,19 +231,19 @@ class SlotTable:
                 self.head_state[name] = value
 
     def compacted(
-        self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
+        self, order: Tensor, room: int, lengths: list[int], head_sets: list[int] | None = None, width: int = 0
     ) -> "SlotTable":
-        """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
+        """New table of the valid slots of some head sets (default: all), with `room` free slots beyond the longest.
 
         `lengths`: valid slots of each of their heads; `order`: all slots in the order of the text.
         """
-        index = None if streams is None else torch.tensor(streams, device=order.device)
+        index = None if head_sets is None else torch.tensor(head_sets, device=order.device)
         longest = max(lengths)
         table = SlotTable(pack(self.slots, order, index, width, longest, longest + room), self.columns)
         table.width = table.occupied = longest
         table.is_dense = min(lengths) == longest
         table.weighted = self.weighted
-        if streams is None:
+        if head_sets is None:
             table.head_state = self.head_state
         return table
 

@@ -33,5 +33,5 @@ class Sparse(Full):
     """Keeps every token and reads a part of them at each step (`read=quest`). `full:read=quest` is an alias."""
 
     name = "sparse"
-    family = "reading"
+    family = "sparse attention"
     title = "Every token, read in part"

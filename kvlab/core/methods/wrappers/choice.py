@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from kvlab.core.choice import MethodChoice
-from kvlab.core.contract import Pipeline, Reading, View
+from kvlab.core.contract import Pipeline, SparseAttention, View
 from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of, optional
 from kvlab.core.errors import UserError
-from kvlab.core.methods.wrappers.read_back import reading_back
+from kvlab.core.methods.wrappers.read_back import with_slots_read
 from kvlab.core.methods.wrappers.restore import giving_back
 
 
@@ -72,14 +72,16 @@ def with_changes(pipeline: Pipeline, choice: MethodChoice, layers: Sequence[int]
     return pipeline if choice.returned is None else giving_back(pipeline, choice.returned, layers, room)
 
 
-def reading_with_changes(reading: Reading | None, choice: MethodChoice) -> Reading | None:
-    """The reading with the slots that `choice` returns to it.
+def sparse_attention_with_changes(
+    sparse_attention: SparseAttention | None, choice: MethodChoice
+) -> SparseAttention | None:
+    """The sparse attention with the slots that `choice` returns to it.
 
-    Raises UserError if it returns slots to the reading of a method that reads everything.
+    Raises UserError if it returns slots to the sparse attention of a method that reads everything.
     """
-    if choice.returned is not None and choice.returned.kind == "read" and reading is None:
-        raise UserError(f"{choice.method} reads every slot already: choose a method with a reading, as in read=quest.")
-    return reading if choice.returned is None else reading_back(reading, choice.returned)
+    if choice.returned is not None and choice.returned.kind == "read" and sparse_attention is None:
+        raise UserError(f"{choice.method} reads every slot already: choose sparse attention, as in read=quest.")
+    return sparse_attention if choice.returned is None else with_slots_read(sparse_attention, choice.returned)
 
 
 def check_tokens(choice: MethodChoice, tokens: int) -> None:

@@ -1,40 +1,41 @@
-"""Return slots to a reading: what if these had been read at every step?"""
+"""Return slots to sparse attention: what if these had been read at every step?"""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract import NEVER, Chosen, Held, Index, Reading, ReadingCapabilities
-from kvlab.core.methods.readings.selection import of_sets
+from kvlab.core.contract import NEVER, Chosen, Held, Index, SparseAttention, SparseCapabilities
+from kvlab.core.methods.sparse_attention.selection import of_sets
 from kvlab.core.restore import Restore
 from kvlab.core.stores.quantized_states import states_at
 
 
-def reading_back(reading: Reading | None, returned: Restore) -> Reading | None:
-    """The reading with the slots that `returned` gives back to it; None, which reads everything, stays."""
-    if reading is None or returned.kind not in ("tokens", "heads", "read"):
-        return reading
+def with_slots_read(sparse_attention: SparseAttention | None, returned: Restore) -> SparseAttention | None:
+    """The sparse attention with the slots that `returned` gives back to it; None, which reads everything, stays."""
+    if sparse_attention is None or returned.kind not in ("tokens", "heads", "read"):
+        return sparse_attention
     if returned.heads is None and not returned.tokens:
         return None
-    return ReadingBack(inner=reading, returned=returned, **reading.model_dump(include={"dense_layers", "dense_steps"}))
+    dense = sparse_attention.model_dump(include={"dense_layers", "dense_steps"})
+    return ExtraSlotsRead(inner=sparse_attention, returned=returned, **dense)
 
 
-class ReadingBack(Reading):
-    """Reads what another reading chooses, and the returned slots, exactly, beside it.
+class ExtraSlotsRead(SparseAttention):
+    """Reads what other sparse attention chooses, and the returned slots, exactly, beside it.
 
-    Stand-ins of a reading that estimates still count a returned slot, except in heads that read everything.
+    Stand-ins of sparse attention that estimates still count a returned slot, except in heads that read everything.
     """
 
     name = "read-back"
     title = "With returned slots"
     exact_at = {}
 
-    inner: Reading
+    inner: SparseAttention
     returned: Restore
 
     @property
-    def capabilities(self) -> ReadingCapabilities:
+    def capabilities(self) -> SparseCapabilities:
         return self.inner.capabilities
 
     def index(self, held: Held) -> Index:
@@ -64,14 +65,14 @@ class ReadingBack(Reading):
         if chosen.keys is not None:
             assert chosen.log_weight is not None
             has_key = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
-            # The reading's own keys (B, H, U, k, d); of no meaning where it did not choose a slot.
+            # Its own keys (B, H, U, k, d); of no meaning where it did not choose a slot.
             rank = torch.arange(chosen.slots.shape[3], device=both.slots.device).expand(chosen.slots.shape)
             rank = rank.masked_fill(chosen.log_weight == NEVER, -1)
             place = rank.new_full((*both.slots.shape[:3], held.count), 0)
             place = place.scatter_reduce_(3, chosen.slots, rank, "amax").gather(3, both.slots)
-            from_reading = chosen.keys.gather(3, place[..., None].expand(*place.shape, chosen.keys.shape[-1]))
+            stand_ins = chosen.keys.gather(3, place[..., None].expand(*place.shape, chosen.keys.shape[-1]))
             stored = states_at(held.keys, both.slots.flatten(2)).unflatten(2, both.slots.shape[2:]).float()
-            keys = torch.where(has_key[..., None], from_reading, stored)
+            keys = torch.where(has_key[..., None], stand_ins, stored)
             both = replace(both, keys=keys)
         if chosen.estimate is None or self.returned.tokens:
             return replace(both, estimate=chosen.estimate)

@@ -8,13 +8,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
-from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, ReadingCapabilities, is_valid, register_reading
-from kvlab.core.methods.readings.selection import always, of_sets, page_logits, room, write_newest
+from kvlab.core.contract import NEVER, is_valid
+from kvlab.core.contract import sparse_attention as sparse
+from kvlab.core.methods.sparse_attention.selection import always, of_sets, page_logits, room, write_newest
 from kvlab.core.stores.quantized_states import states_at
 
 
-@register_reading
-class ShadowKV(PartReading):
+@sparse.register_sparse_attention
+class ShadowKV(sparse.SparseShare):
     """Reads the chunks with the highest attention to their landmarks, with keys restored from a low rank.
 
     A landmark is the mean of a chunk's rotated keys. Before rotation the keys of all heads together are close to a
@@ -24,7 +25,7 @@ class ShadowKV(PartReading):
     its landmark (outliers, by cosine; 48 of 16,384 chunks in the paper). `share` is that of the other chunks.
 
     Scores of a group's query heads: the largest of their softmaxes over the landmarks, as in the authors' code. The
-    table keeps its own keys beside those of low rank, because a reading changes no slot.
+    table keeps its own keys beside those of low rank, because sparse attention changes no slot.
     """
 
     name = "shadowkv"
@@ -32,7 +33,7 @@ class ShadowKV(PartReading):
     paper = "https://arxiv.org/abs/2410.21465"
     acts_on = "chunks"
     exact_at = {"share": 1.0, "rank_share": 1.0}
-    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(
+    capabilities: ClassVar[sparse.SparseCapabilities] = sparse.SparseCapabilities(
         replaces_keys=True, across_heads=True, summarises=True
     )
 
@@ -41,7 +42,7 @@ class ShadowKV(PartReading):
     outliers: float = Field(0.003, ge=0, le=1, description="share of the chunks that are read as outliers")
     recent: int = Field(32, ge=0, description="newest tokens of the prompt that are always read, with their chunks")
 
-    def index(self, held: Held) -> Index:
+    def index(self, held: sparse.Held) -> sparse.Index:
         """`landmarks` (B, H, chunks, d), `exact` (B, H, S, 1) slots that are always read, as they are, and the factors.
 
         `low` (B, H, S, r / H): a slot's r numbers, of which each head holds a part, so that they follow the table;
@@ -79,7 +80,7 @@ class ShadowKV(PartReading):
             "basis": basis.to(kind),
         }
 
-    def note(self, index: Index, held: Held) -> Index:
+    def note(self, index: sparse.Index, held: sparse.Held) -> sparse.Index:
         exact = write_newest(index["exact"], held, torch.ones_like(held.newest[..., None], dtype=torch.bool))
         low = write_newest(index["low"], held, torch.zeros_like(index["low"][:, :, :1]))
         # `landmarks` after a token was written: that of its chunk is the mean of what else the chunk holds.
@@ -97,7 +98,7 @@ class ShadowKV(PartReading):
             "landmarks": landmarks.scatter(2, newest_chunk[..., None].expand_as(mean), mean.to(landmarks.dtype)),
         }
 
-    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+    def choose(self, query: Tensor, held: sparse.Held, index: sparse.Index) -> sparse.Chosen:
         chunks = -(-held.count // self.chunk)
         landmarks = index["landmarks"]
         landmarks = pad(landmarks, (0, 0, 0, max(chunks - landmarks.shape[2], 0)))[:, :, :chunks]
@@ -124,7 +125,7 @@ class ShadowKV(PartReading):
         numbers = index["basis"].shape[2] - query.shape[-1]  # of a slot at low rank, in place of its key
         size_of_low = (read & ~exact).sum(-1) * numbers * size
         fixed = (landmarks[0, 0].numel() + index["basis"][0, 0].numel()) * size
-        return Chosen(chosen.slots, chosen.log_weight, size_of_low + fixed, keys=keys[:, :, None])
+        return sparse.Chosen(chosen.slots, chosen.log_weight, size_of_low + fixed, keys=keys[:, :, None])
 
     def _cut(self, marks: Tensor) -> Tensor:
         """(B, H, chunks, chunk) of marks (B, H, S) bool."""

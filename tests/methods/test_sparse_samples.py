@@ -1,4 +1,4 @@
-"""Readings that sample (vAttention, MagicPIG) estimate what their papers promise."""
+"""Sparse attention that samples (vAttention, MagicPIG) estimates what its papers promise."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.core.methods.readings import reading_of
-from kvlab.core.methods.readings.magicpig import MagicPIG
-from tests.methods.reading_loops import (
+from kvlab.core.methods.sparse_attention import sparse_attention_of
+from kvlab.core.methods.sparse_attention.magicpig import MagicPIG
+from tests.methods.sparse_loops import (
     held,
     slots_read,
 )
 
 
-def normalisers(reading: str, draws: int) -> tuple[Tensor, Tensor]:
+def normalisers(sparse_attention: str, draws: int) -> tuple[Tensor, Tensor]:
     """(estimates (draws, 2, 2, 2) of the normaliser of one step, the true one)."""
     query, table = held(slots=150)
-    own = reading_of(reading)
+    own = sparse_attention_of(sparse_attention)
     assert own is not None
     every = table.logits(query)
     found = []
@@ -33,11 +33,11 @@ def normalisers(reading: str, draws: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "reading",
+    "sparse_attention",
     ["magicpig/bits=4/tables=12/sinks=1/recent=8", "vattention/sinks=1/recent=8/base=0.1/epsilon=0.3/delta=0.3"],
 )
-def test_sampling_estimates_the_normaliser_without_bias(reading: str) -> None:
-    found, true = normalisers(reading, 400)
+def test_sampling_estimates_the_normaliser_without_bias(sparse_attention: str) -> None:
+    found, true = normalisers(sparse_attention, 400)
     error = (found.mean(0) - true) / (found.std(0) / 20)
     assert (found.std(0) > 0).all(), "it samples"
     assert error.abs().max() < 4, "standard errors"
@@ -53,7 +53,7 @@ def test_vattention_keeps_its_promise() -> None:
 
 def test_magicpig_samples_with_the_probability_it_assumes() -> None:
     query, table = held(slots=60)
-    own = reading_of("magicpig/bits=3/tables=6/sinks=0/recent=1")
+    own = sparse_attention_of("magicpig/bits=3/tables=6/sinks=0/recent=1")
     assert isinstance(own, MagicPIG)
     counts, draws = torch.zeros(60), 500
     for seed in range(draws):

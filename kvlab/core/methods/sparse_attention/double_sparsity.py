@@ -5,13 +5,13 @@ import math
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, register_reading
-from kvlab.core.methods.readings.selection import best, of_group, write_newest
+from kvlab.core.contract import Chosen, Held, Index, SparseShare, register_sparse_attention
+from kvlab.core.methods.sparse_attention.selection import best, of_group, write_newest
 from kvlab.core.stores.quantized_states import dense_states, states_at
 
 
-@register_reading
-class DoubleSparsity(PartReading):
+@register_sparse_attention
+class DoubleSparsity(SparseShare):
     """Reads the slots with the highest dot product over the label channels, the heaviest channels of a head's keys.
 
     A label cache holds those channels once more, in one piece. The paper calibrates the channels once a model, by the

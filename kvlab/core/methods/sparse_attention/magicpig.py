@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, Reading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings.selection import always, of_sets, write_newest
+from kvlab.core.contract import Chosen, Held, Index, SparseAttention, SparseCapabilities, register_sparse_attention
+from kvlab.core.methods.sparse_attention.selection import always, of_sets, write_newest
 from kvlab.core.stores.quantized_states import dense_states, states_at
 
 BLOCK = 1024  # slots hashed at a time
@@ -17,8 +17,8 @@ ID_BYTES = 4  # of a slot's number in a hash table
 TINY = torch.finfo(torch.float32).tiny
 
 
-@register_reading
-class MagicPIG(Reading):
+@register_sparse_attention
+class MagicPIG(SparseAttention):
     """Reads the slots whose hash collides with the query's in at least two of L tables, weighted by 1 / probability.
 
     A table's hash are the signs of K random projections (SimHash). A key at angle t to the query collides in a table
@@ -33,7 +33,7 @@ class MagicPIG(Reading):
     paper = "https://arxiv.org/abs/2410.16179"
     acts_on = "samples"
     exact_at = {"recent": 2**20}
-    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(samples=True, per_query_head=True)
+    capabilities: ClassVar[SparseCapabilities] = SparseCapabilities(samples=True, per_query_head=True)
 
     bits: int = Field(10, ge=1, le=15, description="random projections of a table, K")
     tables: int = Field(150, ge=2, le=4096, description="hash tables, L")

@@ -1,4 +1,4 @@
-"""Readings over evicting and whole methods: every family, padding, both types, a second turn, shared passes."""
+"""Sparse attention over evicting and whole methods: every family, padding, both types, a second turn, shared passes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.fan_out_cache import FanOutCache
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.methods.readings import READINGS
+from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS
 from tests.conformance.test_matrix import COMPRESSIBLE, batch, decode, lab_model, near, turn
 
-NAMES = list(READINGS)
-# What makes a reading leave out most of two dozen tokens.
+NAMES = list(SPARSE_ATTENTIONS)
+# What makes sparse attention leave out most of two dozen tokens.
 SHORT = {
     "quest": "quest/page=4/least=1/dense_layers=0",
     "magicpig": "magicpig/bits=3/tables=8/sinks=1/recent=3",
@@ -31,14 +31,15 @@ PAIRS = [
     for family in COMPRESSIBLE[place % 3 :: 3]
     if (name, "alibi" in family) != ("retroinfer", True)  # it says so: a test below
 ]
-PAIRS.append(("shadowkv", "falcon-alibi"))  # the one reading that turns keys back, on a model that turns none
+PAIRS.append(("shadowkv", "falcon-alibi"))  # the one kind that turns keys back, on a model that turns none
 
 
 STORES = ("short-kivi4", "short-turbo3", "short-fp8")
 
 
 def everything(name: str) -> str:
-    return "/".join([name, *(f"{key}={value}" for key, value in READINGS[name].exact_at.items()), "dense_layers=0"])
+    exact_at = SPARSE_ATTENTIONS[name].exact_at
+    return "/".join([name, *(f"{key}={value}" for key, value in exact_at.items()), "dense_layers=0"])
 
 
 def cache_of(family: str, read: str, method: str = "full", budget: float = 1.0, dtype=torch.float32, **given):

@@ -1,4 +1,4 @@
-"""Decode steps of a layer with a reading: keep the index current, read the chosen slots, count the bytes."""
+"""Decode steps of a layer with sparse attention: keep the index current, read the chosen slots, count the bytes."""
 
 import torch
 from torch import Tensor
@@ -8,20 +8,23 @@ from kvlab.core.attention.read_attention import attend_chosen
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.layers.layer_state import LayerState
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract.reading import Held, Reading
+from kvlab.core.contract.sparse_attention import Held, SparseAttention
 
 
-def reading_of_step(layer: LayerState, rows: int) -> Reading | None:
-    """The reading that a pass of `rows` queries uses; None where all slots are read, as in prompts and later turns."""
-    reading = layer.settings.reading
+def sparse_attention_of_step(layer: LayerState, rows: int) -> SparseAttention | None:
+    """What a pass of `rows` queries uses; None where all slots are read, as in prompts and later turns."""
+    sparse_attention = layer.settings.sparse_attention
     step = layer.cumulative_length - layer.prompt_end
-    if reading is None or layer.settings.in_second_pass or rows > 1 or step < 1:
+    if sparse_attention is None or layer.settings.in_second_pass or rows > 1 or step < 1:
         return None
-    return None if layer.layer_idx < reading.dense_layers or step <= reading.dense_steps else reading
+    is_dense = layer.layer_idx < sparse_attention.dense_layers or step <= sparse_attention.dense_steps
+    return None if is_dense else sparse_attention
 
 
-def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket, layer_pass: PassView) -> Tensor:
-    """Output (N, W * G, 1, d) of bucket `number` over the slots that `reading` chooses."""
+def attend_read(
+    layer: LayerState, sparse_attention: SparseAttention, number: int, bucket: Bucket, layer_pass: PassView
+) -> Tensor:
+    """Output (N, W * G, 1, d) of bucket `number` over the slots that `sparse_attention` chooses."""
     table = bucket.table
     position = table.slots.position[:, :, : table.width]
     if table.ends_with_newest:
@@ -37,25 +40,25 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
         position,
         bias,
         newest,
-        layer.streams.by_row(layer.tokens_seen)[number],
+        layer.head_index.by_row(layer.tokens_seen)[number],
         layer_pass.scaling,
         layer_pass.softcap,
         layer_pass.moves_logits,
         table.is_dense,
         layer.layer_idx,
         layer.settings.seed,
-        None if layer.streams.whole else layer.streams.heads_in(number)[0],
+        None if layer.head_index.whole else layer.head_index.heads_in(number)[0],
         layer_pass.rotary,
     )
     if bucket.index is None or bucket.indexed != table.arrangement:
-        bucket.index = reading.index(held)
+        bucket.index = sparse_attention.index(held)
     else:
-        bucket.index = reading.note(bucket.index, held)
+        bucket.index = sparse_attention.note(bucket.index, held)
     bucket.indexed = table.arrangement
-    bucket.index_counts = reading.capabilities.estimates
-    bucket.index_summarises = reading.capabilities.summarises
+    bucket.index_counts = sparse_attention.capabilities.estimates
+    bucket.index_summarises = sparse_attention.capabilities.summarises
     query = layer_pass.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
-    chosen = reading.choose(query, held, bucket.index)
+    chosen = sparse_attention.choose(query, held, bucket.index)
     output, layer_pass.read = attend_chosen(query, held, chosen, layer_pass.sinks)
     # A slot that several query heads read by themselves counts as often.
     bucket.last_read = layer_pass.read.read.sum((2, 3)) * bytes_a_slot(table) + chosen.index_bytes
@@ -65,8 +68,8 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
 def note_bytes_read(layer: LayerState, rows: int) -> None:
     """Add what a decode step read of each row to the sum of all steps; without waiting for the device.
 
-    `rows`: queries of a pass that read every slot, 0 if a reading chose. After several tokens at once an index is built
-    anew.
+    `rows`: queries of a pass that read every slot, 0 if sparse attention chose. After several tokens at once an index
+    is built anew.
     """
     for bucket in layer.buckets if rows else ():
         bucket.last_read = bucket.table.live() * bytes_a_slot(bucket.table) if rows == 1 else None

@@ -7,16 +7,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings.selection import always, counts_of, of_sets, step_draws
+from kvlab.core.contract import NEVER, Chosen, Held, Index, SparseCapabilities, SparseShare, register_sparse_attention
+from kvlab.core.methods.sparse_attention.selection import always, counts_of, of_sets, step_draws
 
 # draws of the two samples
 BASE = 1
 SAMPLE = 2
 
 
-@register_reading
-class VAttention(PartReading):
+@register_sparse_attention
+class VAttention(SparseShare):
     """Reads sinks, newest tokens and the top slots; of the n others a uniform sample of b, each weighted by n / b.
 
     A base sample gives the deviation s of the others' exp logits and the normaliser's estimate D. With b = (z s n /
@@ -30,7 +30,7 @@ class VAttention(PartReading):
     title = "vAttention"
     paper = "https://arxiv.org/abs/2510.05688"
     acts_on = "slots and samples"
-    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(
+    capabilities: ClassVar[SparseCapabilities] = SparseCapabilities(
         samples=True, indexes=False, per_query_head=True, oracle=True
     )
 

@@ -1,4 +1,4 @@
-"""Readings by clusters of keys (PQCache, RetroInfer) choose the slots that their papers choose."""
+"""Sparse attention by clusters of keys (PQCache, RetroInfer) chooses the slots that its papers choose."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import product
 import torch
 
 from kvlab.core.attention.read_attention import attend_chosen
-from kvlab.core.methods.readings import reading_of
-from kvlab.core.methods.readings.selection import k_means
-from tests.methods.reading_loops import (
+from kvlab.core.methods.sparse_attention import sparse_attention_of
+from kvlab.core.methods.sparse_attention.selection import k_means
+from tests.methods.sparse_loops import (
     heads,
     held,
     live,
@@ -23,10 +23,10 @@ from tests.methods.reading_loops import (
 
 def test_pqcache_adds_the_products_of_the_nearest_centroids() -> None:
     query, table = held(holes=True)
-    reading = reading_of("pqcache/share=0.3/parts=2/bits=2/sinks=1/recent=2")
-    assert reading is not None
-    index = reading.index(table)
-    given = reading.choose(query, table, index)
+    sparse_attention = sparse_attention_of("pqcache/share=0.3/parts=2/bits=2/sinks=1/recent=2")
+    assert sparse_attention is not None
+    index = sparse_attention.index(table)
+    given = sparse_attention.choose(query, table, index)
     for row, head in heads():
         there, scores = live(table, row, head), []
         for member in query[row, head]:
@@ -63,10 +63,10 @@ def test_k_means_ends_where_each_centroid_is_the_mean_of_the_states_nearest_to_i
 
 def test_retroinfer_reads_clusters_and_lets_centroids_stand_for_the_next() -> None:
     query, table = held(holes=True)
-    reading = reading_of("retroinfer/share=0.2/estimate=0.4/cluster=4/sinks=1/recent=3")
-    assert reading is not None
-    index = reading.index(table)
-    given = reading.choose(query, table, index)
+    sparse_attention = sparse_attention_of("retroinfer/share=0.2/estimate=0.4/cluster=4/sinks=1/recent=3")
+    assert sparse_attention is not None
+    index = sparse_attention.index(table)
+    given = sparse_attention.choose(query, table, index)
     output = attend_chosen(query, table, given, None)[0]
     for row, head in heads():
         there = live(table, row, head)

@@ -1,4 +1,4 @@
-"""Readings choose the slots that their papers choose: against plain loops."""
+"""Sparse attention chooses the slots that its papers choose: against plain loops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from kvlab.core.attention import read_attention
 from kvlab.core.attention.read_attention import attend_chosen
-from kvlab.core.contract.reading import Held, Reading
+from kvlab.core.contract.sparse_attention import Held, SparseAttention
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.methods.readings import READINGS, reading_of
+from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS, sparse_attention_of
 from tests.cache.kernels import kernel_module
-from tests.methods.reading_loops import (
+from tests.methods.sparse_loops import (
     HOLES,
     attention,
     chosen,
@@ -83,18 +83,18 @@ def partial_attention(query: Tensor, table: Held, row: int, head: int, channels:
     return mean_attention(scores)
 
 
-@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("name", SPARSE_ATTENTIONS)
 def test_an_index_that_tokens_were_added_to_is_the_one_of_all_of_them(name: str) -> None:
     """Where it learns from keys (channels, means, centroids) it keeps what it has learned."""
-    reading = reading_of(name)
-    assert reading is not None
+    sparse_attention = sparse_attention_of(name)
+    assert sparse_attention is not None
     _, table = held(slots=90)
-    index = reading.index(first_slots(table, 80))
+    index = sparse_attention.index(first_slots(table, 80))
     kept = [key for key in index if key in ("mean", "centroids", "keys") or index[key].dtype == torch.int64]
     learned = {key: index[key].clone() for key in kept}
     for slot in range(80, 90):
-        index = reading.note(index, first_slots(table, slot + 1))
-    anew = reading.index(table)
+        index = sparse_attention.note(index, first_slots(table, slot + 1))
+    anew = sparse_attention.index(table)
     for key, part in index.items():
         if key in learned:
             assert torch.equal(part, learned[key])
@@ -121,15 +121,17 @@ def test_random_slots_are_other_ones_at_each_step_and_the_same_in_any_batch() ->
     assert len(slots_read(given, 0, 0) & slots_read(given, 0, 1)) < 10, "heads draw by themselves"
 
 
-@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("name", SPARSE_ATTENTIONS)
 @HOLES
 def test_reading_everything_is_dense_attention(name: str, holes: bool) -> None:
     """With soft-capped logits, weighted slots and a learned sink too."""
     sinks = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(3)) if holes else None
     query, table = held(holes=holes, softcap=3.0 if holes else None)
-    kind = READINGS[name]
-    reading = kind(**dict.fromkeys(("dense_layers", "dense_steps"), 0), **kind.exact_at)
-    output, read = attend_chosen(query, table, reading.choose(query, table, reading.index(table)), sinks)
+    kind = SPARSE_ATTENTIONS[name]
+    sparse_attention = kind(**dict.fromkeys(("dense_layers", "dense_steps"), 0), **kind.exact_at)
+    output, read = attend_chosen(
+        query, table, sparse_attention.choose(query, table, sparse_attention.index(table)), sinks
+    )
     every = table.logits(query)
     beside = every if sinks is None else torch.cat([every, sinks[..., None]], -1)
     mass = beside.softmax(-1)[..., :41]
@@ -142,33 +144,33 @@ def test_reading_everything_is_dense_attention(name: str, holes: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"read": "qest"}, "There is no reading called 'qest'.*all, oracle-topk"),
+        ({"read": "qest"}, "There is no sparse attention called 'qest'.*all, oracle-topk"),
         (
             {"read": "quest/pages=8"},
-            "The reading quest has no setting 'pages'; it has: dense_layers, dense_steps, share",
+            "The sparse attention quest has no setting 'pages'; it has: dense_layers, dense_steps, share",
         ),
         (
             {"read": "quest/page=0"},
-            "The setting 'page' of the reading quest cannot be 0: .* or equal to 1",
+            "The setting 'page' of the sparse attention quest cannot be 0: .* or equal to 1",
         ),
-        ({"read": "quest", "least": "x"}, "The setting 'least' of the reading quest cannot be 'x'"),
+        ({"read": "quest", "least": "x"}, "The setting 'least' of the sparse attention quest cannot be 'x'"),
         ({"read": "quest", "pages": 3}, "snapkv has no hyper-parameter 'pages'"),
         ({"least": 8}, "snapkv has no hyper-parameter 'least'"),
-        ({"read_share": 0.2}, "read=all reads every slot and has no settings: name a reading"),
+        ({"read_share": 0.2}, "read=all reads every slot and has no settings: name sparse attention"),
         ({"read": "quest", "read_share": 0}, "read_share.*greater than or equal to 0.001"),
         ({"read": "quest", "read_share": 1.5}, "read_share.*less than or equal to 1"),
     ],
 )
-def test_a_bad_reading_is_one_sentence(settings: dict, words: str) -> None:
+def test_a_bad_sparse_attention_is_one_sentence(settings: dict, words: str) -> None:
     with pytest.raises(UserError, match=words) as refused:
         make_method("snapkv", **settings)
     assert "\n" not in str(refused.value)
 
 
-def test_settings_of_a_reading_stand_beside_it_or_in_it() -> None:
+def test_settings_of_sparse_attention_stand_beside_it_or_in_it() -> None:
     beside = make_method("snapkv", read="quest", least=8, read_share=0.2)
     assert beside == make_method("snapkv", read="quest/least=8", read_share=0.2)
-    assert beside.reading == reading_of("quest/least=8/share=0.2")
+    assert beside.sparse_attention == sparse_attention_of("quest/least=8/share=0.2")
     assert beside.model_dump()["read"] == "quest/least=8"
     assert make_method("snapkv", **beside.model_dump()) == beside
     own = make_method("snapkv", read="quest/page=8", page=4)
@@ -181,7 +183,7 @@ def test_more_slots_than_there_are_reads_all() -> None:
     query, table = held()
     for name in ("oracle-topk", "quest", "random", "double-sparsity", "rocketkv", "pqcache/bits=3"):
         assert slots_read(chosen(f"{name}/slots=5000", query, table), 0, 0) == set(range(41))
-    assert "more than there are: all" in (READINGS["quest"].model_fields["slots"].description or "")
+    assert "more than there are: all" in (SPARSE_ATTENTIONS["quest"].model_fields["slots"].description or "")
 
 
 def test_keys_that_cannot_be_cut_into_equal_parts_are_refused() -> None:
@@ -192,9 +194,9 @@ def test_keys_that_cannot_be_cut_into_equal_parts_are_refused() -> None:
         chosen("pqcache/parts=3", query, table)
 
 
-@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("name", SPARSE_ATTENTIONS)
 def test_each_setting_is_described(name: str) -> None:
-    kind: type[Reading] = READINGS[name]
+    kind: type[SparseAttention] = SPARSE_ATTENTIONS[name]
     assert kind.title and (kind.__doc__ or "").strip()
     assert all(field.description for field in kind.model_fields.values())
     assert set(kind.exact_at) <= set(kind.model_fields)
@@ -213,12 +215,14 @@ def test_slots_gathered_a_few_at_a_time_give_the_same(name: str, monkeypatch: py
 
 
 @HOLES
-@pytest.mark.parametrize("reading", ["oracle-topk/share=0.3", "quest/share=0.3/page=4", "vattention/share=0.2"])
-def test_the_fused_kernel_equals_gathering(reading: str, holes: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "sparse_attention", ["oracle-topk/share=0.3", "quest/share=0.3/page=4", "vattention/share=0.2"]
+)
+def test_the_fused_kernel_equals_gathering(sparse_attention: str, holes: bool, monkeypatch: pytest.MonkeyPatch):
     """Of slots per KV head and per query head, with log mass and importance weights; no other slot is loaded."""
     kernel = kernel_module("kvlab.core.attention.triton_decode").chosen_attention
     query, table = held(holes=holes)
-    given = chosen(reading, query, table)
+    given = chosen(sparse_attention, query, table)
     output, gathered = attend_chosen(query, table, given, None)
     read = torch.zeros(table.position.shape, dtype=torch.bool).scatter_(2, given.slots.flatten(2), True)
     unread = replace(table, **{name: getattr(table, name).masked_fill(~read[..., None], math.nan) for name in STATES})

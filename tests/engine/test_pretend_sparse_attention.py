@@ -1,4 +1,4 @@
-"""Decode steps under every reading on a device that is not the host: nothing is read there, the numbers are equal."""
+"""Sparse decode steps on a device that is not the host: nothing is read there, the numbers are equal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from transformers import PreTrainedModel
 from kvlab.core.attention import layer_pass
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.layers import decisions
-from kvlab.core.methods.readings import READINGS
+from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS
 from kvlab.models.load import prepare
-from tests.conformance.test_readings import SHORT
+from tests.conformance.test_sparse_attention import SHORT
 from tests.engine.pretend import CUDA, PretendCuda, decode_there, pretend_cuda, put_there
 from tests.families import tiny_model
 
@@ -24,8 +24,8 @@ def _logits(
     return decode_there(model, cache, ids, pretence, 6, lambda step: step >= 3 and store == "native")
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_a_reading_runs_on_the_device_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", SPARSE_ATTENTIONS)
+def test_sparse_attention_runs_on_the_device_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every token held, with slots evicted in turn, and with packed slots."""
     ids = torch.arange(80).view(2, -1) % 90 + 3
     model, read = prepare(tiny_model("llama")), SHORT.get(name, name)

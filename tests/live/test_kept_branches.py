@@ -1,4 +1,4 @@
-"""Prefixes in the worker: a session over kept ones, and a lane that is kept as `kvlab prefix make` would make it."""
+"""Prefixes in the worker: a session over kept ones, and a branch that is kept as `kvlab prefix make` would make it."""
 
 from __future__ import annotations
 
@@ -93,19 +93,19 @@ def state_of_file(file: PrefixFile) -> dict[str, Any]:
     return state
 
 
-def test_a_kept_lane_is_the_file_that_making_a_prefix_writes(tmp_path: Path, folder: str) -> None:
-    """Byte for byte but for times and peaks of making, also after questions were asked and the lane was changed."""
+def test_a_kept_branch_is_the_file_that_making_a_prefix_writes(tmp_path: Path, folder: str) -> None:
+    """Byte for byte but for times and peaks of making, also after questions were asked and the branch was changed."""
     request = LiveRequest(model=folder, context=TEXT, choices=CHOICES, device="cpu", system="Be brief.", seed=3)
     action(tmp_path, "start", request)
     before = action(tmp_path, "ask", request, question="Who was late?")
     changed = MethodChoice(method="h2o", budget=0.4)
-    action(tmp_path, "lane", request, lane=1, choice=changed)
+    action(tmp_path, "branch", request, branch=1, choice=changed)
     request = request.model_copy(update={"choices": (changed, *CHOICES[1:])})
-    for lane, choice in enumerate(request.lanes):
-        after = action(tmp_path, "keep", request, lane=lane, name=f"kept-{lane}")
-        made = make(tmp_path, request, f"made-{lane}", choice)
-        kept, expected = (find_prefix(tmp_path, f"{one}-{lane}") for one in ("kept", "made"))
-        assert after.lanes[lane].kept == f"kept-{lane}"
+    for branch, choice in enumerate(request.branches):
+        after = action(tmp_path, "keep", request, branch=branch, name=f"kept-{branch}")
+        made = make(tmp_path, request, f"made-{branch}", choice)
+        kept, expected = (find_prefix(tmp_path, f"{one}-{branch}") for one in ("kept", "made"))
+        assert after.branches[branch].kept == f"kept-{branch}"
         assert told(kept) == told(expected)
         assert state_of_file(kept) == state_of_file(expected)
         ours, theirs = mapped_tensors(kept), mapped_tensors(expected)
@@ -114,25 +114,25 @@ def test_a_kept_lane_is_the_file_that_making_a_prefix_writes(tmp_path: Path, fol
         assert read_texts(kept) == read_texts(expected)
         answer = Prefix.load(kept.path, held_model(request)).ask("Who was late?", 4)
         assert answer == made.ask("Who was late?", 4)
-        if lane != 1:
-            said = tuple(word.token for word in before.turns[0].answers[lane].words)
+        if branch != 1:
+            said = tuple(word.token for word in before.turns[0].answers[branch].words)
             assert answer.token_ids == said, "the session said the same"
     with pytest.raises(UserError, match="There is already a prefix 'kept-0'"):
-        action(tmp_path, "keep", request, lane=0, name="kept-0")
+        action(tmp_path, "keep", request, branch=0, name="kept-0")
 
 
-def test_a_lane_that_no_prefix_can_hold_is_refused(tmp_path: Path, folder: str) -> None:
+def test_a_branch_that_no_prefix_can_hold_is_refused(tmp_path: Path, folder: str) -> None:
     edited = MethodChoice(method="h2o", budget=0.3, force_keep=(2,))
     request = LiveRequest(model=folder, context=TEXT[:200], choices=(edited,), device="cpu")
     action(tmp_path, "start", request)
     with pytest.raises(UserError, match=EDITED):
-        action(tmp_path, "keep", request, lane=1, name="one")
+        action(tmp_path, "keep", request, branch=1, name="one")
     (held,) = jobs._held.values()
-    held.session.lanes[1].fail(RuntimeError("out of luck"))
+    held.session.branches[1].fail(RuntimeError("out of luck"))
     with pytest.raises(UserError, match="has failed, so there is nothing to keep: out of luck"):
-        action(tmp_path, "keep", request, lane=1, name="one")
-    with pytest.raises(UserError, match="There is no lane 4"):
-        action(tmp_path, "keep", request, lane=4, name="one")
+        action(tmp_path, "keep", request, branch=1, name="one")
+    with pytest.raises(UserError, match="There is no branch 4"):
+        action(tmp_path, "keep", request, branch=4, name="one")
     assert list_prefixes(tmp_path) == ([], [])
 
 
@@ -140,19 +140,19 @@ def test_a_session_over_prefixes_goes_on_like_any_other(tmp_path: Path, folder: 
     reading = LiveRequest(model=folder, context=TEXT, choices=CHOICES[:1], device="cpu")
     action(tmp_path, "start", reading, session="reading")
     expected = action(tmp_path, "ask", reading, session="reading", question="Who was late?")
-    for name, choice in zip(("full", "snapkv"), reading.lanes, strict=True):
+    for name, choice in zip(("full", "snapkv"), reading.branches, strict=True):
         make(tmp_path, reading, name, choice)
     request = live_request(tmp_path, ["full", "snapkv"])
-    assert (request.context, request.lanes, request.model) == (TEXT, reading.lanes, folder)
+    assert (request.context, request.branches, request.model) == (TEXT, reading.branches, folder)
     check_work(LiveJob(session="one", action="start", request=request))
     started = action(tmp_path, "start", request)
-    assert [lane.label for lane in started.lanes.values()] == ["full 100 %", "snapkv 30 %"]
+    assert [branch.label for branch in started.branches.values()] == ["full 100 %", "snapkv 30 %"]
     assert "".join(started.texts).endswith(TEXT)
     asked = action(tmp_path, "ask", request, question="Who was late?")
-    for lane, answer in asked.turns[0].answers.items():
-        assert answer.words == expected.turns[0].answers[lane].words
+    for branch, answer in asked.turns[0].answers.items():
+        assert answer.words == expected.turns[0].answers[branch].words
     assert asked.full_bytes == expected.full_bytes
-    assert action(tmp_path, "heads", request, lane=0).heads_read == {0: 1}
+    assert action(tmp_path, "heads", request, branch=0).heads_read == {0: 1}
     assert heads_path(tmp_path, "one", 0).exists()
     action(tmp_path, "ask", request, question="And why?")
     fork_log(tmp_path, "one", "two", turn=1, opened={"kind": "opened"})
@@ -162,9 +162,9 @@ def test_a_session_over_prefixes_goes_on_like_any_other(tmp_path: Path, folder: 
     assert again.notes == [jobs.LOST_PREFIX]
     assert again.turns[1].answers[1].words == forked.turns[1].answers[1].words
     with pytest.raises(UserError, match=FIXED):
-        action(tmp_path, "lane", request, lane=1, choice={"method": "h2o"})
+        action(tmp_path, "branch", request, branch=1, choice={"method": "h2o"})
     with pytest.raises(UserError, match=KEPT_ALREADY):
-        action(tmp_path, "keep", request, lane=1, name="other")
+        action(tmp_path, "keep", request, branch=1, name="other")
     assert action(tmp_path, "restart", request).turns == []
     make(tmp_path, reading, "snapkv", CHOICES[3])
     drop_model()
@@ -172,7 +172,7 @@ def test_a_session_over_prefixes_goes_on_like_any_other(tmp_path: Path, folder: 
         action(tmp_path, "ask", request, question="Who?")
 
 
-def test_without_the_full_cache_lanes_are_compared_with_the_first(tmp_path: Path, folder: str) -> None:
+def test_without_the_full_cache_branches_are_compared_with_the_first(tmp_path: Path, folder: str) -> None:
     reading = LiveRequest(model=folder, context=TEXT, choices=CHOICES[:1], device="cpu")
     for name, budget in (("less", 0.2), ("more", 0.5)):
         make(tmp_path, reading, name, MethodChoice(method="h2o", budget=budget))
@@ -193,9 +193,9 @@ def test_bytes_are_those_of_compressed_layers_as_in_other_sessions(tmp_path: Pat
     windowed = str(tiny_folder(tmp_path / "model", "qwen3-windowed"))
     reading = LiveRequest(model=windowed, context=TEXT[:200], choices=CHOICES[:1], device="cpu")
     make(tmp_path, reading, "full", reading.reference)
-    lane = action(tmp_path, "start", live_request(tmp_path, ["full"]))
-    assert lane.lanes[0].live_bytes == lane.full_bytes
-    assert lane.full_bytes == action(tmp_path, "start", reading, session="reading").full_bytes
+    branch = action(tmp_path, "start", live_request(tmp_path, ["full"]))
+    assert branch.branches[0].live_bytes == branch.full_bytes
+    assert branch.full_bytes == action(tmp_path, "start", reading, session="reading").full_bytes
 
 
 def test_prefixes_of_one_text_are_found_together_and_names_are_free(tmp_path: Path, folder: str) -> None:
@@ -222,7 +222,7 @@ def test_prefixes_of_one_text_are_found_together_and_names_are_free(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"prefixes": ["one"]}, "every prefix is a lane"),
+        ({"prefixes": ["one"]}, "every prefix is a branch"),
         ({"prefixes": ["../one", "two"]}, "pattern"),
         ({"reference": {"method": "h2o", "budget": 0.5}}, "compared with the full cache"),
     ],
@@ -239,8 +239,8 @@ def test_on_a_shared_server_a_prefix_is_its_owners_alone(
     monkeypatch.setattr("kvlab.jobs.access_check.lab", lambda: object())
     request = LiveRequest(model=folder, context=TEXT[:40], choices=CHOICES[:1], device="cpu")
     action(tmp_path, "start", request)
-    lane = request.lanes.index(CHOICES[0])
-    action(tmp_path, "keep", request, lane=lane, name="anns", owner="ann")  # as the worker runs a job of ann's
+    branch = request.branches.index(CHOICES[0])
+    action(tmp_path, "keep", request, branch=branch, name="anns", owner="ann")  # as the worker runs a job of ann's
     make(tmp_path, request, "nobodys", CHOICES[0])
     prefix_path(tmp_path, "broken").write_bytes(b"nothing")
     opened = live_request(tmp_path, ["anns"]).model_copy(update={"model": "mini"})

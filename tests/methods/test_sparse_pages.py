@@ -1,4 +1,4 @@
-"""Readings of whole pages and chunks (RocketKV, ShadowKV, Quest) choose those that their papers choose."""
+"""Sparse attention to whole pages and chunks (RocketKV, ShadowKV, Quest) chooses those that its papers choose."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from kvlab.core.attention.read_attention import attend_chosen
 from kvlab.core.cache import make_cache
-from kvlab.core.contract.reading import Chosen, Held, Index, Reading
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.methods.readings import READINGS, reading_of
+from kvlab.core.contract.sparse_attention import Chosen, Held, Index, SparseAttention
+from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS, sparse_attention_of
 from kvlab.models.load import prepare
 from tests.families import tiny_model
-from tests.methods.reading_loops import (
+from tests.methods.sparse_loops import (
     HOLES,
     chosen,
     first_slots,
@@ -137,18 +137,18 @@ def test_quest_reads_the_pages_with_the_highest_bounds(holes: bool) -> None:
 
 def test_quest_keeps_its_bounds_when_tokens_arrive() -> None:
     """One at a time, into free slots and behind the last: as if the index were built anew."""
-    reading = reading_of("quest/page=4")
-    assert reading is not None
+    sparse_attention = sparse_attention_of("quest/page=4")
+    assert sparse_attention is not None
     _, table = held(holes=True)
-    index, width = reading.index(first_slots(table, 30)), 30
+    index, width = sparse_attention.index(first_slots(table, 30)), 30
     for slot in (int((table.position[0, 0, :30] < 0).nonzero()[0]), 30, 31, 32, 36):
         table.keys[:, :, slot] += 3.0
         table.position[:, :, slot] = 100 + slot
         width = max(width, slot + 1)
         grown = first_slots(table, width, torch.full((2, 2, 1), slot))
-        index = reading.note(index, grown) if slot < 33 else reading.index(grown)
+        index = sparse_attention.note(index, grown) if slot < 33 else sparse_attention.index(grown)
         pages = -(-width // 4)
-        assert torch.equal(index["bounds"][:, :, :pages], reading.index(grown)["bounds"][:, :, :pages])
+        assert torch.equal(index["bounds"][:, :, :pages], sparse_attention.index(grown)["bounds"][:, :, :pages])
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_bounds_and_means_are_of_held_keys_only(
     name: str, method: str, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every decode step, whether a decision evicts one slot of a head or a block of them."""
-    kind, checked = READINGS[name.split("/")[0]], []
+    kind, checked = SPARSE_ATTENTIONS[name.split("/")[0]], []
 
-    def choose(self: Reading, query: Tensor, table: Held, index: Index, plain=kind.choose) -> Chosen:
+    def choose(self: SparseAttention, query: Tensor, table: Held, index: Index, plain=kind.choose) -> Chosen:
         checked.append(_check_index(index, table))
         return plain(self, query, table, index)
 

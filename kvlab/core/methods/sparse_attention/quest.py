@@ -6,12 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings import selection
+from kvlab.core.contract import Chosen, Held, Index, SparseCapabilities, SparseShare, register_sparse_attention
+from kvlab.core.methods.sparse_attention import selection
 
 
-@register_reading
-class Quest(PartReading):
+@register_sparse_attention
+class Quest(SparseShare):
     """Reads the pages whose keys could match the query best.
 
     A page keeps the minimum and the maximum of each channel of its keys. sum_c max(q_c min_c, q_c max_c) bounds the
@@ -24,7 +24,7 @@ class Quest(PartReading):
     title = "Quest"
     paper = "https://arxiv.org/abs/2406.10774"
     acts_on = "pages"
-    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(summarises=True)
+    capabilities: ClassVar[SparseCapabilities] = SparseCapabilities(summarises=True)
 
     page: int = Field(16, ge=1, le=4096, description="slots of a page")
     least: int = Field(3, ge=1, description="pages that are read at least")

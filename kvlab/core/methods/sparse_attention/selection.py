@@ -1,4 +1,4 @@
-"""What readings share: the best slots of a score, slots that are always read, and sets of unequal size."""
+"""Shared by sparse attention: the best slots of a score, slots that are always read, and sets of unequal size."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract import MIX, NEVER, Chosen, Held, PartReading, is_valid, stream_start, uniform_draws
+from kvlab.core.contract import MIX, NEVER, Chosen, Held, SparseShare, is_valid, stream_start, uniform_draws
 from kvlab.core.stores.quantized_states import dense_states, states_at
 
 FAR = 1e6  # of every coordinate, in float32
@@ -78,9 +78,9 @@ def step_draws(held: Held, per_head: int, purpose: int = 0) -> Tensor:
 SLACK = 64  # slots that an index has room for beyond the table, so that it rarely grows
 
 
-def counts_of(reading: PartReading, live: Tensor) -> Tensor:
-    """Slots (B, H) that `reading` reads of heads with `live` (B, H) valid ones each, at least 1."""
-    asked = (reading.share * live.double() - 1e-9).ceil() if not reading.slots else live.clamp_max(reading.slots)
+def counts_of(settings: SparseShare, live: Tensor) -> Tensor:
+    """Slots (B, H) that the settings read of heads with `live` (B, H) valid ones each, at least 1."""
+    asked = (settings.share * live.double() - 1e-9).ceil() if not settings.slots else live.clamp_max(settings.slots)
     return asked.long().clamp_min(1)
 
 
@@ -108,7 +108,7 @@ def always(held: Held, sinks: int = 0, recent: int = 0) -> Tensor:
 
 
 def best(
-    reading: PartReading, held: Held, score: Tensor, kept: Tensor | None = None, index_bytes: float | Tensor = 0.0
+    settings: SparseShare, held: Held, score: Tensor, kept: Tensor | None = None, index_bytes: float | Tensor = 0.0
 ) -> Chosen:
     """The slots with the highest `score` (B, H, 1, S), -inf in free slots; those `kept` (B, H, S) come first.
 
@@ -116,8 +116,8 @@ def best(
     """
     newest = held.newest[:, :, None]
     # At least one; a number above the slots that there are reads all of them.
-    most = min(reading.slots or math.ceil(reading.share * held.count - 1e-9), held.count)
-    counts = None if held.dense else counts_of(reading, held.live())[:, :, None, None]
+    most = min(settings.slots or math.ceil(settings.share * held.count - 1e-9), held.count)
+    counts = None if held.dense else counts_of(settings, held.live())[:, :, None, None]
     if kept is not None:
         score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, newest, math.inf)
         top_scores = score.topk(most, dim=-1).values
@@ -197,12 +197,12 @@ def page_logits(logits: Tensor, held: Held, page: int) -> Tensor:
 
 
 def best_pages(
-    reading: PartReading, held: Held, score: Tensor, page: int, least: int, index_bytes: float | Tensor
+    settings: SparseShare, held: Held, score: Tensor, page: int, least: int, index_bytes: float | Tensor
 ) -> Chosen:
     """The slots of the pages with the highest `score` (B, H, 1, pages), that of the newest token first."""
     pages = score.shape[-1]
     score = score.scatter(3, held.newest[:, :, None] // page, math.inf)
-    wanted = -(-reading.slots // page) if reading.slots else math.ceil(reading.share * pages - 1e-9)
+    wanted = -(-settings.slots // page) if settings.slots else math.ceil(settings.share * pages - 1e-9)
     most = min(max(wanted, least), pages)
     top = score.topk(most, dim=-1)
     slots = top.indices[..., None] * page + torch.arange(page, device=score.device)
@@ -210,7 +210,8 @@ def best_pages(
     if not held.dense:
         rank = torch.arange(most, device=score.device)
         filled = (score > NEVER).sum(-1, keepdim=True)  # holes leave more pages than the slots would fill
-        asked = (reading.share * filled.double() - 1e-9).ceil() if not reading.slots else torch.full_like(filled, most)
+        share = (settings.share * filled.double() - 1e-9).ceil()
+        asked = torch.full_like(filled, most) if settings.slots else share
         read = read & ((rank < asked.clamp_min(least)) & (top.values > NEVER))[..., None]
     elif held.count % page == 0:
         return Chosen(slots.flatten(3), None, index_bytes)

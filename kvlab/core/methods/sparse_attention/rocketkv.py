@@ -8,15 +8,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
-from kvlab.core.methods.readings import selection
+from kvlab.core.contract import Chosen, Held, Index, SparseCapabilities, SparseShare, register_sparse_attention
+from kvlab.core.methods.sparse_attention import selection
 from kvlab.core.stores.quantized_states import states_at
 
 TINY = torch.finfo(torch.float32).tiny
 
 
-@register_reading
-class RocketKV(PartReading):
+@register_sparse_attention
+class RocketKV(SparseShare):
     """Reads the pages with the highest approximate logits, of the query's largest channels alone.
 
     Of the maxima and minima of a page (as in Quest) a step reads those of the r channels with the largest sum of |q|
@@ -30,7 +30,7 @@ class RocketKV(PartReading):
     title = "RocketKV, second stage"
     paper = "https://arxiv.org/abs/2502.14051"
     acts_on = "pages"
-    capabilities: ClassVar[ReadingCapabilities] = ReadingCapabilities(summarises=True)
+    capabilities: ClassVar[SparseCapabilities] = SparseCapabilities(summarises=True)
 
     page: int = Field(4, ge=1, le=4096, description="slots of a page")
     channel_share: float = Field(0.6, gt=0, le=1, description="share of the channels that are compared")

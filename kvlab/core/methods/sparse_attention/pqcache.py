@@ -4,14 +4,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract import NEVER, Chosen, Held, Index, PartReading, register_reading
+from kvlab.core.contract import NEVER, Chosen, Held, Index, SparseShare, register_sparse_attention
 from kvlab.core.errors import UserError
-from kvlab.core.methods.readings.selection import always, best, k_means, nearest, of_group, write_newest
+from kvlab.core.methods.sparse_attention.selection import always, best, k_means, nearest, of_group, write_newest
 from kvlab.core.stores.quantized_states import states_at
 
 
-@register_reading
-class PQCache(PartReading):
+@register_sparse_attention
+class PQCache(SparseShare):
     """Reads the slots with the highest product of the query and their quantised keys.
 
     A key is cut into m parts, and each part is one of 2^b centroids, found by k-means over the head's keys when the

@@ -1,4 +1,4 @@
-"""Contract of a reading: which slots a decode step reads. A reading changes no slot; it composes with every method."""
+"""Contract of sparse attention: which slots a decode step reads. It changes no slot and composes with every method."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from kvlab.core.plugins.load import Registry
 from kvlab.core.stores.quantized_states import States, dense_states, products
 from kvlab.core.validation import quote_value
 
-EVERYTHING = "all"  # the name of no reading: every step reads every slot
+EVERYTHING = "all"  # the name of attention that is not sparse: every step reads every slot
 Index = dict[str, Tensor]  # (B, H, ...) each, so that an index follows the rows of its table
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a reading sees: the slots of one layer in one decode step, the query's own token among them."""
+    """What sparse attention sees: the slots of one layer in one decode step, the query's own token among them."""
 
     keys: States  # (B, H, S, d)
     values: States  # (B, H, S, d)
@@ -91,13 +91,13 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class ReadingCapabilities:
-    """What a reading declares; by default it chooses slots, exactly weighted, from an index.
+class SparseCapabilities:
+    """What sparse attention declares; by default it chooses slots, exactly weighted, from an index.
 
     Attributes:
         samples: log weights are importance weights, so that the normaliser is an unbiased estimate.
         estimates: stand-ins take part in attention for slots that are not read.
-        indexes: it keeps an index (`Reading.index`), which counts as bytes held and, where it is read, as bytes read.
+        indexes: it keeps an index (`SparseAttention.index`), which counts as bytes held and, where read, as bytes read.
         per_query_head: query heads of a group read slots of their own.
         replaces_keys: it reads keys of its index in place of the table's (`Chosen.keys`).
         across_heads: its index is one for the heads of a layer, which then share a table.
@@ -116,7 +116,7 @@ class ReadingCapabilities:
     oracle: bool = False
 
 
-class Reading(BaseModel, ABC):
+class SparseAttention(BaseModel, ABC):
     """Chooses the slots that a decode step reads. Subclasses declare settings as fields.
 
     `exact_at` are settings at which everything is read, so that the output is that of dense attention.
@@ -136,9 +136,9 @@ class Reading(BaseModel, ABC):
     _check_bounds = field_validator("*")(check_number)
 
     @property
-    def capabilities(self) -> ReadingCapabilities:
+    def capabilities(self) -> SparseCapabilities:
         """What it needs and gives."""
-        return ReadingCapabilities()
+        return SparseCapabilities()
 
     def index(self, held: Held) -> Index:
         """The index over all slots; empty if it keeps none."""
@@ -153,8 +153,8 @@ class Reading(BaseModel, ABC):
         """The slots that the queries (B, H, G, d) of one step read. Always among them: the step's own token."""
 
 
-class PartReading(Reading):
-    """A reading of a given share of the slots. The default, a tenth, is the same for all, so that they compare."""
+class SparseShare(SparseAttention):
+    """Sparse attention that reads a given share of the slots; the default, a tenth, is the same for all to compare."""
 
     exact_at: ClassVar[Mapping[str, Any]] = {"share": 1.0}
 
@@ -166,43 +166,52 @@ class PartReading(Reading):
     )
 
 
-READINGS: Registry[type[Reading]] = Registry("reading")
+SPARSE_ATTENTIONS: Registry[type[SparseAttention]] = Registry("sparse attention")
 
 
-def register_reading(reading: type[Reading]) -> type[Reading]:
-    """Class decorator that registers a reading by name."""
-    READINGS.add(reading.name, reading)
-    return reading
+def register_sparse_attention(sparse_attention: type[SparseAttention]) -> type[SparseAttention]:
+    """Class decorator that registers sparse attention by name."""
+    SPARSE_ATTENTIONS.add(sparse_attention.name, sparse_attention)
+    return sparse_attention
 
 
-def reading_of(text: str, share: float | None = None) -> Reading | None:
-    """The reading called `text`, such as `quest` or with settings `quest/page=8/dense_layers=0`; None for `all`.
+def sparse_attention_of(text: str, share: float | None = None) -> SparseAttention | None:
+    """Sparse attention by name, such as `quest` or with settings `quest/page=8/dense_layers=0`; None for `all`.
 
-    `share` takes precedence over its default. Raises UserError for an unknown reading or setting, or a value out of
-    range.
+    `share` takes precedence over its default. Raises UserError for an unknown name or setting, or a value out of range.
     """
     name, *settings = text.split("/")
     if name == EVERYTHING:
         if settings or share is not None:
             raise UserError(
-                f"read={EVERYTHING} reads every slot and has no settings: name a reading, as in read=quest."
+                f"read={EVERYTHING} reads every slot and has no settings: name sparse attention, as in read=quest."
             )
         return None
-    if name not in READINGS:
-        raise READINGS.unknown(name, [EVERYTHING, *READINGS])
+    if name not in SPARSE_ATTENTIONS:
+        raise SPARSE_ATTENTIONS.unknown(name, [EVERYTHING, *SPARSE_ATTENTIONS])
     parts = (setting.partition("=") for setting in settings)
     values: dict[str, Any] = {name: parse_value(value) for name, _, value in parts}
     if share is not None:
         values["share"] = share
-    reading = READINGS[name]
+    sparse_attention = SPARSE_ATTENTIONS[name]
     try:
-        return reading(**values)
+        return sparse_attention(**values)
     except ValidationError as error:
         first = error.errors()[0]
         setting = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(reading.model_fields)
-            raise UserError(f"The reading {reading.name} has no setting {setting!r}; it has: {known}.") from None
+            known = ", ".join(sparse_attention.model_fields)
+            raise UserError(f"The sparse attention {name} has no setting {setting!r}; it has: {known}.") from None
         reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
         given = quote_value(first["input"])
-        raise UserError(f"The setting {setting!r} of the reading {reading.name} cannot be {given}: {reason}.") from None
+        raise UserError(
+            f"The setting {setting!r} of the sparse attention {name} cannot be {given}: {reason}."
+        ) from None
+
+
+# What plug-ins of before import from here.
+Reading = SparseAttention
+PartReading = SparseShare
+ReadingCapabilities = SparseCapabilities
+register_reading = register_sparse_attention
+reading_of = sparse_attention_of

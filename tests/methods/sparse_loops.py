@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held
-from kvlab.core.methods.readings import reading_of
+from kvlab.core.contract.sparse_attention import Chosen, Held
+from kvlab.core.methods.sparse_attention import sparse_attention_of
 
 SCALING = 0.4
 
@@ -71,8 +71,8 @@ def heads() -> list[tuple[int, int]]:
 HOLES = pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 
 
-def chosen(reading: str, query: Tensor, table: Held) -> Chosen:
-    own = reading_of(reading)
+def chosen(sparse_attention: str, query: Tensor, table: Held) -> Chosen:
+    own = sparse_attention_of(sparse_attention)
     assert own is not None
     return own.choose(query, table, own.index(table))
 

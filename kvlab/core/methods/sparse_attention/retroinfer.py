@@ -8,16 +8,17 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from kvlab.core.contract import NEVER, reading
+from kvlab.core.contract import NEVER
+from kvlab.core.contract import sparse_attention as sparse
 from kvlab.core.errors import UserError
-from kvlab.core.methods.readings.selection import always, means_of, of_group, of_sets, spread_rows, write_newest
+from kvlab.core.methods.sparse_attention.selection import always, means_of, of_group, of_sets, spread_rows, write_newest
 from kvlab.core.stores.quantized_states import dense_states
 
 STEADY = -1  # the cluster of slots that are always read
 
 
-@reading.register_reading
-class RetroInfer(reading.PartReading):
+@sparse.register_sparse_attention
+class RetroInfer(sparse.SparseShare):
     """Reads the clusters whose centroids match the query best, and lets centroids stand for the next ones.
 
     Three zones: steady (sinks, the newest tokens, and all that came since the last clustering), read exactly; the
@@ -32,7 +33,7 @@ class RetroInfer(reading.PartReading):
     title = "RetroInfer"
     paper = "https://arxiv.org/abs/2505.02922"
     acts_on = "clusters"
-    capabilities: ClassVar[reading.ReadingCapabilities] = reading.ReadingCapabilities(estimates=True)
+    capabilities: ClassVar[sparse.SparseCapabilities] = sparse.SparseCapabilities(estimates=True)
 
     estimate: float = Field(0.232, ge=0, le=1, description="share of the clusters that are estimated")
     cluster: int = Field(16, ge=1, le=4096, description="mean slots of a cluster")
@@ -42,7 +43,7 @@ class RetroInfer(reading.PartReading):
     sinks: int = Field(4, ge=0, description="first tokens that are always read")
     recent: int = Field(64, ge=0, description="newest tokens that are always read")
 
-    def index(self, held: reading.Held) -> reading.Index:
+    def index(self, held: sparse.Held) -> sparse.Index:
         """`member` (B, H, S, 1) int32, and of each cluster `keys`, `values` (B, H, C, d) and log `mass` (B, H, C).
 
         `built` (B, H, S, 0) has as many slots as the table had. Raises UserError where query heads have biases of their
@@ -51,7 +52,7 @@ class RetroInfer(reading.PartReading):
         if held.places_count or (held.bias is not None and held.bias.shape[2] > 1):
             raise UserError(
                 "read=retroinfer estimates slots by the mean of their keys, which has no place for ALiBi or for masses "
-                "of single query heads: use another reading, or another model or method."
+                "of single query heads: use other sparse attention, or another model or method."
             )
         steady = always(held, self.sinks, self.recent) | ~held.valid()
         weight = (~steady).float() if held.bias is None else held.bias[:, :, 0].exp().masked_fill(steady, 0.0)
@@ -86,13 +87,13 @@ class RetroInfer(reading.PartReading):
             "built": keys.new_empty(*keys.shape[:3], 0),
         }
 
-    def note(self, index: reading.Index, held: reading.Held) -> reading.Index:
+    def note(self, index: sparse.Index, held: sparse.Held) -> sparse.Index:
         if held.count - index["built"].shape[2] >= self.update:
             return self.index(held)
         new = index["member"].new_full((*held.newest.shape, 1), STEADY)
         return index | {"member": write_newest(index["member"], held, new)}
 
-    def choose(self, query: Tensor, held: reading.Held, index: reading.Index) -> reading.Chosen:
+    def choose(self, query: Tensor, held: sparse.Held, index: sparse.Index) -> sparse.Chosen:
         query = query.float()
         keys = index["keys"].float()
         mass = index["mass"]
@@ -110,8 +111,8 @@ class RetroInfer(reading.PartReading):
         read = retrieved.gather(2, member.clamp_min(0)) & (member != STEADY) | (member == STEADY) & held.valid()
         of_near = mass.masked_fill(~near, NEVER)[:, :, None]
         chosen = of_sets(read[:, :, None], index_bytes=keys.shape[2] * (2 * keys.shape[3] + 1) * 4)
-        estimate = reading.Estimate(logits + of_near, index["values"].float())
-        return reading.Chosen(chosen.slots, chosen.log_weight, chosen.index_bytes, estimate)
+        estimate = sparse.Estimate(logits + of_near, index["values"].float())
+        return sparse.Chosen(chosen.slots, chosen.log_weight, chosen.index_bytes, estimate)
 
 
 def _most_alike(states: Tensor, centroids: Tensor, unused: Tensor) -> Tensor:

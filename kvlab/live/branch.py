@@ -1,4 +1,4 @@
-"""One lane of a live session: a cache, what it has read, and its answers."""
+"""One branch of a live session: a cache, what it has read, and its answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.prompt_pass import PromptPass
 from kvlab.core.contract import Plan, Slots, View
 from kvlab.core.methods import make_method
-from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
+from kvlab.core.methods.wrappers.choice import check_tokens, sparse_attention_with_changes, with_changes
 from kvlab.engine.forward import read_on
 from kvlab.models.chat import decode_answer
 from kvlab.models.load import LoadedModel
@@ -78,7 +78,7 @@ class ContextShares:
 def presence(layer: CompressedLayer, tokens: int) -> Tensor:
     """(H, tokens) bool: which of the first `tokens` tokens have a slot of their own in each head."""
     slots = [table.visible() for table in layer.tables]
-    position = layer.streams.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
+    position = layer.head_index.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
     present = torch.zeros(position.shape[1], tokens + 1, dtype=torch.bool, device=position.device)
     present.scatter_(1, torch.where(position[0] <= tokens, position[0], 0), True)
     return present[:, 1:]
@@ -90,7 +90,7 @@ UNFINISHED = "\ufffd"  # what a tokenizer decodes an incomplete character to
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A lane as it was before a question; the cache is not changed any more."""
+    """A branch as it was before a question; the cache is not changed any more."""
 
     cache: CompressedCache
     tokens_seen: int
@@ -98,7 +98,7 @@ class Checkpoint:
 
 
 @dataclass(eq=False)
-class Lane:
+class LiveBranch:
     """A method with its own cache. `tokens_seen` counts all tokens read; `answer` are ids of the present answer.
 
     `follows` is whether its text equals the full cache's so far. `merges` is what was merged when the context was
@@ -116,8 +116,8 @@ class Lane:
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> "Lane":
-        """A lane that has read nothing yet of a context of so many tokens.
+    def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> "LiveBranch":
+        """A branch that has read nothing yet of a context of so many tokens.
 
         Raises UserError if the method refuses the model or the budget, or for a changed token outside the context.
         """
@@ -126,7 +126,7 @@ class Lane:
         cache = make_cache(loaded, method, choice.budget, seed=seed)
         layers = [layer.layer_idx for layer in cache.compressed_layers()]
         cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, MOST_TOKENS)
-        cache.settings.reading = reading_with_changes(cache.settings.reading, choice)
+        cache.settings.sparse_attention = sparse_attention_with_changes(cache.settings.sparse_attention, choice)
         cache.settings.observer = merges = ContextMerges(tokens)
         return cls(choice, cache, merges)
 
@@ -136,10 +136,10 @@ class Lane:
         self.tokens_seen = self.merges.tokens
         self.checkpoints = {}
         self.begin_answer(0)
-        self.cache = copy_cache(self.cache)  # lanes that read together share their layers without slots
+        self.cache = copy_cache(self.cache)  # branches that read together share their layers without slots
 
     def return_to(self, turn: int) -> None:
-        """Return to the state before question `turn`, which has a checkpoint; a lane that never settled stays."""
+        """Return to the state before question `turn`, which has a checkpoint; a branch that never settled stays."""
         self.answer = []
         self.text = ""
         if turn in self.checkpoints:
@@ -149,14 +149,14 @@ class Lane:
             self.follows = known.follows
             self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= turn}
 
-    def fork(self) -> "Lane":
-        """A lane as this one was after the context; the context's checkpoint is shared."""
+    def fork(self) -> "LiveBranch":
+        """A branch as this one was after the context; the context's checkpoint is shared."""
         other = replace(self, checkpoints={turn: one for turn, one in self.checkpoints.items() if turn == 0})
         other.return_to(0)
         return other
 
     def fail(self, error: Exception) -> None:
-        """Note the error that ends the lane."""
+        """Note the error that ends the branch."""
         self.failure = str(error) or type(error).__name__
 
     def begin_answer(self, turn: int) -> None:
@@ -201,50 +201,52 @@ class Lane:
 
 
 @torch.inference_mode()
-def read_context(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[int]) -> None:
-    """Read and compress the context `ids` in lanes that share the pass."""
-    fan_out = FanOutCache([lane.cache for lane in lanes], loaded.device)
-    branches = list(fan_out.branches)
+def read_context(loaded: LoadedModel, branches: Sequence[LiveBranch], ids: Sequence[int]) -> None:
+    """Read and compress the context `ids` in branches that share the pass."""
+    fan_out = FanOutCache([branch.cache for branch in branches], loaded.device)
+    pass_branches = list(fan_out.branches)
     fan_out.expect(len(ids))
     try:
         given = torch.tensor([list(ids)], device=loaded.device)
         loaded.model(given, past_key_values=fan_out, use_cache=True, logits_to_keep=1)
     except Exception:
-        if any(branch.error is None for branch in branches):
+        if any(pass_branch.error is None for pass_branch in pass_branches):
             raise
-    for lane, branch in zip(lanes, branches, strict=True):
-        if branch.error is not None:
-            lane.fail(branch.error)
+    for branch, pass_branch in zip(branches, pass_branches, strict=True):
+        if pass_branch.error is not None:
+            branch.fail(pass_branch.error)
     fan_out.copy_recurrent_states()
-    for lane in lanes:
-        if not lane.failure:
-            lane.settle()
+    for branch in branches:
+        if not branch.failure:
+            branch.settle()
 
 
 def compress_context(
-    loaded: LoadedModel, lane: Lane, prompt_pass: PromptPass, full: CompressedCache, ids: Sequence[int]
+    loaded: LoadedModel, branch: LiveBranch, prompt_pass: PromptPass, full: CompressedCache, ids: Sequence[int]
 ) -> None:
-    """Compress the context `ids` in a lane from a pass that is held, as `full` is."""
+    """Compress the context `ids` in a branch from a pass that is held, as `full` is."""
     try:
-        prompt_pass.fill(lane.cache, full, torch.tensor([list(ids)], device=loaded.device), loaded.model)
+        prompt_pass.fill(branch.cache, full, torch.tensor([list(ids)], device=loaded.device), loaded.model)
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        lane.fail(error)
+        branch.fail(error)
     else:
-        lane.settle()
+        branch.settle()
 
 
-def next_logits(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
-    """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
-    caches = [lane.cache for lane in lanes]
-    tokens_read = [lane.tokens_seen for lane in lanes]
-    found: dict[Lane, Tensor] = {}
+def next_logits(
+    loaded: LoadedModel, branches: Sequence[LiveBranch], ids: Sequence[list[int]]
+) -> dict[LiveBranch, Tensor]:
+    """Logits (V,) of each branch after its tokens, equally many in every branch; a branch that fails has none."""
+    caches = [branch.cache for branch in branches]
+    tokens_read = [branch.tokens_seen for branch in branches]
+    found: dict[LiveBranch, Tensor] = {}
     results = read_on(loaded.model, loaded.device, caches, tokens_read, ids)
-    for lane, given, logits in zip(lanes, ids, results, strict=True):
-        lane.tokens_seen += len(given)
+    for branch, given, logits in zip(branches, ids, results, strict=True):
+        branch.tokens_seen += len(given)
         if isinstance(logits, Exception):
-            lane.fail(logits)
+            branch.fail(logits)
         else:
-            found[lane] = logits
+            found[branch] = logits
     return found
