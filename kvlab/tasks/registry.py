@@ -1,7 +1,7 @@
 """All tasks by name."""
 
 from kvlab.core.plugins.load import Registry
-from kvlab.tasks import agent_log, blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, traces
+from kvlab.tasks import agent_log, blocks, forced_texts, hidden_facts, paraphrases, rule_tasks, ruler, traces
 from kvlab.tasks.draft import Task
 
 _SHIPPED = (
@@ -9,7 +9,7 @@ _SHIPPED = (
     *(hidden_facts.needle_multiquery, hidden_facts.variable_tracking),
     *(blocks.common_words, blocks.frequent_words, blocks.key_value, blocks.copy, blocks.few_shot),
     *(hidden_facts.arithmetic, forced_texts.perplexity, forced_texts.next_token_kl),
-    *(instructions.instructions, instructions.rules_recited, instructions.leakage, instructions.secret),
+    *(rule_tasks.instructions, rule_tasks.rules_recited, rule_tasks.leakage, rule_tasks.secret),
     *(hidden_facts.questions, hidden_facts.turns),
     *(paraphrases.needle_paraphrased, paraphrases.needle_mixed, traces.state_tracing),
     *(traces.arithmetic_chain, traces.list_recall, agent_log.agent_log),

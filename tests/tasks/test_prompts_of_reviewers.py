@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kvlab.evaluation.scoring.metrics import score
 from kvlab.models.info.mini import split_query
-from kvlab.tasks.instructions import REFUSAL
 from kvlab.tasks.paraphrases import PARAPHRASES, SUBJECTS
 from kvlab.tasks.registry import get_task
+from kvlab.tasks.rule_tasks import REFUSAL
 from kvlab.tasks.sample import apply_style
 
 SEEDS = st.integers(0, 9_999_999)

@@ -75,45 +75,56 @@ class Capabilities:
 
 # Attributes and methods that a part may have beside its capabilities, with what holds for a part without them.
 OPTIONAL: Mapping[str, Any] = {
-    # A scorer's: new slot state (as `update`) after a chunk of the prompt that is not its last, so that the score sums
-    # over all queries; the same after a pass of the second pass; weights (q,) float32 of a pass's q queries in the sum
-    # of attention that `update` asks for, given q and a device, so that caches that share a pass compute their sums
-    # together; "largest" or "squares" if it asks for the largest attention or the sum of squares of all queries of a
-    # pass of the second pass; the name of the state that counts the queries that saw a slot, if it can be derived.
+    # Of a scorer.
+    # New slot state, as `update`, after a chunk of the prompt that is not its last: scores then sum over all queries.
     "accumulate": None,
+    # The same after a pass of the second pass.
     "score_second_pass": None,
+    # Weights (q,) float32 of a pass's q queries in the sum of attention that `update` asks for, given q and a device:
+    # attention computes the sums of all caches that share a pass on its way.
     "row_weights": None,
+    # "largest" or "squares" if it asks for the largest attention or the sum of squares of all queries of a pass of the
+    # second pass, which attention computes on its way.
     "second_pass_statistic": None,
+    # Name of the state that counts the queries that saw a slot, if it can be derived.
     "counted_state": None,
-    # A scorer's: later passes cost it nothing, or it takes none of their attention.
+    # Later passes cost it nothing, or it takes none of their attention.
     "costs_no_step": False,
-    # An allocator's: no layer may be compressed before all of them have seen the prompt; heads of all layers share the
-    # budget.
+    # Of an allocator.
+    # No layer may be compressed before all of them have seen the prompt.
     "across_layers": False,
+    # Heads of all layers share the budget.
     "shares_budget": False,
-    # An allocator's and settler's, for compositions: (scorer, this part) that fit together, given the scorer, the
+    # Of an allocator and a settler, for compositions: (scorer, this part) that fit together, given the scorer, the
     # selector and the scorer of this part's own method; raises UserError if they do not.
     "fitted_to": None,
-    # A selector's: number of first tokens it keeps, if fixed; (recent (B, H), sinks (B, H, 1)) tokens protected under a
-    # budget (B, H), if it evicts the lowest scores outside them; it may choose more victims than asked for.
+    # Of a selector.
+    # Number of first tokens it keeps, if fixed.
     "sinks": None,
+    # (recent (B, H), sinks (B, H, 1)) tokens protected under a budget (B, H), if it evicts the lowest scores outside.
     "bounds": None,
+    # It may choose more victims than asked for.
     "leaves_room": False,
-    # A selector's and settler's: queries of the second pass that each query head keeps for the decision.
+    # Of a selector and a settler: queries of the second pass that each query head keeps for the decision.
     "references": 0,
-    # A settler's: a slot may represent several tokens, or only has a log mass; it needs a selector that protects slots;
-    # decisions while decoding do not change the slots that stay; keys are compared with each other, so storing their
-    # lengths pays off; a decision changes many slots; the decision about the prompt uses its token ids; bytes of state
-    # per KV head besides its slots, given keys and values (B, H, S, d) and the selector; the settler for a tokenizer.
+    # Of a settler.
+    # A slot may represent several tokens; False: it only has a log mass.
     "counts_votes": True,
+    # It needs a selector that protects slots.
     "needs_protection": False,
+    # Decisions while decoding do not change the slots that stay.
     "still": False,
+    # Keys are compared with each other, so storing their lengths pays off.
     "seeks": False,
+    # A decision changes many slots.
     "changes_many": False,
+    # The decision about the prompt uses its token ids.
     "reads_text": False,
+    # Bytes of state per KV head besides its slots, given keys and values (B, H, S, d) and the selector.
     "head_bytes": None,
+    # The settler for a tokenizer.
     "with_tokenizer": None,
-    # A settler's: queries also attend to its state besides the slots, so that it is a `StateBesideSlots` too.
+    # Queries also attend to its state besides the slots, so that it is a `StateBesideSlots` too.
     "keeps_state": False,
 }
 

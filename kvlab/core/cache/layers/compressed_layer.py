@@ -227,7 +227,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if row_valid is not None:
             real = self.head_index.by_row(row_valid)
         visible = [table.visible() for table in self.tables]
-        if call.results is None and rows > 1:
+        if call.results is None and rows > 1 and query.device.type == "cpu":
             results = PassResults()
             self.expect_statistics(results, rows)
             call = call._replace(results=results if results.expects_statistics else None)
