@@ -113,7 +113,7 @@ class Watch:
             self.merges_values = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WatchedPass:
     """A pass that notes what is read of it."""
 
@@ -148,7 +148,9 @@ class WatchedPart:
         return (
             None
             if function is None
-            else lambda slots, layer_pass, *more: function(slots, WatchedPass(layer_pass, self._watch), *more)
+            else lambda slots, layer_pass, *more, **named: function(
+                slots, WatchedPass(layer_pass, self._watch), *more, **named
+            )
         )
 
     def head_budgets(self, view: View) -> Tensor | None:

@@ -8,8 +8,12 @@ import torch
 from kvlab.core.attention import tiles
 from kvlab.core.attention.layer_handoff import PassResults
 from kvlab.core.attention.tiles import Tiles
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.fan_out_cache import FanOutCache
+from kvlab.models.load import prepare
 from tests.attention.test_column_sums import BATCH, DIM, GROUP, HEADS, SLOTS, a_pass, looks, summed
 from tests.cache.layers import draw
+from tests.families import tiny_model
 
 
 @pytest.mark.parametrize("rows", [SLOTS, 11])
@@ -26,6 +30,7 @@ def test_equals_one_query_at_a_time(rows: int, slots: int, monkeypatch: pytest.M
     for weight in (torch.ones(rows), decayed):
         results.expect(weight)
     results.largest = results.squares = slots
+    results.on_the_way = True
     monkeypatch.setattr(Tiles, "_masses", lambda *given: pytest.fail("computed a second time"))
 
     torch.testing.assert_close(layer_pass.attend(value), expected_output, rtol=1e-5, atol=1e-6)
@@ -51,17 +56,17 @@ def test_equals_one_query_at_a_time(rows: int, slots: int, monkeypatch: pytest.M
 def test_other_passes_compute_sums_apart(kind: str) -> None:
     """Passes with a bias or rules of their own keep the kernel, and the sum is the same."""
     layer_pass = a_pass(kind, SLOTS)
-    layer_pass.results = PassResults()
+    layer_pass.results = PassResults(on_the_way=True)
     layer_pass.results.expect(torch.ones(SLOTS))
     layer_pass.attend(draw(6, BATCH, HEADS, SLOTS, DIM))
     torch.testing.assert_close(layer_pass.column_mass(), summed(layer_pass, 0, None).float(), rtol=1e-5, atol=1e-6)
 
 
 def test_who_asks_is_charged() -> None:
-    """The seconds of statistics are charged to caches that ask for them, not to those that share attention alone."""
+    """The seconds of statistics are charged to caches that ask for them, and to those with an equal scorer."""
     clock = iter(range(1000))
     layer_pass = a_pass("plain", SLOTS)
-    results = layer_pass.results = PassResults(now=lambda: float(next(clock)))
+    results = layer_pass.results = PassResults(now=lambda: float(next(clock)), on_the_way=True)
     results.expect(torch.ones(SLOTS))
     value = draw(6, BATCH, HEADS, SLOTS, DIM)
     layer_pass.attend(value)
@@ -71,5 +76,23 @@ def test_who_asks_is_charged() -> None:
     results.charged = 0.0
     layer_pass.attend(value)
     attention_alone = results.charged
-    layer_pass.column_mass()
+    results.of_part("update", "h2o", layer_pass.column_mass)
     assert results.charged == attention_alone + aside
+    results.charged = 0.0
+    results.of_part("update", "h2o", lambda: pytest.fail("computed a second time"))
+    assert results.charged > aside, "the sum, and the update's own seconds"
+
+
+@pytest.mark.parametrize(("methods", "expected"), [(("h2o",), True), (("h2o", "snapkv"), False), (("kvzip",), True)])
+def test_only_if_every_cache_asks(methods: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that other caches share keeps the fused kernel, which is what they would take alone."""
+    model = prepare(tiny_model("llama"))
+    calls: list[object] = []
+    on_the_way = Tiles.attention_with_statistics
+    monkeypatch.setattr(Tiles, "attention_with_statistics", lambda *given: calls.append(given) or on_the_way(*given))
+    caches = [make_cache(model, method, 12) for method in methods]
+    ids = torch.arange(40)[None] % 20
+    with torch.inference_mode():
+        together = model(ids, past_key_values=caches[0] if len(caches) == 1 else FanOutCache(caches, model.device))
+    assert bool(calls) == expected
+    torch.testing.assert_close(together.logits, model(ids).logits, rtol=1e-4, atol=1e-5)

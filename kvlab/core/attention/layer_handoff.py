@@ -24,12 +24,18 @@ class PassResults:
 
     `charged` sums the seconds that known results took to compute, so that a cache that reuses them can still tell what
     it would take alone. `now` is the clock; on a GPU it must wait for the device to mean anything. `row_weights` (q,)
-    are weights of the pass's queries in sums of attention that caches will ask for, so that they are computed together.
+    are weights of the pass's queries in sums of attention that caches will ask for, `largest` and `squares` the number
+    of first slots whose largest attention and sum of squares they will ask for, so that they are computed together.
+
+    Attention computes them on its way if every cache of the pass asks (`on_the_way`): it then takes longer than the
+    fused kernel, which no other cache may be charged for. `aside` sums the seconds of the statistics, which are charged
+    to who asks for them.
     """
 
     now: Callable[[], float] = time.perf_counter
     charged: float = 0.0
     aside: float = 0.0
+    on_the_way: bool = False
     row_weights: list[Tensor] = field(default_factory=list)
     largest: int | None = None
     squares: int | None = None
@@ -44,9 +50,11 @@ class PassResults:
                 return result
         begun = self.now()
         aside = self.aside
+        charged = self.charged
         result = compute()
         aside = self.aside - aside
-        known.append((given, result, self.now() - begun - aside))
+        # Who takes this over is charged for what it took and for the known results that it used.
+        known.append((given, result, self.now() - begun - aside + self.charged - charged))
         self.charged -= aside
         return result
 
@@ -56,10 +64,6 @@ class PassResults:
 
     def knows(self, name: Hashable) -> bool:
         return name in self._known
-
-    @property
-    def expects_statistics(self) -> bool:
-        return bool(self.row_weights) or self.largest is not None or self.squares is not None
 
     def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:
         """A result that is the same for all caches with an equal `part` of their method; computed anew if the part

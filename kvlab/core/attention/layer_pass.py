@@ -100,37 +100,34 @@ class LayerPass:
         if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
             return self._tiles().attention(value)
         results = self.results
-        if results is not None and results.expects_statistics and self._is_plain_on_cpu():
-            found = self._tiles().attention_with_statistics(
+        rules = self.bias, self.row_valid, self.softcap, self.alibi, self.sinks
+        is_plain = self.query.dtype == torch.float32 and all(rule is None for rule in rules)
+        if results is not None and results.on_the_way and is_plain and self.query.device.type == "cpu":
+            output, statistics = self._tiles().attention_with_statistics(
                 value, results.row_weights, results.largest, results.squares, results.now
             )
-            for name, statistic in (
-                (SUMS, found.sums or None),
-                ((LARGEST, 0, results.largest), found.largest),
-                ((SQUARES, 0, results.squares), found.squares),
-            ):
+            names = SUMS, (LARGEST, 0, results.largest), (SQUARES, 0, results.squares)
+            for name, (statistic, seconds) in zip(names, statistics, strict=True):
                 if statistic is not None:
-                    results.add(name, statistic, found.seconds)
-            results.aside += found.seconds
-            return found.output, None
+                    results.add(name, statistic, seconds)
+                    results.aside += seconds
+            return output, None
         given = self.query, self.key, value, self.bias
         output, normalizers = slot_attention(
             *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
         )
         return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
 
-    def _is_plain_on_cpu(self) -> bool:
-        rules = self.bias, self.row_valid, self.softcap, self.alibi, self.sinks
-        return (
-            all(rule is None for rule in rules)
-            and self.query.device.type == "cpu"
-            and self.query.dtype == torch.float32
-        )
-
     @property
     def has_state(self) -> bool:
         """Whether queries also attend to a low-rank state."""
-        return self.low_rank is not None and self.low_rank.state.begun in self.low_rank.noted
+        if self.low_rank is None:
+            return False
+        state = self.low_rank.state
+        noted = self.low_rank.noted
+        if hasattr(state, "begun"):
+            return state.begun in noted
+        return not state.is_empty(noted)  # type: ignore[attr-defined]  # of plug-ins made before `begun`
 
     def share(self, first: int, last: int) -> StateShare:
         """Attention split between slots and state for rows `first` to `last`."""

@@ -130,8 +130,8 @@ class FanOutLayer(UnboundedLayer):
             whole = torch.cat(outputs)
         else:
             results = layer_handoff.PassResults(self.serving.now)
-            for branch in self._active():
-                self._layer(branch).expect_statistics(results, query.shape[2])
+            asks = [self._layer(branch).expect_statistics(results, query.shape[2]) for branch in self._active()]
+            results.on_the_way = all(asks)
             shared = []
             for branch in self._active():
                 results.charged = 0.0

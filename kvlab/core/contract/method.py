@@ -279,7 +279,7 @@ def register(method: type[Method]) -> type[Method]:
 
 def registered() -> dict[str, type[Method]]:
     """All methods by name, in display order."""
-    return dict(METHODS)
+    return METHODS.all()
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:

@@ -215,3 +215,4 @@ PartReading = SparseShare
 ReadingCapabilities = SparseCapabilities
 register_reading = register_sparse_attention
 reading_of = sparse_attention_of
+READINGS = SPARSE_ATTENTIONS

@@ -37,6 +37,11 @@ class Registry(Registrations[T], Mapping[str, T]):
 
         return register
 
+    def all(self) -> dict[str, T]:
+        """Everything by name at one moment; looks for plug-ins once, while the mapping looks at every access."""
+        load_plugins(self.word)
+        return dict(self._things)
+
     def unknown(self, name: object, known: Iterable[str] = ()) -> UserError:
         """The error for an unknown name, with failed plug-ins and the closest known names.
 

@@ -229,8 +229,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         visible = [table.visible() for table in self.tables]
         if call.results is None and rows > 1 and query.device.type == "cpu":
             results = PassResults()
-            self.expect_statistics(results, rows)
-            call = call._replace(results=results if results.expects_statistics else None)
+            results.on_the_way = self.expect_statistics(results, rows)
+            call = call._replace(results=results if results.on_the_way else None)
         passes = self._passes(query, call, row_valid, real, visible)
         every_step = self.settings.pipeline.score.every_step
         sparse_attention = None if completes_prompt or incomplete else sparse_attention_of_step(self, rows)

@@ -127,17 +127,24 @@ class LayerState:
         bias = table.bias(table.visible())
         return replace(layer_pass, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
-    def expect_statistics(self, results: PassResults, queries: int) -> None:
-        """Note what this layer's scorer will ask of a pass of so many queries before attention is computed."""
+    def expect_statistics(self, results: PassResults, queries: int) -> bool:
+        """Note what this layer's scorer will ask of a pass of so many queries; whether it asks for most of its rows."""
         score = self.settings.pipeline.score
         if not self.settings.in_second_pass:
-            weights = optional(score, "row_weights")
-            if weights is not None and queries > 1 and (self.head_budgets is None or self.settings.compresses):
-                results.expect(weights(queries, self.device))
-        elif self.checkpoint is not None:
-            statistic = optional(score, "second_pass_statistic")
-            if statistic is not None:
-                setattr(results, statistic, self.checkpoint.width)
+            row_weights = optional(score, "row_weights")
+            if row_weights is None or queries == 1:
+                return False
+            weights = row_weights(queries, self.device)
+            results.expect(weights)
+            return self.device.type == "cpu" and 2 * int(weights.count_nonzero()) > queries
+        statistic = optional(score, "second_pass_statistic")
+        if self.checkpoint is None or statistic is None:
+            return False
+        if statistic == "largest":
+            results.largest = self.checkpoint.width
+        else:
+            results.squares = self.checkpoint.width
+        return True
 
     def note_peak(self, most: int) -> None:
         """Note the tables' bytes; `most` of them existed at once since they were last noted."""

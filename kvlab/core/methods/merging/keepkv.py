@@ -178,17 +178,21 @@ class NearestMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        mass_of_votes = None if self.rule == "bias" else 1.0  # of `bias`, slots store their log mass
-        if self.mass != "rule":
-            mass_of_votes = Mass(self.mass, self.mass_alpha).of_votes
         return Capabilities(
             prompt_rows=lambda tokens: self.window if self.group == "least-squares" and self.predict == "ema" else 1,
             fills_budget=True,
             by_selector=True,
             merges=True,
-            mass_of_votes=mass_of_votes,
+            mass_of_votes=self.mass_of_votes,
             in_place=self.in_place,
         )
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """The rule's factor; None for `bias`, where slots store their log mass."""
+        if self.mass != "rule":
+            return Mass(self.mass, self.mass_alpha).of_votes
+        return None if self.rule == "bias" else 1.0
 
     @property
     def state(self) -> Mapping[str, float]:
