@@ -202,7 +202,8 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: si
     name = f"{run.record.label}-{what}-layer-{layer}-head-{head}"
 
     draw = partial(similarity.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
-    offer = Offer(f"Similarity of the {what}", draw, caption, of_run(run), True, frame=frame, file_name=name)
+    title = f"Similarity of the {what}"
+    offer = Offer(title, draw, caption, of_run(run), has_picture=True, frame=frame, file_name=name)
     show_title(offer, "similarity-map-export")
     tilemap(
         tile,

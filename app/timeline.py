@@ -131,7 +131,7 @@ def the_rest(run: Run, layer: int, head: int) -> None:
     show_view("timeline", run, "timeline-mosaic", layer=layer, head=head)
     if len(lineage.steps) > 1:
         show_view("states", run, "timeline-states", layer=layer, head=head)
-    if run.reading_layers:
+    if run.sparse_layers:
         show_view("steps_read", run, "timeline-read", layer=layer, head=head)
     # Whether the history folded from the events agrees with the cache's own slot counts.
     table = check_slots(lineage, page.head_steps(run, layer, head))

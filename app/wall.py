@@ -115,7 +115,7 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
     caption = find_view(name).describe(shares, subject, step=step)
     picture = partial(find_view(name).draw_frame, shares, subject, page_theme(), step=step)
     file = f"{label}-{name}-step-{step}"
-    offer = Offer(title, lambda: picture().figure, caption, source, True, frame=shares, file_name=file)
+    offer = Offer(title, lambda: picture().figure, caption, source, has_picture=True, frame=shares, file_name=file)
     show_title(offer, WALL)
     content = wall_content(
         wall,

@@ -43,15 +43,11 @@ def fact_picker(text: str, keys: FactKeys, first: Spans = ()) -> Spans:
     """
     if first:
         st.session_state.setdefault(keys.marked, (text, first))
-    typed = st.session_state.get(keys.typed, get_param(keys.typed) or "").splitlines()
-    lines = [line.strip() for line in typed if line.strip()]
+    typed = st.session_state.get(keys.typed, get_param(keys.typed) or "")
     problem = None
     facts = marked_in(text, keys)
     try:
-        facts = (
-            *facts,
-            *(fact for fact in find_facts(text, lines) if fact not in facts),
-        )
+        facts = (*facts, *(fact for fact in find_facts(text, _lines(typed)) if fact not in facts))
     except UserError as error:
         problem = error
     if text.strip():
@@ -79,7 +75,7 @@ def change(text: str, shown: Spans, keys: FactKeys = NEW_RUN) -> None:
     elif (index := event.get("removed")) is not None and int(index) < len(shown):
         removed = shown[int(index)]
         facts = [fact for fact in facts if fact != removed]
-        lines = filter(None, map(str.strip, st.session_state.get(keys.typed, "").splitlines()))
+        lines = _lines(st.session_state.get(keys.typed, ""))
         st.session_state[keys.typed] = "\n".join(line for line in lines if find_facts(text, [line])[0] != removed)
     store(text, tuple(facts), keys)
 
@@ -103,3 +99,7 @@ def marked_in(text: str, keys: FactKeys = NEW_RUN) -> Spans:
         return facts
     words = [before[start:stop] for start, stop in facts]
     return find_facts(text, [fact for fact in words if fact in text])
+
+
+def _lines(typed: str) -> list[str]:
+    return [line.strip() for line in typed.splitlines() if line.strip()]

@@ -3,7 +3,6 @@
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import streamlit as st
@@ -40,10 +39,14 @@ class Scene(NamedTuple):
 SCENES: dict[str, Scene] = {}  # in the order of the page
 
 
-def scene(term: str, alt_text: str, draw: Callable[[Theme], str]) -> Callable[[Theme], str]:
-    """Decorator, with the first two as `partial`: the animation of a term."""
-    SCENES[term] = Scene(alt_text, draw)
-    return draw
+def scene(term: str, alt_text: str) -> Callable[[Callable[[Theme], str]], Callable[[Theme], str]]:
+    """Decorate the function that draws the animation of a term."""
+
+    def register(draw: Callable[[Theme], str]) -> Callable[[Theme], str]:
+        SCENES[term] = Scene(alt_text, draw)
+        return draw
+
+    return register
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
@@ -112,8 +115,7 @@ def _hues(theme: Theme) -> tuple[str, str, str, str]:
     return kept, merged, pick(HUES["purple"], theme), pick(HUES["red"], theme)
 
 
-@partial(
-    scene,
+@scene(
     "eviction",
     "Eight slots with bars for their scores; the three with the lowest scores fade away.",
 )
@@ -129,8 +131,7 @@ def _eviction(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "merging",
     "The slot of the token 1 slides into that of the token 4. The bar of attention grows to the sum of both, and "
     "the arrow of the key turns to the direction between both keys.",
@@ -153,8 +154,7 @@ def _merging(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "vote",
     "Two tokens slide into a slot, one after the other; its count rises from 1 to 2 and 3.",
 )
@@ -172,8 +172,7 @@ def _votes(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "log mass",
     f"Of three equal slots, one with two tokens gets {_percent(MERGED[0])} of the attention. With log mass log 2, "
     f"it gets {_percent(WEIGHTED[0])}, as its two tokens had apart.",
@@ -194,8 +193,7 @@ def _log_mass(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "sag",
     f"Two tokens have {_percent(2 * APART[0])} of the attention apart; their merged slot has "
     f"{_percent(MERGED[0])}. A dashed box shows the sag of {_percent(SAG)}.",
@@ -222,8 +220,7 @@ def _sag(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "regret",
     "Bars of the attention on five tokens with nothing dropped. Two are dropped; their attention is the regret.",
 )
@@ -244,8 +241,7 @@ def _regret(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "KL",
     "Bars of the probabilities of three next tokens, of the full cache and of this cache. First they are equal and "
     f"KL is 0; as they differ, KL rises to {divergence(FULL_CACHE, THIS_CACHE):.2f} nats.",
@@ -274,8 +270,7 @@ def _kl(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "budget",
     "Of eight tokens that were read, a budget of 50 % leaves four slots.",
 )
@@ -290,8 +285,7 @@ def _budget(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "sink",
     "Two queries in turn: the first token has the tallest bar of attention with both.",
 )
@@ -313,8 +307,7 @@ def _sink(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "recent window",
     "A frame around the last three tokens moves on as two new ones arrive.",
 )
@@ -329,8 +322,7 @@ def _recent_window(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "heavy hitter",
     "Bars of summed attention grow; one token's is the tallest, and it is kept.",
 )
@@ -346,8 +338,7 @@ def _heavy_hitter(theme: Theme) -> str:
     )
 
 
-@partial(
-    scene,
+@scene(
     "pooling",
     "Three neighbouring tokens in a window slide together into one slot, their mean.",
 )

@@ -14,10 +14,10 @@ from app.base.links import go
 from app.base.text import code, plain, slug, unseen
 from app.base.widgets import attempt, button_unless, why_not_change, widget_options
 from app.components import present_button
-from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view, talk_html
-from app.figures.export_menu import explain_formats, file_button
+from app.figures.add_slide import default_story, talk_html
+from app.figures.export_menu import ITEMS, MOST_SLIDES, Offer, explain_formats, file_button, slides_of_view
 from app.figures.image_writer import image_writer
-from app.figures.provenance import ITEMS, PLACE, TELLING, Offer, view_query
+from app.figures.provenance import PLACE, TELLING, view_query
 from app.navigation import page
 from app.navigation.menu import current_place, page_names
 from app.navigation.selection import runs_root

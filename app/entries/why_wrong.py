@@ -31,7 +31,7 @@ from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
 from kvlab.views import autopsy as figures
-from kvlab.views.base import FATES_OF_READING, of_run
+from kvlab.views.base import FATES_WITH_UNREAD, of_run
 from kvlab.views.frames import autopsy, board
 from kvlab.views.frames import restore as analysis
 from kvlab.views.frames.facts import fact_positions
@@ -192,7 +192,7 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
     with left:
         if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
             st.session_state["fate"] = "kept"
-        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
+        labels = {fate: FATES_WITH_UNREAD[fate][0] for fate in fates}
         fate = one_of("Show the share", labels, fates[-1], key="fate")
         show_view("fate_by_head", run, "autopsy-heads", fate=fate, moment=moment, focus=(layer, head), **place)
     with right:

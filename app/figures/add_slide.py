@@ -1,13 +1,13 @@
 """Add a figure, table or text to a story as a slide; present a story as a talk, or export it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme
-from app.figures.provenance import Offer, slide_words, view_query
+from app.figures.provenance import slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
 from kvlab.common.lab import acting
@@ -18,7 +18,6 @@ from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_s
 from kvlab.views.base import FigureSource, Theme
 
 STORY = "story-name"
-MOST_SLIDES = 3  # of a whole view
 
 
 def slide_of(
@@ -65,26 +64,6 @@ def add_slide(title: str, shown: go.Figure | Shown, caption: str, source: Figure
         st.error(plain(str(error)))
         return
     st.toast(f"Added slide {len(story.views)} to {plain(story.name)}.", icon=":material/bookmark_added:")
-
-
-def slides_of_view(items: Sequence[Offer]) -> list[Slide]:
-    """Slides of the whole view: the first items of the page that fit, at most `MOST_SLIDES`.
-
-    Raises:
-        UserError: none does.
-    """
-    reason = ""
-    slides = []
-    for item in items:
-        try:
-            slides.append(slide_of(item.title, item.build(), item.caption, item.source, view_query(), theme()))
-        except UserError as error:
-            reason = reason or f" ({error})"
-        if len(slides) == MOST_SLIDES:
-            break
-    if not slides:
-        raise UserError(f"Nothing on this page fits on a slide{reason}.")
-    return slides
 
 
 def default_story() -> str:

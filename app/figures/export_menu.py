@@ -1,9 +1,11 @@
 """The menu of a chart, table or text: export it as a picture or file, or add it to a story."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
@@ -12,14 +14,32 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import widget_options
 from app.figures.add_slide import add_slide, slide_of
 from app.figures.image_writer import browser, image_writer
-from app.figures.provenance import ITEMS, Offer, picture_source, view_query
+from app.figures.provenance import picture_source, view_query
+from kvlab.core.errors import UserError
 from kvlab.report.deck import deck
 from kvlab.report.export import FORMATS, why_unavailable
 from kvlab.report.pictures import TALL, animation, estimate_gif, picture
-from kvlab.report.views import History
-from kvlab.trace.stories import Story, View
-from kvlab.views.base import export
+from kvlab.report.views import History, Shown
+from kvlab.trace.stories import Slide, Story, View
+from kvlab.views.base import FigureSource, export
 from kvlab.views.base.export import NO_BROWSER, ImageFormat
+
+ITEMS = "shown_on_page"
+MOST_SLIDES = 3  # of a whole view
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """A chart, table or text to export; `build` is called on export, as it takes seconds for 131,072 tokens."""
+
+    title: str
+    build: Callable[[], go.Figure | Shown]
+    caption: str = ""
+    source: FigureSource = ""
+    has_picture: bool = False  # a table has none
+    steps: int = 0  # frames of a GIF; none without
+    frame: pd.DataFrame | None = None  # of a chart
+    file_name: str = ""  # of files; the title without
 
 
 def show_title(offer: Offer, key: str) -> None:
@@ -95,6 +115,26 @@ def menu(offer: Offer, key: str) -> None:
             shown = offer.build()
             title = str(shown.layout.title.text or "Figure") if isinstance(shown, go.Figure) else offer.title
             add_slide(title, shown, offer.caption, offer.source)
+
+
+def slides_of_view(items: Sequence[Offer]) -> list[Slide]:
+    """Slides of the whole view: the first items of the page that fit, at most `MOST_SLIDES`.
+
+    Raises:
+        UserError: none does.
+    """
+    reason = ""
+    slides = []
+    for item in items:
+        try:
+            slides.append(slide_of(item.title, item.build(), item.caption, item.source, view_query(), page_theme()))
+        except UserError as error:
+            reason = reason or f" ({error})"
+        if len(slides) == MOST_SLIDES:
+            break
+    if not slides:
+        raise UserError(f"Nothing on this page fits on a slide{reason}.")
+    return slides
 
 
 def file_button(

@@ -11,8 +11,7 @@ import streamlit as st
 
 from app.base.text import plain, slug, terms_in
 from app.base.theme import theme as page_theme
-from app.figures.export_menu import show_title
-from app.figures.provenance import Offer
+from app.figures.export_menu import Offer, show_title
 from app.session.open_runs import BY_STAMP
 from kvlab.core.errors import UserError
 from kvlab.views.base import PLOTLY_CONFIG, FigureSource, export, has_colour_bar, same_cells, same_lines
@@ -45,7 +44,7 @@ def show(
     exported = exported or figure
     collect(key, export.Section(exported, caption, str(source)))
     title = str(figure.layout.title.text or filename)
-    show_title(Offer(title, lambda: exported, caption, source, True, frame=frame, file_name=filename), key)
+    show_title(Offer(title, lambda: exported, caption, source, has_picture=True, frame=frame, file_name=filename), key)
     if count := same_lines(figure):
         note(f"All {count} lines are equal, so they are not drawn. {caption}")
         return False

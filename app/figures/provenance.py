@@ -1,37 +1,18 @@
 """Find the runs behind a figure and build its subject and provenance: methods, model, prompt and place."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-import pandas as pd
 import plotly.graph_objects as go
 
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
 from kvlab.core.errors import UserError
 from kvlab.report.contents import place_of, provenance, slide_title, subject_of
-from kvlab.report.views import Shown, Text
+from kvlab.report.views import Text
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 from kvlab.views.base.provenance import FigureSource
-
-ITEMS = "shown_on_page"
-
-
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """A chart, table or text to export; `build` is called on export, as it takes seconds for 131,072 tokens."""
-
-    title: str
-    build: Callable[[], go.Figure | Shown]
-    caption: str = ""
-    source: FigureSource = ""
-    has_picture: bool = False  # a table has none
-    steps: int = 0  # frames of a GIF; none without
-    frame: pd.DataFrame | None = None  # of a chart
-    file_name: str = ""  # of files; the title without
-
 
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"

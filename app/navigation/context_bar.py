@@ -40,20 +40,28 @@ def begin() -> None:
 
 
 def row(name: str = "pickers") -> DeltaGenerator:
-    """The row of pickers, the line below it (`line`), or the place beside the pickers for the prompt (`prompt`)."""
-    beside = row() if name == "prompt" else None
+    """The row of pickers, or the line below it (`line`)."""
     containers = dict(CONTAINERS.get({}))
     if "bar" not in containers:  # a page that runs alone
         containers["bar"] = st.container(key=KEY, gap=None)
-    if beside is not None and name not in containers:
-        containers[name] = beside.container(key="context-prompt-room", width="content")
-    elif name not in containers:
+    if name not in containers:
         with containers["bar"]:
             containers[name] = st.container(
                 key=f"context-{name}", horizontal=True, vertical_alignment="bottom", gap="small"
             )
     CONTAINERS.set(containers)
     return containers[name]
+
+
+def prompt_place() -> DeltaGenerator:
+    """The place of the prompt's text, beside the pickers."""
+    pickers = row()
+    containers = CONTAINERS.get()
+    if "prompt" not in containers:
+        beside = pickers.container(key="context-prompt-room", width="content")
+        containers = containers | {"prompt": beside}
+        CONTAINERS.set(containers)
+    return containers["prompt"]
 
 
 def picker(
@@ -75,7 +83,7 @@ def picker(
 
 def prompt_text(prompt: str, answer: str = "", facts: Sequence[tuple[int, int]] = ()) -> None:
     """A button that shows the prompt as plain text, with the expected answer and its facts (start, stop) marked."""
-    with row("prompt"), st.popover("Text", icon=":material/notes:", key="context-prompt"):
+    with prompt_place(), st.popover("Text", icon=":material/notes:", key="context-prompt"):
         if st.button("Add to story", icon=":material/bookmark_add:", key="context-prompt-slide"):
             from app.figures.add_slide import add_slide  # which imports this module
 

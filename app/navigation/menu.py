@@ -113,7 +113,7 @@ def menu() -> Menu:
     pages.append(_page(GLOSSARY, GLOSSARY, "Glossary", "menu_book", hidden=True))
     for name in MOVED:
         pages.append(
-            page_at(name, partial(_draw, "", name), title=name.replace("_", " ").capitalize(), visibility="hidden")
+            page_at(name, partial(open_moved, name), title=name.replace("_", " ").capitalize(), visibility="hidden")
         )
     return Menu(tuple(pages), tabs)
 
@@ -130,13 +130,7 @@ def _page(module: str, name: str, title: str, icon: str, hidden: bool) -> st.Pag
 
 
 def _draw(module: str, name: str, *arguments: str) -> None:
-    """Draw a page, or open what took the place of a former one.
-
-    Its module is imported now: pages link to each other by the names that stand here.
-    """
-    if name in MOVED:
-        page, query = current_place(name, params())
-        go(page, **query)
+    """Draw a page. Its module is imported now: pages link to each other by the names that stand here."""
     getattr(import_module(f"app.entries.{module}"), f"{name}_page")(*arguments)
 
 
@@ -202,3 +196,9 @@ def current_place(page: str, query: Mapping[str, str]) -> tuple[str, dict[str, s
     kept = {name: value for name, value in query.items() if name not in moved.renamed}
     renamed = {moved.renamed[name]: value for name, value in query.items() if name in moved.renamed}
     return current_place(moved.page, {**kept, **renamed, **moved.added})
+
+
+def open_moved(name: str) -> None:
+    """Open what took the place of a former page."""
+    page, query = current_place(name, params())
+    go(page, **query)

@@ -10,8 +10,8 @@ from streamlit.delta_generator import DeltaGenerator
 from app.base.component import component, on_value
 from app.base.text import plain
 from app.components import SentTexts, state_classes, tokentext
+from app.figures.export_menu import ITEMS
 from app.figures.figure import SHOWN
-from app.figures.provenance import ITEMS
 from app.navigation import context_bar as bar
 from app.navigation.place import Keys, chosen_step, last_step, page_keys, pick_head, pick_layer, step_reason
 from app.navigation.selection import Prefer, current_run, current_sources

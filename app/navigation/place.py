@@ -67,11 +67,10 @@ def pick_token(run: Run) -> int | None:
 
 def head_in_view(run: Run) -> tuple[int, int]:
     """The layer and head to outline on a page without pickers for them: the chosen ones, if this run has them."""
-    waiting = url_state.pending().params
-    values = (
-        waiting[name].value if name in waiting else url_state.get_param(name) or url_state.chosen_value(name)
+    values = [
+        url_state.pending_value(name) or url_state.get_param(name) or url_state.chosen_value(name)
         for name in ("layer", "head")
-    )
+    ]
     layer, head = map(url_state.parse_number, values)
     known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
     return (layer, head) if known and layer is not None and head is not None else to_show_first(SUGGEST_HEAD, run)[:2]
@@ -221,16 +220,13 @@ def _turn(run: Run) -> bool:
     turned = (st.session_state.get(KEY) or {}).get("turned")
     layers = recorded_layers(run)
     # The layer and head shown: the session has them before the URL does.
-    waiting = url_state.pending()
-    shown = [
-        waiting.params[name].value if name in waiting.params else url_state.chosen_value(name)
-        for name in ("layer", "head")
-    ]
+    shown = [url_state.pending_value(name) or url_state.chosen_value(name) for name in ("layer", "head")]
     numbers = [int(value) for value in shown if value is not None]
     layer, head = numbers if len(numbers) == 2 else to_show_first(SUGGEST_HEAD, run)[:2]
-    if turned is None or turned == waiting.turned or layer not in layers:
+    turned_before = url_state.pending().turned
+    if turned is None or turned == turned_before or layer not in layers:
         return False
     heads = run.record.model.num_key_value_heads
-    layer, head = next_head(layer, head, int(turned) - waiting.turned, layers, heads)
+    layer, head = next_head(layer, head, int(turned) - turned_before, layers, heads)
     url_state.go_to(int(turned), layer=layer, head=head)
     return True

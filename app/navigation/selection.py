@@ -220,7 +220,7 @@ def _pick_comparison() -> ComparisonEntry | None:
             args=(("repeat",),),
         )
     url_state.remember("comparison", wanted)
-    bar.row("prompt")
+    bar.prompt_place()
     bar.clicks(lambda place: url_state.go_to_and_redraw(**place))
     return by_id[wanted]
 

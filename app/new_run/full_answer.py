@@ -77,7 +77,7 @@ class FullAnswer:
             withdraw()
             left = jobs.list_jobs(runs_root(), open_only=True)
             if left and all(job.cancelling for job in left):  # such as the one just withdrawn
-                st.fragment(_wait, run_every=POLL_SECONDS)()
+                st.fragment(_until_idle, run_every=POLL_SECONDS)()
             elif not left:
                 try:
                     plan_preview.check_fits(self.request)
@@ -177,13 +177,15 @@ def _asked() -> dict[str, str]:
     return {}
 
 
-def _wait(job_id: str = "") -> None:
-    """Say what is waited for, the end of the job or without one an idle queue; then rerun the page."""
-    if not job_id:
-        if not jobs.list_jobs(runs_root(), open_only=True):
-            st.rerun()
-        st.caption("The full cache is asked as soon as the question before this one is withdrawn …")
-        return
+def _until_idle() -> None:
+    """Say that the queue has to become idle; rerun the page once it is."""
+    if not jobs.list_jobs(runs_root(), open_only=True):
+        st.rerun()
+    st.caption("The full cache is asked as soon as the question before this one is withdrawn …")
+
+
+def _wait(job_id: str) -> None:
+    """Say how far the job is; rerun the page once it has ended."""
     status = jobs.status(runs_root(), job_id)
     if status.ended:
         st.rerun()

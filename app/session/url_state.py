@@ -267,6 +267,12 @@ def mark_drawn() -> None:
         st.session_state[PENDING] = replace(waiting, widgets=drawn)
 
 
+def pending_value(name: str) -> str | None:
+    """The pending value of a parameter."""
+    change = pending().params.get(name)
+    return None if change is None else change.value
+
+
 def url_value(name: str) -> str | None:
     """The value of a parameter, or the pending one that replaces it."""
     value = get_param(name)

@@ -29,7 +29,11 @@ KINDS = {
     "prefill": "Prefill",
     "memory": "Memory",
 }
-NAMED = "browser-%Y%m%d-%H%M%S"  # results without a name, by the time
+
+
+def name_of_results(typed: str) -> str:
+    """The typed name of results, or else one with the time."""
+    return typed.strip() or f"browser-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 def make_bench_job(
@@ -47,7 +51,6 @@ def make_bench_job(
 ) -> BenchJob:
     """The form's job, one request per mode; `options` are further fields of `BenchRequest`.
 
-    Results without a name are called by the time.
     Raises UserError for the first invalid value.
     """
     if not modes:
@@ -62,7 +65,7 @@ def make_bench_job(
     }
     requests = tuple(make_request(mode=mode, **fields, **options) for mode in modes)
     figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)
-    name = name.strip() or f"{datetime.now(UTC):{NAMED}}"
+    name = name_of_results(name)
     try:
         title = f"Speed {name}: {figures}"
         return BenchJob(name=name, requests=requests, title=title, private=private)
@@ -94,14 +97,13 @@ def make_job(
 ) -> EvalJob:
     """The form's job; `options` are further fields of `EvalRequest`, or the form's values for them.
 
-    Results without a name are called by the time.
     Raises UserError for the first invalid value.
     """
     all_files = [*read_files(files), *([uploaded] if uploaded else [])]
     if not tasks and not all_files:
         raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
     choices = compare_form.choices_of_form(chosen, typed, budgets)
-    name = name.strip() or f"{datetime.now(UTC):{NAMED}}"
+    name = name_of_results(name)
     try:
         request = EvalRequest(
             model=check_model(model),

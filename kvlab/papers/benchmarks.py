@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.papers.evidence import benchmark
-from kvlab.papers.exhibit import DRAWINGS, Choice, Draw, Drawn, Needs, draws
+from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs, draws
 from kvlab.papers.paper_tables import grey_table, paper_values
 from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
@@ -346,24 +346,24 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
 
 
-DRAWINGS.update(
-    {
-        # Tokens per second of whole requests, relative to the full cache at the same batch.
-        "zsmerge/tab-1": draw_rates(
-            "zsmerge-table1",
-            "throughput",
-            "Throughput against the full cache",
-            "{model}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}",
-            faster,
-        ),
-        # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
-        "keepkv/tab-1": draw_rates(
-            "keepkv-table1",
-            "rate",
-            "Decode rate against the full cache",
-            "batch {row.batch}, {row.context:,} tokens, {budget}",
-            twice,
-            batches_differ=True,
-        ),
-    }
+# Tokens per second of whole requests, relative to the full cache at the same batch.
+draws("zsmerge/tab-1")(
+    draw_rates(
+        "zsmerge-table1",
+        "throughput",
+        "Throughput against the full cache",
+        "{model}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}",
+        faster,
+    )
+)
+# Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
+draws("keepkv/tab-1")(
+    draw_rates(
+        "keepkv-table1",
+        "rate",
+        "Decode rate against the full cache",
+        "batch {row.batch}, {row.context:,} tokens, {budget}",
+        twice,
+        batches_differ=True,
+    )
 )

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import Interval
-from kvlab.core import FULL, format_spec
+from kvlab.core import FULL, format_spec, parse_spec
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.evaluation.scoring.metrics import higher_is_better, packages
 from kvlab.models.info.names import context_length
@@ -36,6 +36,11 @@ class Arm:
 
     method: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(text: str) -> "Arm":
+        """The arm as exhibits' rows and the command line write it, such as `kvmerger:sigma_mode=1`."""
+        return Arm(*parse_spec(text))
 
     @property
     def published(self) -> dict[str, JsonValue]:

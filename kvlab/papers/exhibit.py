@@ -87,8 +87,14 @@ DRAWINGS: dict[str, Draw] = {}
 
 
 def draws(key: str) -> Callable[[Draw], Draw]:
-    """Decorate the function that draws an exhibit."""
-    return lambda draw: DRAWINGS.setdefault(key, draw)
+    """Decorate the function that draws an exhibit; no two draw the same one."""
+
+    def register(draw: Draw) -> Draw:
+        assert key not in DRAWINGS, f"two functions draw {key}"
+        DRAWINGS[key] = draw
+        return draw
+
+    return register
 
 
 SHORT = 30  # characters of a short title

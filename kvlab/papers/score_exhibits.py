@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kvlab.common.intervals import Interval
-from kvlab.core import FULL, parse_spec
+from kvlab.core import FULL
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.papers import evaluations
 from kvlab.papers.exhibit import Choice, Drawn, Needs, Paper
@@ -108,7 +108,7 @@ class Panel:
                 )
         budgets = sorted(rows.loc[rows["method"] != FULL.method, "budget"].unique(), reverse=True)
         for first, second, *at in claim.pairs:
-            one, other = evaluations.Arm(*parse_spec(first)), evaluations.Arm(*parse_spec(second))
+            one, other = evaluations.Arm.parse(first), evaluations.Arm.parse(second)
             for budget in at or (budgets if claim.each_budget else [None]):
                 name = f"{self.name_of(one)} minus {self.name_of(other)}"
                 named_at = budgets[0] if budget is None and len(budgets) == 1 else budget
@@ -120,7 +120,7 @@ class Panel:
                     values[name] = paper_gap(printed, one.method, other.method, asked)
         beside = {
             f"{self.name_of(one)} minus {self.name_of(other)}": difference(rows, one, other)
-            for one, other in ([evaluations.Arm(*parse_spec(arm)) for arm in pair] for pair in claim.beside)
+            for one, other in (map(evaluations.Arm.parse, pair) for pair in claim.beside)
         }
         shown = "; ".join(f"{name} {evaluations.gap_text(found)}" for name, found in {**beside, **gaps}.items())
         measured = "Mean score" if full is not None else "Nats of KL saved"
@@ -258,7 +258,7 @@ def score_exhibit(paper: Paper, slug: str, row: dict[str, Any]) -> ScoreExhibit:
             claim["pairs"] = [(first, arm) for arm in arms if arm != first]
         for name in ("pairs", "beside"):
             claim[name] = tuple(map(tuple, claim.get(name, ())))
-        names = dict(zip((evaluations.Arm(*parse_spec(arm)).name for arm in arms), fields["names"] or (), strict=False))
+        names = dict(zip((evaluations.Arm.parse(arm).name for arm in arms), fields["names"] or (), strict=False))
         panels.append(
             Panel(
                 _experiment(paper, slug, row, arms),
@@ -286,7 +286,7 @@ def _experiment(paper: Paper, slug: str, row: Mapping[str, Any], arms: Sequence[
     }
     return evaluations.Experiment(
         f"{paper}-{slug}",
-        tuple(evaluations.Arm(*parse_spec(arm)) for arm in arms if arm != FULL.method),
+        tuple(evaluations.Arm.parse(arm) for arm in arms if arm != FULL.method),
         tuple(row["budgets"]),
         TASKS[row.get("tasks", "own")] if isinstance(row.get("tasks", "own"), str) else tuple(row["tasks"]),
         **others,

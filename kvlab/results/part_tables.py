@@ -168,8 +168,8 @@ def phase_table(rows: pd.DataFrame) -> pd.DataFrame:
     # Tokens that a method keeps or reads together by its settings; 1: token by token.
     together = []
     for values in known["settings"].map(lambda text: json.loads(text or "{}")):
-        of_reading = 1 if "read_page" in values else READ_PAGES.get(values.get("read"), 1)
-        together.append(max([1, of_reading, *(values[name] for name in SIZES if isinstance(values.get(name), int))]))
+        read_together = 1 if "read_page" in values else READ_PAGES.get(values.get("read"), 1)
+        together.append(max([1, read_together, *(values[name] for name in SIZES if isinstance(values.get(name), int))]))
     sizes = pd.Series(together, known.index)
     chunk = sizes.where(sizes > 1, max(int(sizes.max()), 2))
     named = with_names(known).assign(chunk=chunk, chunked=sizes > 1, phase=known["hidden_at"].astype(int) % chunk)

@@ -143,7 +143,7 @@ class Run:
         return np.unpackbits(bits, axis=1, bitorder="little").astype(bool)
 
     @property
-    def reading_layers(self) -> tuple[int, ...]:
+    def sparse_layers(self) -> tuple[int, ...]:
         """Layers of which `slots_read` were recorded: those that left slots out at some step."""
         files = sorted((self.path / "arrays").glob("slots_read-layer-*.safetensors"))
         return tuple(int(file.stem.rsplit("-", 1)[1]) for file in files) if self.record.status != "running" else ()

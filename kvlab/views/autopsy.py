@@ -14,7 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_lines
-from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
+from kvlab.views.base.palette import FATES_WITH_UNREAD, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.views.base.template import finish
 from kvlab.views.base.view import view
 from kvlab.views.base.words import EXACT, are_known, comparison_words, near, part, percent, sentence
@@ -36,7 +36,7 @@ fates_of_span = keep_by_run(8)(autopsy)
 @keep_by_run(4)
 def unread_of_span(run: Run, span: tuple[int, int]) -> Unread | None:
     """`unread_tokens` of every head; None for a run without sparse attention."""
-    return unread_tokens(run, fates_of_span(run, span)) if run.reading_layers else None
+    return unread_tokens(run, fates_of_span(run, span)) if run.sparse_layers else None
 
 
 def fates_at(run: Run, span: tuple[int, int], step: int | None = None, reads: bool = True) -> pd.DataFrame:
@@ -75,7 +75,7 @@ def survival_by_head(
         table,
         "Fate of the chosen tokens by head",
         theme,
-        bar=f"share {FATES_OF_READING[fate][0]}",
+        bar=f"share {FATES_WITH_UNREAD[fate][0]}",
         hover=": %{z:.0%}<br>%{text}",
         bar_options={"tickformat": ".0%"},
         text=lost.to_numpy(),
@@ -119,7 +119,7 @@ def fates_of_span_over_steps(run: Run, span: tuple[int, int], reads: bool = True
 def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Shares of all (layer, head, token) in each fate over the steps, stacked."""
     figure = go.Figure()
-    for fate, (words, state, pattern) in FATES_OF_READING.items():
+    for fate, (words, state, pattern) in FATES_WITH_UNREAD.items():
         if fate not in frame:
             continue
         look = {"shape": pattern, "size": 6, "solidity": 0.25}
@@ -221,6 +221,6 @@ def caption_needle_mass(frame: pd.DataFrame) -> str:
 
 def verdict(frame: pd.DataFrame, label: str, moment: str) -> str:
     """What is left of the chosen text over all heads at a moment, from `survival_of_span`."""
-    fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
+    fates = {fate: words for fate, (words, *_) in FATES_WITH_UNREAD.items() if fate in frame}
     shares = join_words([f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items()])
     return f"With {label}, of the chosen text over all heads, {moment}: {shares}."

@@ -28,7 +28,7 @@ def unread_tokens(run: Run, table: pd.DataFrame) -> Unread | None:
     `table` has columns layer, head and token, as from `autopsy.autopsy`. Heads and layers whose choices were not
     recorded count as read. None for a run that recorded none. A step reads before it decides.
     """
-    layers = run.reading_layers
+    layers = run.sparse_layers
     if not layers:
         return None
     positions = np.unique(table["token"])
@@ -60,7 +60,7 @@ def steps_read(run: Run, layer: int, head: int) -> pd.DataFrame:
     Raises:
         UserError: the run recorded no choices or no attention rows of this head.
     """
-    if not run.reading_layers:
+    if not run.sparse_layers:
         return pd.DataFrame(columns=COLUMNS)
     lineage = head_history(run, layer, head)[0]
     read, (true, _) = run.slots_read(layer, head), run.attention(layer, head, thinned=True)

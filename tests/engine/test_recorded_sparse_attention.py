@@ -55,7 +55,7 @@ def test_the_mass_that_was_not_read_is_that_of_the_slots_left_out(runs: list[Run
 def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None:
     """Attention rows say which slots were read: those with mass. Both views are theirs."""
     both = runs[2]
-    assert not runs[0].reading_layers and runs[1].reading_layers == both.reading_layers == (0, 1, 2)
+    assert not runs[0].sparse_layers and runs[1].sparse_layers == both.sparse_layers == (0, 1, 2)
     table = autopsy.autopsy(both, (0, 15))
     unread = unread_tokens(both, table)
     assert unread is not None and not unread[0].any() and unread_tokens(runs[3], table) is None

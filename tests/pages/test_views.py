@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.figures.add_slide import MOST_SLIDES
+from app.figures.export_menu import MOST_SLIDES
 from app.navigation.place import next_head
 from kvlab import jobs
 from kvlab.core.errors import UserError

@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.core import parse_spec
 from kvlab.core.methods import make_method
 from kvlab.evaluation.request_parser import parse_request
 from kvlab.evaluation.results.rows import canonical_json
@@ -36,7 +35,7 @@ def evaluated(contest: ScoreExhibit, first: float, second: float, count: int = 2
     """`count` prompts a task: right or wrong in that share of them, or a KL about that."""
     found = []
     asked = contest.experiment
-    pair = [Arm(*parse_spec(arm)) for arm in contest.panels[0].claim.pairs[0]]
+    pair = [Arm.parse(arm) for arm in contest.panels[0].claim.pairs[0]]
     for task in asked.tasks:
         for index in range(count):
             arms = list(zip(pair, (first, second), strict=True))

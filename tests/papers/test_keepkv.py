@@ -15,7 +15,7 @@ from kvlab.engine.compare import compare
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.papers import attention_rows
 from kvlab.papers.attention_rows import Rows
-from kvlab.papers.evidence import evidence_rows
+from kvlab.papers.evidence import kept_rows
 from kvlab.papers.exhibit import Choice, Needs
 from kvlab.papers.keepkv import attention, merge_effects, merging
 from kvlab.papers.registry import find
@@ -91,7 +91,7 @@ def test_the_exact_rule_does_not_sag_and_convex_merging_does(recorded: Sources):
     heavy = exact[exact["before"] > 1e-4]
     assert heavy["sag"].abs().max() < 2e-3
     assert (convex["sag"] > 0).mean() > 0.8
-    rows = six_times(*(evidence_rows(run, merging.SAG) for run in recorded.runs[1:]))
+    rows = six_times(*(kept_rows(run, merging.SAG) for run in recorded.runs[1:]))
     assert merging.exact(rows).verdict == "holds"
     assert merging.sags(rows).verdict == "holds"
     assert merging.exact(rows[rows["prompt"] == "0"]).verdict == "not enough to say"  # the same of a single prompt
@@ -104,7 +104,7 @@ def test_rules_are_told_apart(recorded: Sources):
 def test_runs_that_merged_nothing_of_weight_are_not_judged(synthetic: Sources):
     table = merge_effects.sag_of_runs(synthetic.runs[:2])
     assert table.empty
-    rows = six_times(*(evidence_rows(run, merging.SAG) for run in synthetic.runs[:2]))
+    rows = six_times(*(kept_rows(run, merging.SAG) for run in synthetic.runs[:2]))
     assert merging.sags(rows).verdict == merging.exact(rows).verdict == "not enough to say"
 
 

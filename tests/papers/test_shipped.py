@@ -14,7 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluation.results.rows import canonical_json
 from kvlab.papers import shipped_archive
 from kvlab.papers.evaluations import Arm
-from kvlab.papers.evidence import Evidence, gather
+from kvlab.papers.evidence import Evidence, gather, rows_of_prompt
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
@@ -80,11 +80,11 @@ def test_what_one_run_of_a_prompt_alone_shows_is_found(packed: tuple[Sources, Sh
     runs = list(sources.runs)
     first = min(runs, key=lambda run: run.record.run_id).record.method
     only = Evidence("mine", lambda run: pd.DataFrame({"x": [1] * (run.record.method == first)}))
-    assert [rows["method"].tolist() for rows in shipped_archive._shown(runs, only)] == [[first]]
+    assert [rows["method"].tolist() for rows in rows_of_prompt(runs, only)] == [[first]]
     assert gather(sources, only)["prompt"].nunique() == 2
     every = Evidence("every", lambda run: pd.DataFrame({"x": [1]}))
-    assert [rows["method"].tolist() for rows in shipped_archive._shown(runs, every)] == [["full"]]
-    assert len(shipped_archive._shown(runs, replace(every, methods=("zsmerge", "full")))) == 2
+    assert [rows["method"].tolist() for rows in rows_of_prompt(runs, every)] == [["full"]]
+    assert len(rows_of_prompt(runs, replace(every, methods=("zsmerge", "full")))) == 2
 
 
 def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Shipped]):

@@ -12,7 +12,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda, or a GPU such a
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 Placement = Annotated[str, Setting("single, or auto to distribute weights over all devices (needs accelerate)")]
 Weights = Annotated[str | None, typer.Option(help="bf16, with keys and values as without; 8bit, 4bit: torchao")]
-Revision = Annotated[str | None, Setting("branch, tag or commit of a hub model")]
+Revision = Annotated[str | None, Setting("git branch, tag or commit of a hub model")]
 CacheDir = Annotated[str | None, Setting("folder for files from the hub")]
 ChatWay = Annotated[str, Setting("auto for the model's chat template if it has one, no for plain text")]
 System = Annotated[str, Setting("a system prompt for the chat template")]

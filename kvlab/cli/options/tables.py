@@ -235,7 +235,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-OF_READINGS = ("bytes_read", "unread_mass")
+OF_SPARSE_ATTENTION = ("bytes_read", "unread_mass")
 
 
 def print_batch(cells: pd.DataFrame) -> None:
@@ -272,7 +272,7 @@ def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
 def print_headline(frame: pd.DataFrame) -> None:
     """Print one line per run: bytes and closeness to the full cache."""
     reads = "reading" in frame and frame["reading"].ne("").any()
-    shown = (name for name in COLUMNS if name in frame and (reads or name not in OF_READINGS))
+    shown = (name for name in COLUMNS if name in frame and (reads or name not in OF_SPARSE_ATTENTION))
     columns = {name: COLUMNS[name] for name in shown}  # without an answer there is no verdict
     tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
     means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""

@@ -10,6 +10,7 @@ from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs, draws
+from kvlab.papers.kvmerger.merging_sets import persistence
 from kvlab.papers.kvmerger.similarity import draw_maps
 from kvlab.papers.pyramid_pool.recordings import GROWS
 from kvlab.results.sources import Sources
@@ -39,7 +40,7 @@ def invariant(rows: pd.DataFrame) -> Claim:
     """Rank correlation of the heads' shares in two prompts, over all pairs of prompts."""
     basis = basis_of(rows)
     table = rows.groupby(["layer", "head", "prompt"])["share"].mean().unstack("prompt") if len(rows) else pd.DataFrame()
-    found = table.corr(method="spearman").to_numpy() if basis.prompts > 1 else np.zeros((0, 0))
+    found = persistence(table) if basis.prompts > 1 else np.zeros((0, 0))
     if len(found) < 2 or np.isnan(found).any():
         return Claim(INVARIANT, OPEN, f"{prompts(basis.prompts).capitalize()}: it takes 2.", basis, threshold=SAME)
     pairs = pairs_interval(found)

@@ -15,7 +15,7 @@ from kvlab.evaluation.results.rows import canonical_json
 from kvlab.evaluation.results.summary import with_measures
 from kvlab.evaluation.scoring.metrics import higher_is_better
 from kvlab.papers import evaluations
-from kvlab.papers.exhibit import DRAWINGS, Choice, Draw, Drawn, Needs, draws
+from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs, draws
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
@@ -439,19 +439,15 @@ def over_option(experiment: evaluations.Experiment, option: str, says: str) -> D
     return draw
 
 
-DRAWINGS.update(
-    {
-        "gvote/fig-1": against_usage(
-            BY_LENGTH,
-            lambda rows: rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts"),
-            False,
-            "Score by tokens kept, by length",
-            "length",
-        ),
-        "gvote/fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, by task"),
-        "gvote/fig-6": over_option(
-            SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."
-        ),
-        "gvote/fig-7": over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."),
-    }
+draws("gvote/fig-1")(
+    against_usage(
+        BY_LENGTH,
+        lambda rows: rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts"),
+        False,
+        "Score by tokens kept, by length",
+        "length",
+    )
 )
+draws("gvote/fig-4")(against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, by task"))
+draws("gvote/fig-6")(over_option(SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."))
+draws("gvote/fig-7")(over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."))

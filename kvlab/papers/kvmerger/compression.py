@@ -18,6 +18,7 @@ from kvlab.papers.kvmerger.merging_sets import (
     eviction_sentence,
     kernel,
     merged_pairs,
+    persistence,
     prompt_name,
     prompts_of,
     ratios,
@@ -91,7 +92,7 @@ RATIOS = Evidence("layer-order", ratio_rows)
 def same(rows: pd.DataFrame) -> Claim:
     """Rank correlation of two prompts' layers, over all pairs of prompts."""
     layers, heads = (
-        rows.groupby([*place, "prompt"])["ratio"].mean().unstack("prompt").corr(method="spearman").to_numpy()
+        persistence(rows.groupby([*place, "prompt"])["ratio"].mean().unstack("prompt"))
         if len(rows)
         else np.zeros((0, 0))
         for place in (["layer"], ["layer", "head"])

@@ -38,6 +38,11 @@ def ratios(
     return pd.DataFrame(rows, columns=["layer", "head", "threshold", "sets", "ratio"])
 
 
+def persistence(table: pd.DataFrame) -> np.ndarray:
+    """(prompts, prompts) Spearman correlation of the columns of `table`; NaN for constant ones."""
+    return table.corr(method="spearman").to_numpy()
+
+
 MEMBERS = ["layer", "head", "target", "source", "distance", "sigma", "kernel", "weight", "relative_weight", "others"]
 
 

@@ -38,7 +38,7 @@ FATES: dict[str, tuple[str, str, str]] = {
     "dropped": ("dropped", "evicted", ""),
 }
 # With those of a run with sparse attention.
-FATES_OF_READING = FATES | {"not read": ("held, not read", "sink", "/")}
+FATES_WITH_UNREAD = FATES | {"not read": ("held, not read", "sink", "/")}
 # Sign and hue of a judged answer.
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 SURFACES: dict[Theme, str] = {"light": "#FFFFFF", "dark": "#12151C"}
@@ -122,7 +122,7 @@ def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[
 
 def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:
     """Colour scale for a share of tokens with this fate, from the background to its colour, darker at the end."""
-    colour = pick(STATE_COLOURS[FATES_OF_READING[fate][1]], theme)
+    colour = pick(STATE_COLOURS[FATES_WITH_UNREAD[fate][1]], theme)
     end = mix(colour, pick(HUES["ink"], theme), 0.55)
     return [(0.0, mix(colour, SURFACES[theme], 0.92)), (0.5, colour), (1.0, end)]
 
