@@ -128,7 +128,7 @@ class LayerState:
         return replace(layer_pass, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
     def expect_statistics(self, results: PassResults, queries: int) -> bool:
-        """Note what this layer's scorer will ask of a pass of so many queries; whether it asks for most of its rows."""
+        """Note what this layer's scorer will ask of a pass of so many queries; whether that pays."""
         score = self.settings.pipeline.score
         if not self.settings.in_second_pass:
             row_weights = optional(score, "row_weights")
@@ -136,7 +136,8 @@ class LayerState:
                 return False
             weights = row_weights(queries, self.device)
             results.expect(weights)
-            return self.device.type == "cpu" and 2 * int(weights.count_nonzero()) > queries
+            # Sums over fewer of the last queries cost less than rows of attention do beside the fused kernel.
+            return self.device.type == "cpu" and 4 * int(weights.count_nonzero()) > queries
         statistic = optional(score, "second_pass_statistic")
         if self.checkpoint is None or statistic is None:
             return False
