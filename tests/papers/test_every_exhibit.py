@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.papers.exhibit import SHORT, Choice, Drawn, Exhibit, Needs
+from kvlab.papers.exhibit import DRAWINGS, SHORT, Choice, Drawn, Exhibit, Needs, draws
 from kvlab.papers.registry import EXHIBITS, PAPERS, find, of_paper
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
@@ -55,6 +55,12 @@ def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             file.unlink()
     runs = [open_run(path) for path in paths]
     return Sources(root, runs[2], runs)
+
+
+def test_two_functions_cannot_draw_one_exhibit() -> None:
+    drawing = DRAWINGS["gvote/fig-4"]
+    with pytest.raises(AssertionError, match="two functions draw gvote/fig-4"):
+        draws("gvote/fig-4")(drawing)
 
 
 def layers_of(exhibit: Exhibit) -> tuple[int, ...]:
