@@ -136,7 +136,7 @@ def gguf_here(monkeypatch: pytest.MonkeyPatch) -> None:
         except UserError as error:
             raise UserError(f"The GGUF file {called!r} cannot be loaded: {error}.") from None
 
-    monkeypatch.setattr(gguf_files, "_describe", described)
+    monkeypatch.setattr(gguf_files, "describe_file", described)
 
 
 @pytest.fixture(scope="session")

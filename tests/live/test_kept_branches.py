@@ -94,7 +94,10 @@ def state_of_file(file: PrefixFile) -> dict[str, Any]:
 
 
 def test_a_kept_branch_is_the_file_that_making_a_prefix_writes(tmp_path: Path, folder: str) -> None:
-    """Byte for byte but for times and peaks of making, also after questions were asked and the branch was changed."""
+    """But for times and peaks of making, also after questions were asked and the branch was changed.
+
+    Numbers are equal but for rounding: attention of a pass that only h2o reads also computes its sums.
+    """
     request = LiveRequest(model=folder, context=TEXT, choices=CHOICES, device="cpu", system="Be brief.", seed=3)
     action(tmp_path, "start", request)
     before = action(tmp_path, "ask", request, question="Who was late?")
@@ -110,7 +113,8 @@ def test_a_kept_branch_is_the_file_that_making_a_prefix_writes(tmp_path: Path, f
         assert state_of_file(kept) == state_of_file(expected)
         ours, theirs = mapped_tensors(kept), mapped_tensors(expected)
         assert ours.keys() == theirs.keys()
-        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), choice.label
+        for name, tensor in ours.items():
+            torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=1e-4, msg=lambda text: f"{choice}: {text}")  # noqa: B023
         assert read_texts(kept) == read_texts(expected)
         answer = Prefix.load(kept.path, held_model(request)).ask("Who was late?", 4)
         assert answer == made.ask("Who was late?", 4)

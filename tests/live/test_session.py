@@ -205,7 +205,9 @@ def test_a_changed_branch_is_that_of_a_new_session_without_another_pass(
         ):
             for one, two in zip(mine.tables, other.tables, strict=True):
                 states = ((slots.keys, slots.values, slots.position) for slots in (one.visible(), two.visible()))
-                assert all(torch.equal(*pair) for pair in zip(*states, strict=True)), method
+                for pair in zip(*states, strict=True):
+                    # Attention of a pass that only this method reads also computes its sums: other rounding.
+                    torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
         shares, expected = (one.branches[1].context_shares() for one in (session, fresh))
         assert (shares.merged == expected.merged).all()
     with pytest.raises(UserError, match="branch 0 is the full cache"):

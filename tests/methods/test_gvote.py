@@ -113,7 +113,7 @@ def causal(row: int) -> torch.Tensor:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "falcon-multi-query"])
 def test_against_algorithm_1(family: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept = union of every sample's top k and the floors; the budget reported is its size; ballots count samples."""
-    monkeypatch.setattr(future_module, "_source", lambda seen, device: noise_of_layer(seen.module.layer_idx))
+    monkeypatch.setattr(future_module, "random_source", lambda seen, device: noise_of_layer(seen.module.layer_idx))
     model, watcher = lively(family), Watcher()
     options = SMALL | options
     dropped = 0

@@ -57,6 +57,12 @@ def description_folder(file: Path, called: str = "") -> Path:
         return folder
     if missing := [package for package in NEEDED if find_spec(package) is None]:
         raise UserError(f"Reading the GGUF file {called!r} needs {' and '.join(missing)}: pip install 'kvlab[gguf]'.")
+    describe_file(file, folder, called)
+    return folder
+
+
+def describe_file(file: Path, folder: Path, called: str) -> None:
+    """Describe a GGUF file in a process of its own, which a damaged file may end."""
     try:
         done = subprocess.run(
             [*COMMAND, str(file), str(folder)], capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=True
@@ -66,7 +72,6 @@ def description_folder(file: Path, called: str = "") -> Path:
         error = "the process that reads it gave no answer"
     if error:
         raise UserError(f"The GGUF file {called!r} cannot be loaded: {error}.")
-    return folder
 
 
 def about(folder: Path) -> dict[str, Any]:

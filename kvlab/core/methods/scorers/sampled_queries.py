@@ -37,10 +37,7 @@ class FutureQueries:
         self, layer_pass: AttentionPass, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor
     ) -> Tensor:
         """The same for given statistics (B, hidden) float32; the model's states have `dtype`."""
-        source = layer_pass.generator
-        if source is None:
-            layer = getattr(layer_pass.module, "layer_idx", None) or 0
-            source = torch.Generator(device=mean.device).manual_seed(layer)
+        source = random_source(layer_pass, mean.device)
         noise = torch.randn(self.samples, mean.shape[-1], generator=source, device=mean.device)
         sampled = mean[:, None] + deviation[:, None] * noise
         query = layer_pass.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
@@ -80,3 +77,11 @@ def _sum(states: Tensor, rows: RowMask, centre: Tensor, power: int) -> Tensor:
     for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
         total += (block.float() - centre).pow(power).masked_fill(~real[..., None], 0.0).sum(1)
     return total
+
+
+def random_source(layer_pass: AttentionPass, device: torch.device) -> torch.Generator:
+    """The pass's own generator; without one, the layer's number is the seed."""
+    if layer_pass.generator is not None:
+        return layer_pass.generator
+    layer = getattr(layer_pass.module, "layer_idx", None) or 0
+    return torch.Generator(device=device).manual_seed(layer)
