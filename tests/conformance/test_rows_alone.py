@@ -20,6 +20,7 @@ from tests.conformance.variants import Variant, every_variant
 from tests.families import tiny_model
 
 LENGTHS, TURN, STEPS = (60, 60, 41), (9, 5, 9), 40
+AFTER_TURN = 12  # decode steps behind a turn; the first ones pack a group of the coarsest store
 PACKING = [name for name, store in STORES.items() if store.packs]
 # Heads of unlike length, whose tables differ between rows; slots per head, cut at every step, merged, and all.
 METHODS = [("kvzip", 0.25), ("exactmerge2", 0.3), ("adakv", 0.5), ("snapkv", 50), ("h2o", 0.5), ("full", 1.0)]
@@ -56,7 +57,7 @@ def padded(rows: list[int], lengths: tuple[int, ...], seed: int) -> tuple[Tensor
 def talk(compressed: CompressedCache, rows: list[int], turn: tuple[int, ...] = TURN, steps: int = STEPS) -> Tensor:
     """Logits (rows, passes, vocabulary) behind a prompt, decode steps, a turn and decode steps again."""
     every = (1,) * len(LENGTHS)
-    passes = [LENGTHS, *[every] * steps, turn, *[every] * steps]
+    passes = [LENGTHS, *[every] * steps, turn, *[every] * min(steps, AFTER_TURN)]
     mask, found = torch.zeros(len(rows), 0, dtype=torch.int64), []
     for seed, lengths in enumerate(passes):
         if not any(lengths[row] for row in rows):  # a row alone does not have this turn
