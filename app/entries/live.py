@@ -40,7 +40,8 @@ def record_comparison(session: str, request: LiveRequest, transcript: Transcript
         return
     runs = runs_of_branches(request, comparison, job_id)
     append_event(runs_root(), session, {"kind": "recorded", "comparison": job_id, "runs": runs})
-    branch = int(st.session_state.get(sessions.BRANCH) or request.has_full_cache)
+    chosen = str(st.session_state.get(sessions.BRANCH))
+    branch = int(chosen) if chosen.isdigit() else int(request.has_full_cache)
     words = sessions.chosen_words(transcript)
     if words is not None:
         share_token(job_id, words[1])

@@ -215,6 +215,10 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     follows = next((branch for branch, recorded in transcript.runs.items() if recorded == run), None)
     if follows is not None and sessions.BRANCH not in params() and sessions.BRANCH not in st.session_state:
         st.session_state[sessions.BRANCH] = str(follows)
+    # A link of before names the branch by its label.
+    named = {label: number for number, label in labels.items()}
+    if (label := st.session_state.get(sessions.BRANCH)) in named:
+        st.session_state[sessions.BRANCH] = named[label]
     drop_stale_option(sessions.BRANCH, list(labels))
     number = int(one_of("Branch", labels, key=sessions.BRANCH, on_change=partial(sessions.share_branch, transcript)))
     chosen = known[number]

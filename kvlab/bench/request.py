@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AliasChoices, Field, ValidationError, model_validator
 
 from kvlab.core.choice import MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.errors import UserError
@@ -46,7 +46,7 @@ class BenchRequest(Strict):
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
-    weights: Weights = None
+    weights: Weights = Field(None, validation_alias=AliasChoices("weights", "load_in"))
     revision: str | None = None
     cache_dir: str | None = None
     seed: Seed = 0

@@ -9,6 +9,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from kvlab import load_model, make_cache
+from kvlab.bench.request import BenchRequest
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import model_digest
@@ -125,4 +126,5 @@ def test_a_fit_reads_the_output_projection(rounded: LoadedModel) -> None:
 
 def test_requests_of_before_name_it_load_in() -> None:
     assert ModelRequest.model_validate({"model": "mini", "load_in": "8bit"}).weights == "8bit"
+    assert BenchRequest.model_validate({"mode": "decode", "load_in": "8bit"}).weights == "8bit"
     assert ModelRequest(weights="bf16").loading["weights"] == "bf16"

@@ -30,7 +30,17 @@ def view_of(shown: Shown | go.Figure, theme: str = "light") -> View:
 def test_figures_have_a_small_picture_tables_and_texts_a_placeholder(text: Text, history: History, theme: str):
     passages = Passages(passages=(("a", (Segment("same", f"It was {HOSTILE} " * 400),)),))
     heat = go.Figure(go.Heatmap(z=np.arange(12.0).reshape(3, 4)))  # whose arrays are packed as text
-    for shown in (go.Figure(go.Scatter(y=[1, 3, 2])), heat, TABLE, text, history, passages, Table(columns=(), rows=())):
+    box = go.Figure(go.Box(x=[1, 1, 2], y=[1, 3, 2]))  # in stories of before
+    for shown in (
+        go.Figure(go.Scatter(y=[1, 3, 2])),
+        heat,
+        box,
+        TABLE,
+        text,
+        history,
+        passages,
+        Table(columns=(), rows=()),
+    ):
         svg = view_thumbnail(view_of(shown, theme))
         root = ElementTree.fromstring(svg)
         if isinstance(shown, go.Figure):

@@ -129,6 +129,8 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     finite = np.isfinite(x) & np.isfinite(y)
     if trace.type == "bar":
         return _bars(trace, panel, x, y, finite, theme)
+    if not hasattr(trace, "mode"):  # box plots in stories of before
+        return []
     mode = trace.mode or "lines"
     colour = _colour(trace, theme)
     thin = slice(None, None, max(1, -(-count // MOST_POINTS)))
