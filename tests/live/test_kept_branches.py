@@ -114,7 +114,7 @@ def test_a_kept_branch_is_the_file_that_making_a_prefix_writes(tmp_path: Path, f
         ours, theirs = mapped_tensors(kept), mapped_tensors(expected)
         assert ours.keys() == theirs.keys()
         for name, tensor in ours.items():
-            torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=1e-4, msg=lambda text: f"{choice}: {text}")  # noqa: B023
+            torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=1e-4, msg=f"{choice.label}: {name}")
         assert read_texts(kept) == read_texts(expected)
         answer = Prefix.load(kept.path, held_model(request)).ask("Who was late?", 4)
         assert answer == made.ask("Who was late?", 4)

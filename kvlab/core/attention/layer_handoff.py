@@ -29,7 +29,7 @@ class PassResults:
 
     Attention computes them on its way if every cache of the pass asks (`on_the_way`): it then takes longer than the
     fused kernel, which no other cache may be charged for. `aside` sums the seconds of the statistics, which are charged
-    to who asks for them.
+    to the caches that ask for them.
     """
 
     now: Callable[[], float] = time.perf_counter
