@@ -103,7 +103,10 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     for at in (readers.iloc[:0], readers):
         read = boards.with_reader(heads_of.copy(), at, "")
         for fate in facts.FATES:
-            draw = lambda theme, f=fate, r=read: boards.fact_by_head(r, theme, runs[2], f)  # noqa: E731
+
+            def draw(theme: str, fate: str = fate, read: pd.DataFrame = read) -> go.Figure:
+                return boards.fact_by_head(read, theme, runs[2], fate)
+
             yield f"fact {fate}", draw, boards.describe_fact(read), read
 
 

@@ -15,7 +15,7 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.core.restore import Restore
 from kvlab.library.prompts import save_prompt
-from kvlab.live.events import append_event, heads_path
+from kvlab.live.events import append_event, heads_path, read_events
 from kvlab.live.transcript import Answer, BranchState, Word, codes_of, merge_notes
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest, edit_tokens
@@ -312,6 +312,20 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     assert answer_note(blank, is_written=True) == "1 token · only white space · writing"
     assert answer_note(blank, is_written=False) == "1 token · only white space · interrupted"
     assert "▍" not in answer_html(blank, "dark", is_written=False)
+
+
+def test_a_link_of_before_names_the_branch_by_its_label(runs_root: Path, open_page: Open) -> None:
+    choices = (*REQUEST.choices, MethodChoice(method="keepkv", budget=0.3))
+    request = REQUEST.model_copy(update={"choices": choices})
+    session = talked(runs_root)
+    append_event(runs_root, "two", {"kind": "opened", "owner": "", "request": request.model_dump(mode="json")})
+    events, _ = read_events(runs_root, session)
+    settled = {"kind": "branch_settled", "branch": 2, "label": "keepkv 30 %", "live_bytes": 300, "full_bytes": 1000}
+    for event in (*events[1:4], settled, *events[4:6], {"kind": "held", "branch": 2, "per_mille": [1000, 0, 0]}):
+        append_event(runs_root, "two", event)
+    page = open_page("live", session="two", lane="keepkv 30 %")
+    assert not page.exception
+    assert page.session_state["branch"] == "2"
 
 
 def test_a_session_is_presented_in_large_type_led_by_keys(runs_root: Path, open_page: Open) -> None:
