@@ -66,7 +66,7 @@ class ActiveRun:
         self.measured = {
             "seconds_prefill": max(seconds - recording.seconds, 0.0),
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
-            "seconds_rehearse": settings.second_pass_seconds if settings.second_pass is not None else None,
+            "seconds_second_pass": settings.second_pass_seconds if settings.second_pass is not None else None,
         }
         # Layers that are not compressed record nothing: a note says what they hold.
         memory = self.cache.memory()

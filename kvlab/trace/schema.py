@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -189,7 +190,11 @@ class RunRecord(BaseModel):
     )
     seconds_prefill: float | None = Field(None, description="as if alone: of a pass shared with other runs, its part")
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
-    seconds_rehearse: float | None = Field(None, description="part of prefill spent re-reading the context")
+    seconds_second_pass: float | None = Field(
+        None,
+        validation_alias=AliasChoices("seconds_second_pass", "seconds_rehearse"),  # the latter of earlier versions
+        description="part of prefill spent on a second pass over the context",
+    )
     decode_tokens_per_second: float | None = Field(None, description="decoding alone after the prompt, unrecorded")
     speed_readings: tuple[SpeedReading, ...] = Field((), description="further ones, in turns with the other runs")
     recorded_tokens_per_second: float | None = Field(None, description="with the time that recording added to a step")

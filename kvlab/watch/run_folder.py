@@ -97,7 +97,7 @@ def import_recording(
             },
             "seconds_prefill": None,
             "seconds_compress": None,
-            "seconds_rehearse": None,
+            "seconds_second_pass": None,
             "decode_tokens_per_second": None,
             "speed_readings": (),
             "joules": None,

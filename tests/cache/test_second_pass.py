@@ -203,7 +203,7 @@ def test_nothing_of_it_is_left_behind(family: str) -> None:
 
 @pytest.mark.parametrize("with_position_ids", [True, False])
 @pytest.mark.parametrize("family", SOME)
-def test_padded_rows_are_rehearsed_as_if_alone(family: str, with_position_ids: bool) -> None:
+def test_padded_rows_are_read_again_as_if_alone(family: str, with_position_ids: bool) -> None:
     model, pads = lab(family), 5
     ids = torch.cat([text(1), text(2)])
     ids[1] = torch.cat([torch.zeros(pads, dtype=torch.int64), text(3, TOKENS - pads)[0]])
@@ -272,7 +272,7 @@ def test_whole_heads_win_at_head_level() -> None:
     assert sum(3 < length < 40 for length in lengths) <= 1
 
 
-def test_generate_and_a_prompt_in_chunks_rehearse_too() -> None:
+def test_generate_and_a_prompt_in_chunks_are_read_again_too() -> None:
     """A bare `generate` finds the tokens by itself; chunks of the prompt change nothing."""
     model, ids = lab(), text(tokens=40)
     whole, chunked, generating = (make_cache(model, "kvzip", 0.3) for _ in range(3))
@@ -286,7 +286,7 @@ def test_generate_and_a_prompt_in_chunks_rehearse_too() -> None:
         assert [kept(layer, 0) for layer in cache.compressed_layers()] == expected
 
 
-def test_a_question_is_not_rehearsed() -> None:
+def test_a_question_is_not_read_again() -> None:
     """Only the context is read again, though the question is in the prompt."""
     model, ids = lab(), text(tokens=30)
     expected = expected_scores(model, ids, [ASK + ids[0, 1:20].tolist()], "max")

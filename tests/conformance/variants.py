@@ -120,7 +120,7 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("exactmerge2", {"store": "short-turbo4"}),
     ("h2o", {"store": "short-q4_0"}),
     ("snapkv", {"store": "short-q5_1"}),
-    ("exactmerge2", {"rehearse": False, "decode": "budget"}),
+    ("exactmerge2", {"second_pass": False, "decode": "budget"}),
     ("compose", {"score": "snapkv", "settle": "keepkv", "score_window": 3, "store": "short-kivi4"}),
 ]
 

@@ -156,7 +156,7 @@ def test_a_bias_on_what_stays_reaches_attention() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss", "bloom"])
-def test_in_a_model_the_queries_are_the_rehearsals(family: str) -> None:
+def test_in_a_model_the_queries_are_those_of_the_second_pass(family: str) -> None:
     """As many as asked for, of every layer and of rows apart; bytes hold a log mass only where one is fitted."""
     model = LoadedModel(prepare(tiny_model(family)), None, "tiny")
     ids = torch.randint(3, 97, (2, 40), generator=torch.Generator().manual_seed(1))

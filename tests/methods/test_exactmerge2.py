@@ -182,11 +182,18 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert again.slots.log_mass.dtype == torch.float32
 
 
+def test_former_names_of_the_second_pass_are_read() -> None:
+    """Runs, rows and links of earlier versions call the setting `rehearse`, and KVzip's score `rehearsal`."""
+    assert make_method("exactmerge2", rehearse=False) == make_method("exactmerge2", second_pass=False)
+    scored = [make_method("compose", score=name).pipeline().score for name in ("rehearsal", "second-pass")]
+    assert scored[0] == scored[1] == make_method("kvzip").pipeline().score
+
+
 def test_a_single_pass_keeps_the_window_and_refits_values_alone() -> None:
     """The last tokens that are asked stay, up to a quarter of a head's slots; without a second pass no mass is."""
     ids = torch.randint(3, 97, (1, 90), generator=torch.Generator().manual_seed(8))
     for slots, window in ((40, 6), (40, 32), (13, 32)):
-        method = make_method("exactmerge2", rehearse=False, heads="untrained", window=window, newest=2)
+        method = make_method("exactmerge2", second_pass=False, heads="untrained", window=window, newest=2)
         for held, own in beside_its_own_values(method, slots, ids):
             stay = (held.valid.sum(-1, keepdim=True) // 4).clamp_max(window)
             late = held.valid & (held.position >= 90 - stay)
@@ -199,7 +206,7 @@ def test_a_single_pass_over_the_budget_goes_by_what_the_newest_queries_look_at()
     """With `decode=budget` a generated token's score is the most attention it got, and no foreseen score is lost."""
     model = lab_model("llama", torch.float32)
     ids = torch.randint(3, 97, (1, 40), generator=torch.Generator().manual_seed(9))
-    single = {"rehearse": False, "heads": "untrained", "window": 3, "newest": 1, "refit": "none"}
+    single = {"second_pass": False, "heads": "untrained", "window": 3, "newest": 1, "refit": "none"}
     cache = make_cache(model, make_method("exactmerge2", decode="budget", buffer=4, **single), 12)
     with torch.inference_mode():
         model(ids, past_key_values=cache)

@@ -103,7 +103,7 @@ def test_exactmerge2_s_single_pass_is_given_the_scores_themselves(written: tuple
     """Not their logs, so that a token without a score is below any; nothing is lost of one that stays."""
     model, path, ids = written
     by_hand = scores_by_hand(model, ids, networks(model))
-    cache = make_cache(model, "exactmerge2", 12, rehearse=False, heads=str(path), refit="none", window=3)
+    cache = make_cache(model, "exactmerge2", 12, second_pass=False, heads=str(path), refit="none", window=3)
     with torch.inference_mode():
         model.model(ids, past_key_values=cache)
     for number, layer in enumerate(cache.compressed_layers()):

@@ -49,6 +49,14 @@ def test_the_unsealed_copy_itself_opens(sound: Path, tmp_path: Path):
     assert run.keys(1, 1)[0].shape == (14, 32)
 
 
+def test_a_second_passs_seconds_are_read_by_their_former_name(sound: Path, tmp_path: Path):
+    path = changed(sound, tmp_path, {})
+    content = json.loads((path / "run.json").read_text())
+    del content["seconds_second_pass"]
+    (path / "run.json").write_text(json.dumps(content | {"seconds_rehearse": 1.5}))
+    assert read_record(path).seconds_second_pass == 1.5
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     {

@@ -43,6 +43,7 @@ TABLE: dict[str, Derive] = {
     "shares_states": lambda settings, device: False,
     "_slots_bytes": lambda settings, device: None,
     "_leading": lambda settings, device: None,
+    "_tensors": lambda settings, device: None,
 }
 DERIVED: dict[type, dict[str, Derive]] = {
     Bucket: {

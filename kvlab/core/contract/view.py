@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
@@ -17,6 +17,7 @@ HEAD_MASS = "head_mass"
 # Key length (B, H, S) float32, stored if that pays off (`kvlab.core.contract.slot_columns`) and kept current.
 KEY_LENGTH = "key_length"
 NEVER = float("-inf")
+COLUMNS = ("position", "votes", "log_mass", "score", "valid")  # of every slot table; `fields` is slow at every step
 
 
 def one_number(value: float, like: Tensor) -> Tensor:
@@ -86,8 +87,7 @@ class Slots:
 
     def metadata(self) -> dict[str, Tensor]:
         """All (B, H, S) tensors by name, including the method's own."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keys", "values", "extra")}
-        return columns | self.extra
+        return {name: getattr(self, name) for name in COLUMNS} | self.extra
 
     def varying_columns(self) -> dict[str, Tensor]:
         """The metadata that is not constant."""
@@ -102,15 +102,14 @@ class Slots:
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
         """Apply `change` to every tensor; constant columns stay constant."""
         changed = {name: change(tensor) for name, tensor in self.extra.items()}
-        columns: dict[str, Tensor] = {}
-        for one in fields(self):
-            if one.name != "extra":
-                column = getattr(self, one.name)
-                new = change(column)
-                if is_constant(column) and not is_constant(new):
-                    new = torch.as_strided(column, new.shape, (0,) * new.dim())
-                columns[one.name] = new
-        return replace(self, **columns, extra=changed)
+        columns = {name: change(getattr(self, name)) for name in ("keys", "values")}
+        for name in COLUMNS:
+            column = getattr(self, name)
+            new = change(column)
+            if is_constant(column) and not is_constant(new):
+                new = torch.as_strided(column, new.shape, (0,) * new.dim())
+            columns[name] = new
+        return type(self)(**columns, extra=changed)
 
 
 class AttentionPass(Protocol):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.contract import Slots, is_valid
+from kvlab.core.contract import Slots, is_constant, is_valid
 from kvlab.trace import RunWriter
 
 LEFT = "left"  # evicted or merged; separated when the rows are written
@@ -159,9 +159,12 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:
         # Same shapes are read together, as each read of the device takes time.
-        valid = torch.cat([is_valid(table.slots.position[:1]) for table in tables])
-        votes = torch.cat([table.slots.votes[:1] for table in tables])
-        joined = tables[0].slots.with_columns(valid=valid, votes=votes)
+        valid = is_valid(torch.cat([table.slots.position[:1] for table in tables]))
+        votes = [table.slots.votes[:1] for table in tables]
+        # Constant columns of one cache are equal: a method that merges nothing has a vote a slot.
+        joined = tables[0].slots.with_columns(
+            valid=valid, votes=votes[0] if is_constant(votes[0]) else torch.cat(votes)
+        )
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_beside(layers)}
     device = guarded[0].device
     live, most = ([layer.per_head(read)[:1] for layer in layers] for read in (Slots.live, Slots.most_votes))

@@ -64,7 +64,7 @@ def headline(runs: Sequence[Run]) -> pd.DataFrame:
                 "speed_limit": limit,
                 "limit_reached": reached,
                 "prompt_seconds": record.seconds_prefill,
-                "second_pass_seconds": record.seconds_rehearse,
+                "second_pass_seconds": record.seconds_second_pass,
                 "mean_kl": _mean(forced["kl"]),
                 "top1_agreement": _mean(forced["top1_agree"]),
                 "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),

@@ -90,6 +90,8 @@ def decide(
         return
     if completes_prompt:
         note_statistic(layer, passes[0])
+    elif timing.is_decode_step and not any(timing.due):
+        return
     if not (completes_prompt and (settings.stays_pending or (pipeline.waits and settings.compresses))):
         compress_if_due(layer, passes, visible, reported, completes_prompt, compressed, idle)
         return

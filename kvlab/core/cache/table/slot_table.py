@@ -46,6 +46,7 @@ class SlotTable:
         self._slots = slots
         self._slots_bytes: int | None = None
         self._leading: Slots | None = None  # views of the first slots, as last taken
+        self._tensors: dict[str, Tensor] | None = None  # as last asked for
 
     @property
     def capacity(self) -> int:
@@ -54,7 +55,14 @@ class SlotTable:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without arrays over the memory of its tensors, which a copy or a pickle would cut off from them."""
-        return vars(self) | {"_leading": None}
+        return vars(self) | {"_leading": None, "_tensors": None}
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Keys, values and the columns that are not constant, of all slots."""
+        if self._tensors is None:
+            self._tensors = _tensors(self.slots)
+        return self._tensors
 
     @property
     def arrangement(self) -> tuple[int, ...]:
@@ -139,16 +147,22 @@ class SlotTable:
         if self.occupied == self.width:
             self.make_room(1, room_to_grow(self.width))
             self.width += 1
-        if self.is_dense:
-            self.ends_with_newest = True
-            free = torch.full((*keys.shape[:2], 1), self.occupied, dtype=torch.int64, device=keys.device)
-        else:  # the first invalid slot
-            free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
         new: dict[str, Tensor | float] = {"keys": keys, "values": values, "position": place, **NEW_SLOT, **extra}
         if KEY_LENGTH in self.slots.extra:
             new[KEY_LENGTH] = key_lengths(keys)
-        apply_plan.write(self.slots, free, new)
+        if self.is_dense:  # the same slot of every head: a copy takes less time than `write`
+            self.ends_with_newest = True
+            for name in new.keys() & self.tensors.keys():
+                column = self.tensors[name].narrow(2, self.occupied, 1)
+                value = new[name]
+                if isinstance(value, Tensor):
+                    column.copy_(value)
+                else:
+                    column.fill_(value)
+        else:
+            first_free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
+            apply_plan.write(self.slots, first_free, {name: new[name] for name in new.keys() & self.tensors.keys()})
         self.occupied += 1
 
     def append_many(self, new: Slots) -> None:
@@ -193,7 +207,7 @@ class SlotTable:
 
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
-        columns = self.stored().varying_columns()
+        columns = self.tensors
         for name in changed.keys() & columns.keys():
             columns[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
@@ -212,12 +226,11 @@ class SlotTable:
         if self.shares_states:
             self.slots = replace(self.stored(), keys=after.keys, values=after.values)
             self.shares_states = False
-        tensors = _tensors(self.stored())
         states = after.metadata() | {"keys": after.keys, "values": after.values}
-        for name, tensor in tensors.items():
+        for name, tensor in self.tensors.items():
             if tensor.data_ptr() != states[name].data_ptr():
-                tensor.copy_(states[name])
-        tensors["position"].masked_fill_(~after.valid, FREE)
+                tensor[:, :, : self.width].copy_(states[name])
+        self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
         self.is_dense = False
         self.occupied = min(self.occupied, bound)
 

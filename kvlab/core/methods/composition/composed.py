@@ -21,7 +21,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
         "decayed": "zsmerge",
         "window": "snapkv",
         "ema": "keepkv",
-        "rehearsal": "kvzip",
+        "second-pass": "kvzip",
     },
     "allocate": {
         "uniform": "window",
@@ -34,6 +34,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
     },
     "settle": {"evict": "window", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
 }
+FORMER_NAMES = {"rehearsal": "second-pass"}  # of scores, in rows, runs and links of earlier versions
 SELECTORS: dict[str, Callable[..., Selector]] = {"topk": LowestScore, "oldest": Oldest}
 SELECTOR_PARAMETERS = {"topk": ("sinks", "recent"), "oldest": ("sinks",)}
 PARTS = ("score", "allocate", "select", "settle")
@@ -61,6 +62,7 @@ def choices() -> dict[str, list[str]]:
 
 def source(part: str, name: str) -> tuple[str, type[Method]]:
     """(method name, method class) a choice is taken from."""
+    name = FORMER_NAMES.get(name, name)
     if name in REGISTERED[part]:
         return name, REGISTERED[part][name]
     method = PLAIN_NAMES.get(part, {}).get(name, name)

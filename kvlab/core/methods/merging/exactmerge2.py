@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from kvlab.core.contract import LowestScore, Pipeline, Scorer, SecondPassRequest
 from kvlab.core.contract.method import STORE_FIELD, DecodeCompression, Sinks, register
@@ -22,10 +22,10 @@ class ExactMerge2(DecodeCompression):
     """Scores slots by a second pass, cuts over the whole model, quantizes what is kept, and refits its mass and values.
 
     The refit is a ridge regression over queries of the second pass and the prompt's last ones, against quantized keys;
-    the newest slots are excluded. A byte budget is filled with quantized slots (`store=adaptive`). Without `rehearse`
-    there is no second pass: networks fitted to the model predict the scores (KVzap), the window's tokens are kept, and
-    values are refitted to its queries. Acts once, after the prompt; generated tokens are kept in addition to the
-    budget, unless `decode=budget`.
+    the newest slots are excluded. A byte budget is filled with quantized slots (`store=adaptive`). Without
+    `second_pass` there is no second pass: networks fitted to the model predict the scores (KVzap), the window's tokens
+    are kept, and values are refitted to its queries. Acts once, after the prompt; generated tokens are kept in addition
+    to the budget, unless `decode=budget`.
     """
 
     name = "exactmerge2"
@@ -33,23 +33,27 @@ class ExactMerge2(DecodeCompression):
     title = "exactmerge 2 (kvlab)"
 
     store: str = Field(ADAPTIVE, **STORE_FIELD)
-    rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
-    heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
+    second_pass: bool = Field(
+        True,
+        validation_alias=AliasChoices("second_pass", "rehearse"),  # the latter in runs and rows of earlier versions
+        description="read the context a second time; otherwise networks predict the result",
+    )
+    heads: str = Field("mini", description=f"without `second_pass`: {FILE_HELP}")
     over: Over = Field(
         "rms", description="of the second pass's attention to a slot: maximum, root mean square, or mean"
     )
     window: int = Field(
-        32, ge=1, description="last prompt queries used as references too; without `rehearse` their tokens stay"
+        32, ge=1, description="last prompt queries used as references too; without `second_pass` their tokens stay"
     )
     continuations: int = Field(
         0,
         ge=0,
         le=64,
-        description="with `rehearse`: sampled continuations of the prompt that are read too",
+        description="with `second_pass`: sampled continuations of the prompt that are read too",
         exclude_if=lambda count: count == 0,  # rows measured before it existed are of the same settings
     )
     refit: Literal["both", "values", "none"] = Field(
-        "both", description="refit log mass (only with `rehearse`) and values of kept slots, or less"
+        "both", description="refit log mass (only with `second_pass`) and values of kept slots, or less"
     )
     queries: int = Field(256, ge=1, description="reference queries from the second pass, per query head")
     window_weight: float = Field(4.0, gt=0, description="weight of each of the last prompt queries")
@@ -59,14 +63,14 @@ class ExactMerge2(DecodeCompression):
     newest: int = Field(4, ge=0, description="newest slots that keep mass and value, because the next tokens use them")
     buffer: int = Field(32, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
     sinks: Sinks = 1
-    recent: int = Field(64, ge=1, description="with `rehearse`: most last tokens that always stay")
+    recent: int = Field(64, ge=1, description="with `second_pass`: most last tokens that always stay")
     recent_share: Share | Literal["growing"] = Field(
         "growing",
         description="limits `recent` to this share of a head's slots; growing: 1/16 of the first 96, 1/4 of the others",
     )
 
     reasons = {
-        "rehearse": "a second pass finds all needles at 5 % where 32 queries find none (8 prompts, question unseen)",
+        "second_pass": "a second pass finds all needles at 5 % where 32 queries find none (8 prompts, question unseen)",
         "continuations": (
             "four take a third off SmolLM2's KL at 2 % (30 prompts) and make the prompt take four times as long"
         ),
@@ -76,7 +80,7 @@ class ExactMerge2(DecodeCompression):
             "SnapKV's; in a single pass, keeping 8 tokens instead loses 15 of 20 lists with the question in sight on "
             "mini-60"
         ),
-        "refit": "with values only text KL on mini at 20 % is .004 instead of .002 (5 prompts, with `rehearse`)",
+        "refit": "with values only text KL on mini at 20 % is .004 instead of .002 (5 prompts, with `second_pass`)",
         "queries": "doubling them makes the fit four times slower",
         "window_weight": "the last queries are few",
         "ridge": "without it the fit overfits the queries: KL 5, with it .002 (5 prompts, float32)",
@@ -91,7 +95,7 @@ class ExactMerge2(DecodeCompression):
     }
 
     def pipeline(self) -> Pipeline:
-        again = SecondPassRequest(continuations=self.continuations) if self.rehearse else None
+        again = SecondPassRequest(continuations=self.continuations) if self.second_pass else None
         select = LowestScore(self.sinks, self.recent, most=self.recent_share)
         score: Scorer = SecondPassAttention(self.over, second_pass=again or SecondPassRequest(), recalls=self.window)
         if again is None:
@@ -101,7 +105,7 @@ class ExactMerge2(DecodeCompression):
             self.queries if again and self.refit != "none" else 0,
             self.window,
             self.window_weight,
-            self.refit == "both" and self.rehearse,
+            self.refit == "both" and self.second_pass,
             self.refit != "none",
             self.ridge,
             self.untouched,
