@@ -50,7 +50,7 @@ class Method(BaseModel, ABC):
     where the default comes from; every hyper-parameter is in one of the two.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     store: str = Field(NATIVE, **STORE_FIELD)
     page: int = Field(1, ge=1, le=1024, description="keep or evict whole pages of this many tokens, as an engine does")

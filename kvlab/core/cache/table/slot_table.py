@@ -61,7 +61,8 @@ class SlotTable:
     def tensors(self) -> dict[str, Tensor]:
         """Keys, values and the columns that are not constant, of all slots."""
         if self._tensors is None:
-            self._tensors = _tensors(self.slots)
+            slots = self.slots
+            self._tensors = slots.varying_columns() | {"keys": slots.keys, "values": slots.values}
         return self._tensors
 
     @property
@@ -171,8 +172,8 @@ class SlotTable:
         width = self.width
         self.left_bytes = 0
         self.make_room(rows)
-        arrived = _tensors(new)
-        for name, tensor in _tensors(self.slots).items():
+        arrived = new.metadata() | {"keys": new.keys, "values": new.values}
+        for name, tensor in self.tensors.items():
             tensor[:, :, width : width + rows] = arrived[name]
         self.width = width + rows
         self.occupied = self.occupied + rows
@@ -265,7 +266,7 @@ class SlotTable:
 
         Returns the bytes copied.
         """
-        copied = _bytes(*(tensor for tensor in _tensors(self.slots).values() if not tensor.is_contiguous()))
+        copied = _bytes(*(tensor for tensor in self.tensors.values() if not tensor.is_contiguous()))
         self.slots = self.slots.map(torch.Tensor.contiguous)
         return copied
 
@@ -277,7 +278,7 @@ class SlotTable:
     def table_bytes(self) -> int:
         """Bytes of all tensors, metadata and per-head state included."""
         if self._slots_bytes is None:
-            self._slots_bytes = _bytes(*_tensors(self.slots).values())
+            self._slots_bytes = _bytes(*self.tensors.values())
         return self._slots_bytes + self.head_bytes()
 
     def head_bytes(self) -> int:
@@ -298,10 +299,6 @@ class SlotTable:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
         return states + _bytes(*(tensor[:1, :1, :1] for tensor in self.slots.varying_columns().values()))
-
-
-def _tensors(slots: Slots) -> dict[str, Tensor]:
-    return slots.varying_columns() | {"keys": slots.keys, "values": slots.values}
 
 
 def _bytes(*tensors: Tensor) -> int:
