@@ -46,6 +46,9 @@ def view(
     subject: Subject
     if chosen.kind == "rows":
         subject = _rows(root, run_id)
+        if "figure" in subject and chosen.page in ("quality", "safe_budget"):
+            evaluation = f"{name} is drawn of an evaluation's, measured by `kvlab eval`"
+            raise UserError(f"These rows are of a benchmark: {evaluation}.")
     else:
         entries = [entry for entry in list_runs(root) if run_id in (entry.run_id, entry.comparison_id)]
         if not entries:

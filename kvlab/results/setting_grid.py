@@ -26,13 +26,16 @@ from kvlab.views.scores import line_text, sample_note
 CELL = ["task", "arm", "method", "asked", "budget", "first", "second"]
 AXES = ("first", "second")
 PAIR = [*PROMPT, "question_aware"]
+# What a metric that is better when lower is called on the figure, and its unit.
+LOWER_IS_BETTER = {"kl": ("KL", "nats per token"), "bits_per_byte": ("code length", "bits per byte")}
 
 
 @view("setting_grid", title="Score by two settings", page="quality")
 def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     """A row per task, method, budget and values of the two settings that vary in the most methods.
 
-    Only prompts that every method has answered count, of tasks whose score is better when higher. Columns: task, arm
+    Only prompts that every method has answered count, of tasks whose score is better when higher; without such a task,
+    of those with one metric that is better when lower, which `attrs["metric"]` then names. Columns: task, arm
     (the method with its other settings), method, asked, budget, first and second (values), score with `_low` and
     `_high` (95 % interval over prompts), prompts. `attrs`: the names of both `settings`, and the difference
     that each makes, `gains` (`_gain`).
@@ -41,7 +44,10 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
         UserError: no method has two settings that vary, or no prompt was answered with both values of one.
     """
     rows = informative(rows)[0]
-    rows = rows[(rows["method"] != FULL.method) & rows["metric"].map(higher_is_better) & rows["score"].notna()]
+    rows = rows[(rows["method"] != FULL.method) & rows["score"].notna()]
+    higher = rows["metric"].map(higher_is_better)
+    metric = "" if higher.any() or rows.empty else str(rows["metric"].iloc[0])
+    rows = rows[rows["metric"] == metric] if metric else rows[higher]
     given = [json.loads(text) for text in rows["hyper_parameters"]]
     # Older rows have no settings, and newer ones lack some that were added later and have their default.
     defaults = rows["settings"].fillna("{}")
@@ -72,11 +78,11 @@ def setting_grid(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[answers == answers.groupby(rows["task"]).transform("max")]
     lines = []
     for cell, group in rows.groupby(CELL, sort=False):
-        mean = mean_over_groups(group["score"].tolist(), None, kind="score")
+        mean = mean_over_groups(group["score"].tolist(), None, kind="any" if metric else "score")
         score = {"score": mean.mean, "score_low": mean.low, "score_high": mean.high, "prompts": mean.n}
         lines.append(dict(zip(CELL, cell, strict=True)) | score)
     table = pd.DataFrame(lines)
-    table.attrs |= {"settings": names, "gains": [_gain(rows, axis) for axis in AXES]}
+    table.attrs |= {"settings": names, "metric": metric, "gains": [_gain(rows, axis, metric != "") for axis in AXES]}
     return table
 
 
@@ -85,8 +91,8 @@ def _text(value: JsonValue) -> str:
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-def _gain(rows: pd.DataFrame, axis: str) -> dict[str, Any]:
-    """Mean score of a setting's best value minus that of its worst, all else (prompt, method, budget, setting) equal.
+def _gain(rows: pd.DataFrame, axis: str, lower_is_better: bool) -> dict[str, Any]:
+    """What a setting's best value gains on its worst, all else (prompt, method, budget, setting) equal.
 
     `best`, `worst`, `mean` with `low` and `high` (95 % interval over prompts), and the number of prompts, `n`.
     """
@@ -94,8 +100,14 @@ def _gain(rows: pd.DataFrame, axis: str) -> dict[str, Any]:
     equal = [*PAIR, "arm", "asked", other]
     of_values = rows.groupby(axis)["score"].mean()
     best, worst = of_values.idxmax(), of_values.idxmin()
+    if lower_is_better:
+        best, worst = worst, best
     both = rows[rows[axis] == best].merge(rows[rows[axis] == worst], on=equal, suffixes=("", "_worst"))
-    gaps = both.assign(gap=both["score"] - both["score_worst"]).groupby(PAIR, dropna=False)["gap"].mean()
+    gaps = (
+        both.assign(gap=(both["score"] - both["score_worst"]) * (-1 if lower_is_better else 1))
+        .groupby(PAIR, dropna=False)["gap"]
+        .mean()
+    )
     if gaps.empty:
         raise UserError(f"No prompt was answered with both {best} and {worst}: evaluate both on equal prompts.")
     found = mean_over_groups(gaps.tolist(), gaps.index.get_level_values("task").tolist(), kind="difference")
@@ -112,6 +124,11 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     y = [f"{words.arm_text(str(line.arm))}, {line.second}" for line in downs.itertuples()]
     titles = [words.with_spaces(task) for task in tasks]
     gap = 0.09 / max(3, len(tasks))
+    stops = SEQUENTIAL_STOPS[theme]
+    most, bar = 1.0, "score"
+    if metric := frame.attrs["metric"]:  # the best is darkest either way
+        stops = [(1 - place, colour) for place, colour in reversed(stops)]
+        most, bar = float(frame["score"].max()), ", ".join(LOWER_IS_BETTER[metric])
     figure = make_subplots(1, len(tasks), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=gap)
     for place, task in enumerate(tasks, start=1):
         cells = frame[frame["task"] == task].set_index(["asked", "first", "arm", "second"])
@@ -127,9 +144,9 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             xgap=2,
             ygap=2,
             zmin=0,
-            zmax=1,
-            colorscale=SEQUENTIAL_STOPS[theme],
-            colorbar=colour_bar("score", theme),
+            zmax=most,
+            colorscale=stops,
+            colorbar=colour_bar(bar, theme),
             showscale=place == len(tasks),
             customdata=[["not evaluated" if cell is None else line_text(cell) for cell in line] for line in found],
             hovertemplate=f"{task}<br>%{{y}}<br>%{{x}}: %{{customdata}}<extra></extra>",
@@ -151,8 +168,11 @@ def describe_setting_grid(frame: pd.DataFrame) -> str:
     """The difference between the best and the worst value of each setting, the larger one first."""
     gains = zip(frame.attrs["settings"], frame.attrs["gains"], strict=True)
     ordered = sorted(gains, key=lambda pair: -pair[1]["mean"])
+    verb, side = "scores", "above"
+    if metric := frame.attrs["metric"]:
+        verb, side = f"has a {LOWER_IS_BETTER[metric][0]}", f"{LOWER_IS_BETTER[metric][1]} below that of"
     parts = [
-        f"{name} {gain['best']} scores {range_words(gain['mean'], gain['low'], gain['high'])} above {gain['worst']}"
+        f"{name} {gain['best']} {verb} {range_words(gain['mean'], gain['low'], gain['high'])} {side} {gain['worst']}"
         for name, gain in ordered
     ]
     return f"Over all methods and budgets, {' and '.join(parts)} (n = {ordered[0][1]['n']})."

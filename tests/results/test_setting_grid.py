@@ -54,6 +54,20 @@ def test_the_gain_of_a_setting_is_the_mean_of_differences_on_equal_prompts() -> 
     assert caption.startswith("Over all methods and budgets, aggregate worst scores") and "(n = 20)" in caption
 
 
+def test_where_less_is_better_the_lowest_is_best_and_darkest() -> None:
+    rows = grid(20)
+    rows = rows.assign(metric="kl", task="next_token_kl", score=rows["score"] * 3.0)
+    drawn = find_view("setting_grid").draw(rows)
+    first = drawn.frame.attrs["gains"][0]
+    assert first["worst"] == "worst" and first["mean"] > 0  # this value scores highest
+    (heat,) = [trace for trace in drawn.figure.data if trace.type == "heatmap"]
+    darkness = [sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for _, colour in heat.colorscale]
+    assert heat.zmax == drawn.frame["score"].max() and darkness == sorted(darkness)
+    assert "has a KL" in drawn.caption and "nats per token below that of worst" in drawn.caption
+    both = pd.concat([grid(4), rows.assign(key=rows["key"] + "kl")])
+    assert set(find_view("setting_grid").read(both)["task"]) == {"needle"}
+
+
 def test_a_setting_that_was_left_at_its_default_counts_and_two_settings_vary_together() -> None:
     rows = grid(8)
     rows = rows.assign(settings=rows["hyper_parameters"].str.replace('"decay":1}', '"decay":1.0}', regex=False))

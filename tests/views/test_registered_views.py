@@ -242,5 +242,8 @@ def test_the_command_draws_results_by_their_name(results: dict[str, pd.DataFrame
     assert "Smallest safe budget: h2o" in told
     assert pd.read_csv(file)["changed"].tolist() == [0, 8, 24, 0, 1, 24]
     assert "h2o 20 %" in kvlab("view", "fast", "speed", "--runs", str(tmp_path))
+    for name in ("needles", "setting_grid", "risk_by_budget"):
+        with pytest.raises(UserError, match=f"of a benchmark: {name} is drawn of an evaluation's"):
+            kvlab("view", "fast", name, "--runs", str(tmp_path))
     with pytest.raises(UserError, match=r"no evaluation or benchmark 'slow'.*there are fast, mine"):
         kvlab("view", "slow", "speed", "--runs", str(tmp_path))
