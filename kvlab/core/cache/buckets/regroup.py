@@ -14,8 +14,9 @@ from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.table_growth import GROWTH, room_to_grow
 
-# Together with growth space: at most 1.05 bytes allocated per live byte, apart from one block per head.
-MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
+# Together with growth space at most 1.035 bytes allocated per live byte, apart from one block per head, which is 2 % of
+# 200 slots.
+MOST_PADDING = 1.035 / (1 + 1 / GROWTH)
 
 
 def compact_buckets(
