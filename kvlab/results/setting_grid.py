@@ -98,10 +98,8 @@ def _gain(rows: pd.DataFrame, axis: str, lower_is_better: bool) -> dict[str, Any
     """
     (other,) = set(AXES) - {axis}
     equal = [*PAIR, "arm", "asked", other]
-    of_values = rows.groupby(axis)["score"].mean()
+    of_values = rows.groupby(axis)["score"].mean() * (-1 if lower_is_better else 1)
     best, worst = of_values.idxmax(), of_values.idxmin()
-    if lower_is_better:
-        best, worst = worst, best
     both = rows[rows[axis] == best].merge(rows[rows[axis] == worst], on=equal, suffixes=("", "_worst"))
     gaps = (
         both.assign(gap=(both["score"] - both["score_worst"]) * (-1 if lower_is_better else 1))
@@ -125,10 +123,12 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     titles = [words.with_spaces(task) for task in tasks]
     gap = 0.09 / max(3, len(tasks))
     stops = SEQUENTIAL_STOPS[theme]
-    most, bar = 1.0, "score"
+    most = 1.0
+    bar = "score"
     if metric := frame.attrs["metric"]:  # the best is darkest either way
         stops = [(1 - place, colour) for place, colour in reversed(stops)]
-        most, bar = float(frame["score"].max()), ", ".join(LOWER_IS_BETTER[metric])
+        most = float(frame["score"].max())
+        bar = ", ".join(LOWER_IS_BETTER[metric])
     figure = make_subplots(1, len(tasks), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=gap)
     for place, task in enumerate(tasks, start=1):
         cells = frame[frame["task"] == task].set_index(["asked", "first", "arm", "second"])
@@ -168,9 +168,11 @@ def describe_setting_grid(frame: pd.DataFrame) -> str:
     """The difference between the best and the worst value of each setting, the larger one first."""
     gains = zip(frame.attrs["settings"], frame.attrs["gains"], strict=True)
     ordered = sorted(gains, key=lambda pair: -pair[1]["mean"])
-    verb, side = "scores", "above"
+    verb = "scores"
+    side = "above"
     if metric := frame.attrs["metric"]:
-        verb, side = f"has a {LOWER_IS_BETTER[metric][0]}", f"{LOWER_IS_BETTER[metric][1]} below that of"
+        verb = f"has a {LOWER_IS_BETTER[metric][0]}"
+        side = f"{LOWER_IS_BETTER[metric][1]} below that of"
     parts = [
         f"{name} {gain['best']} {verb} {range_words(gain['mean'], gain['low'], gain['high'])} {side} {gain['worst']}"
         for name, gain in ordered
