@@ -20,7 +20,6 @@ import numpy as np
 
 from kvlab.core.errors import UserError
 from kvlab.models.info.model_faults import ABOUT
-from kvlab.models.load import set_pre_tokenizer
 
 FREQS = "rope_freqs.weight"
 LONG = "rope_factors_long.weight"
@@ -207,6 +206,7 @@ def _save(file: Path, reader: Any, folder: Path) -> list[str]:
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from kvlab.core.families import check_supported
+    from kvlab.models.load import set_pre_tokenizer
 
     try:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
