@@ -125,7 +125,7 @@ def draw_setting_grid(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     stops = SEQUENTIAL_STOPS[theme]
     most = 1.0
     bar = "score"
-    if metric := frame.attrs["metric"]:  # the best is darkest either way
+    if metric := frame.attrs["metric"]:  # the best stands out either way
         stops = [(1 - place, colour) for place, colour in reversed(stops)]
         most = float(frame["score"].max())
         bar = ", ".join(LOWER_IS_BETTER[metric])
