@@ -127,8 +127,8 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
     page.locator("h2", has_text=f"Dropped tokens that layer {layer}, head {head} misses at step 3").wait_for()
     until(page, f"location.search.includes('layer={layer}') && location.search.includes('head={head}')")
     assert page.locator(".st-key-pick_head input").input_value() == head
-    assert came.count(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
-    assert came.count(b"Budget and regret"), "the maps outline the head in view"
+    came.wait_for(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
+    came.wait_for(b"Budget and regret")  # the maps outline the head in view
     assert not came.count(top), "what is of all heads stays as it was drawn"
 
 
