@@ -9,13 +9,14 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassView
 from kvlab.core.attention.slot_attention import probabilities
-from kvlab.core.cache.buckets.joined_layer import STATES, measure_slots, per_table, states_at
+from kvlab.core.cache.buckets.joined_layer import measure_slots, per_table, states_at
 from kvlab.core.contract import Edges, Plan, Slots
 from kvlab.engine.recording.shadow import Answer, Shadow
 from kvlab.requests.recording import decision_that_fits
 from kvlab.trace import RunWriter
 
 VALUE_BLOCK = 4096
+STATES = ("keys", "values")
 
 
 def answer(slots: Slots, layer_pass: PassView, logits: Tensor | None = None) -> Answer:

@@ -81,30 +81,34 @@ class HiddenTokenTracker(Observer):
         self.start = torch.tensor(padded, dtype=torch.int64, device=device)[:, None]  # (B, 1, N)
         self.protected = protected
         self._owner: dict[int, Tensor] = {}  # per layer, (B, H, N): position of each token's slot
+        # Per layer, (B, H, N): index of that slot when it was last searched for, and the number of slots then.
+        self._places: dict[int, tuple[Tensor, int]] = {}
         self._drawn: dict[int, Tensor] = {}  # per layer, (4, B, H, N): log survival, and sums of 1, K and W
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Update the owner of every token that this decision merges or drops."""
         owner = self._owner_of(layer_idx, before.position.shape[1])
-        place, exists = _find(before, owner)
+        place, exists = self._find_again(layer_idx, before, owner)
         self._draw(layer_idx, view, plan, before, place, exists)
         leaves = exists & ~plan.keep.gather(2, place)
-        target = torch.full_like(owner, GONE)
-        if plan.edges is not None:
+        if plan.edges is None:
+            self._owner[layer_idx] = owner.masked_fill(leaves, GONE)
+        else:
             edges = plan.edges
             names = before.position.long().gather(2, edges.source)
             mine = (names[:, :, None] == owner[..., None]) & edges.active[:, :, None]  # (B, H, N, E)
             share = torch.where(mine, edges.value_weight[:, :, None].float(), -1.0)
             best = share.argmax(-1)
             into = before.position.long().gather(2, edges.target).gather(2, best)
-            target = torch.where(mine.any(-1), into, target)
-        self._owner[layer_idx] = torch.where(leaves, target, owner)
+            target = torch.where(mine.any(-1), into, GONE)
+            self._owner[layer_idx] = torch.where(leaves, target, owner)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep only some rows of the batch."""
         self.start = self.start[list(rows)]
         self.parts = [self.parts[row] for row in rows]
         self._owner = {layer: owner[list(rows)] for layer, owner in self._owner.items()}
+        self._places = {}
         self._drawn = {layer: drawn[:, list(rows)] for layer, drawn in self._drawn.items()}
 
     def survival(self, cache: Any) -> list[Survival]:
@@ -129,20 +133,26 @@ class HiddenTokenTracker(Observer):
 
     def _draw(self, layer_idx: int, view: View, plan: Plan, before: Slots, place: Tensor, exists: Tensor) -> None:
         """Note what an even draw of this decision's victims would mean for every token that has been read."""
-        leaving = (before.valid & ~plan.keep).sum(-1, keepdim=True)  # (B, H, 1)
-        safe = torch.zeros_like(before.valid) if self.protected is None else self.protected(view)
+        valid = before.valid
+        leaving = (valid & ~plan.keep).sum(-1, keepdim=True)  # (B, H, 1)
+        was_read = (self.start >= 0) & (self.start < view.tokens_seen[:, None, None])
+        competes = was_read & (leaving > 0)  # (B, H, N)
+        rivals = valid
+        safe = None if self.protected is None else self.protected(view)
         if OF_PROMPT in before.extra:  # stays as long as the budget holds it
+            safe = torch.zeros_like(valid) if safe is None else safe
             kept = safe | before.extra[OF_PROMPT].bool()
-            holds = (before.valid & ~kept).sum(-1, keepdim=True) >= leaving
+            holds = (valid & ~kept).sum(-1, keepdim=True) >= leaving
             safe = torch.where(holds, kept, safe)
-        rivals = (before.valid & ~safe).sum(-1, keepdim=True)
-        newest = before.position.masked_fill(~before.valid, -1).amax((1, 2))[:, None, None]
-        competes = (self.start <= newest) & (self.start >= 0) & ~(exists & safe.gather(2, place)) & (leaving > 0)
-        dropped = leaving.minimum(rivals).double()
-        stays = (rivals - dropped) / rivals.clamp_min(1)
-        noted = torch.stack([stays.log(), torch.ones_like(stays), rivals - dropped, dropped])  # (4, B, H, 1)
-        noted = torch.where(competes, noted, 0.0)
-        self._drawn[layer_idx] = noted + self._drawn.get(layer_idx, 0.0)
+        if safe is not None:
+            rivals = valid & ~safe
+            competes &= ~(exists & safe.gather(2, place))
+        total = rivals.sum(-1, keepdim=True)
+        dropped = leaving.minimum(total)
+        stay = total - dropped
+        share = stay.double() / total.clamp_min(1)
+        noted = torch.stack([share.log(), torch.ones_like(share), stay.double(), dropped.double()])  # (4, B, H, 1)
+        self._drawn[layer_idx] = torch.where(competes, noted, 0.0) + self._drawn.get(layer_idx, 0.0)
 
     def _draws(self) -> list[Draws | None]:
         """One entry per row; None before the first decision."""
@@ -166,6 +176,17 @@ class HiddenTokenTracker(Observer):
                 )
             )
         return found
+
+    def _find_again(self, layer_idx: int, slots: Slots, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """As `_find`, which runs only where a token's slot is not where it was: few decisions move slots."""
+        place, width = self._places.get(layer_idx, (owner, -1))
+        if 0 <= width <= slots.valid.shape[2]:
+            exists = (slots.position.gather(2, place) == owner) & slots.valid.gather(2, place)
+            if bool((exists | (owner < 0)).all()):
+                return place, exists
+        place, exists = _find(slots, owner)
+        self._places[layer_idx] = place, slots.valid.shape[2]
+        return place, exists
 
     def _owner_of(self, layer_idx: int, heads: int) -> Tensor:
         if layer_idx not in self._owner:

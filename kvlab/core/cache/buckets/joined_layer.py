@@ -1,8 +1,8 @@
 """A layer with several tables presented to observers as one table (B, H, S), one pass, one plan.
 
-Slots keep their place in their own table, and short heads are padded with invalid slots. Joined keys and values are a
-padded copy of the layer, so they are joined only on access, and per-slot questions are answered table by table. Only
-the last query of such a pass can be evaluated again. Counting observers get validity only.
+Slots keep their place in their own table, and short heads are padded with invalid slots. A joined column is a padded
+copy of the layer's, so it is joined only on access, and per-slot questions are answered table by table. Only the last
+query of such a pass can be evaluated again. Counting observers get validity only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kvlab.core.cache.buckets.bucket import Decision
 from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.contract import AttentionPass, Plan, Slots, View, gather
 
-STATES = ("keys", "values")
+JOINED = frozenset(one.name for one in fields(Slots))
 NONE_YET = cast(Tensor, None)
 
 
 class JoinedSlots(Slots):
-    """Slots (B, H, S) of several tables: metadata joined at once, keys and values on first access."""
+    """Slots (B, H, S) of several tables, each column joined on first access; valid until a table changes."""
 
     head_index: HeadIndex
     parts: Sequence[Slots] = ()
@@ -34,18 +34,16 @@ class JoinedSlots(Slots):
     @classmethod
     def join(cls, head_index: HeadIndex, parts: Sequence[Slots]) -> JoinedSlots:
         """Join the slots of all tables, in the order of the buckets of `head_index`."""
-        names = [one.name for one in fields(Slots) if one.name not in STATES]
-        columns = {name: head_index.join_padded([getattr(part, name) for part in parts]) for name in names}
-        made = cls(keys=NONE_YET, values=NONE_YET, **columns)
+        made = object.__new__(cls)
         made.head_index = head_index
         made.parts = parts
         return made
 
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if value is None and name in STATES:
-            value = self.head_index.join_padded([getattr(part, name) for part in self.parts])
-            setattr(self, name, value)
+    def __getattr__(self, name: str) -> Any:
+        if name not in JOINED or not self.parts:
+            raise AttributeError(name)
+        value = self.head_index.join_padded([getattr(part, name) for part in self.parts])
+        setattr(self, name, value)
         return value
 
 

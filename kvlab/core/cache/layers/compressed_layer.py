@@ -21,6 +21,7 @@ from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, note_second_pass
 from kvlab.core.cache.layers.sparse_attention import attend_read, note_bytes_read, sparse_attention_of_step
+from kvlab.core.cache.settings import Observer
 from kvlab.core.cache.table.head_index import HeadIndex
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract import Slots, integer_dtype, optional
@@ -307,12 +308,14 @@ class CompressedLayer(LayerState, UnboundedLayer):
     ) -> PassView | None:
         """Report the pass to the observer and return it; a counting observer gets slots without scores."""
         observer = self.settings.observer
-        reads_slots = self.settings.observes_slots
         if observer is None:
             return None
-        tables = [table.add_scores(table.visible()) for table in self.tables] if reads_slots else visible
+        reads_slots = self.settings.observes_slots
+        watches = type(observer).attended is not Observer.attended  # else it reads decisions only
+        tables = [table.add_scores(table.visible()) for table in self.tables] if reads_slots and watches else visible
         slots, whole = join_passes(self.head_index, passes, tables, query, reads_slots)
-        observer.attended(self.layer_idx, slots, whole, output)
+        if watches:
+            observer.attended(self.layer_idx, slots, whole, output)
         return whole
 
     # what appending and batch changes do to the buckets
