@@ -44,31 +44,48 @@ def shown_progress(console: Console) -> Iterator[Listener]:
 
 
 @dataclass
+class Pace:
+    """The time left at the speed so far; rows found on disk took none of it.
+
+    One pass measures many rows, which are reported at once, so the speed is that up to the report before the latest.
+    """
+
+    begun: float = field(default_factory=time.monotonic)
+    reported: float = field(default_factory=time.monotonic)
+    resumed: int = 0
+    done: int = 0
+
+    def seconds_left(self, progress: Progress) -> float:
+        """To be asked at each report; infinite before the second of a measured row."""
+        now = time.monotonic()
+        if progress.stage == "start":
+            self.begun = now
+            self.resumed = progress.done
+            self.done = progress.done
+        measured = self.done - self.resumed
+        seconds = self.reported - self.begun
+        self.reported = now
+        self.done = progress.done
+        return seconds / measured * (progress.total - progress.done) if measured else math.inf
+
+
+@dataclass
 class _Lines:
     """Print a line every `LINE_SECONDS`, for logs."""
 
     console: Console
-    began: float = field(default_factory=time.monotonic)
     last_line: float = field(default_factory=time.monotonic)
-    resumed: int = 0
+    pace: Pace = field(default_factory=Pace)
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
+        left = self.pace.seconds_left(progress)
         if progress.stage == "start":
-            self.began = now
-            self.resumed = progress.done
             self.console.print(f"{progress.total} measurements, {progress.done} of them already on disk")
         elif now - self.last_line >= LINE_SECONDS or progress.done == progress.total:
             self.last_line = now
-            left = seconds_left(progress, self.resumed, now - self.began)
             left_text = f", about {format_duration(left)} left" if math.isfinite(left) else ""
             self.console.print(f"{progress.done}/{progress.total}{left_text} ({progress.stage})")
-
-
-def seconds_left(progress: Progress, resumed: int, elapsed: float) -> float:
-    """Estimate the time left from the speed so far; `resumed` rows took none of the `elapsed` seconds."""
-    measured = progress.done - resumed
-    return elapsed / measured * (progress.total - progress.done) if measured else float("inf")
 
 
 FOLDER = "eval"
@@ -94,16 +111,12 @@ class PromptProgress:
 
     choices: int
     report: Report
-    begun: float = field(default_factory=time.monotonic)
-    resumed: int = 0
+    pace: Pace = field(default_factory=Pace)
 
     def __call__(self, progress: Progress) -> None:
-        if progress.stage == "start":
-            self.begun = time.monotonic()
-            self.resumed = progress.done
-        left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)
+        left = self.pace.seconds_left(progress)
         count = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
-        is_known = progress.done > self.resumed and progress.done < progress.total
+        is_known = math.isfinite(left) and progress.done < progress.total
         words = [count, *([f"about {format_duration(left, rough=True)} left"] if is_known else []), progress.stage]
         self.report(progress.model_copy(update={"stage": " · ".join(words)}) if progress.total > 1 else progress)
 

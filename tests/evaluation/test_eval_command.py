@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import time
 
 import pytest
 import typer
@@ -11,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
-from kvlab.evaluation.job import seconds_left, shown_progress
+from kvlab.evaluation.job import Pace, shown_progress
 from kvlab.requests.compare import Progress
 
 app = typer.Typer()
@@ -64,9 +66,17 @@ def test_an_unknown_option_exits_with_2(command):
     assert CliRunner().invoke(app, [*command, "--colour", "red"]).exit_code == 2
 
 
-def test_time_left_counts_only_what_was_measured():
-    assert seconds_left(Progress(stage="x", done=60, total=100), resumed=50, elapsed=5.0) == pytest.approx(20)
-    assert seconds_left(Progress(stage="x", done=50, total=100), resumed=50, elapsed=5.0) == float("inf")
+def test_time_left_counts_only_what_was_measured(monkeypatch: pytest.MonkeyPatch):
+    """A pass of 5 seconds gives ten rows at once: its first says nothing of the speed yet, fifty rows are on disk."""
+    clock = iter([0.0, 0.0, 0.0, *[5.0] * 10, 10.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    pace = Pace()
+    left = [
+        pace.seconds_left(Progress(stage="start" if done == 50 else "x", done=done, total=100))
+        for done in range(50, 62)
+    ]
+    assert left[:2] == [math.inf, math.inf]
+    assert left[-1] == pytest.approx(5 / 10 * 39)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
