@@ -64,8 +64,9 @@ def results(name: str | None = None) -> None:
         partial(show_view, "score_by_budget", rows, "quality-budget", source=origin),
         partial(show_view, "score_by_bytes", rows, "quality-bytes", source=origin, axis=axis),
     )
-    # Views that few evaluations have rows for: several depths, counted evictions, two settings that vary.
-    places: dict[str, dict[str, Any]] = {"needles": {"budget": budget}, "survival": {}, "setting_grid": {}}
+    # Views that few evaluations have rows for: several depths, counted evictions, two settings that vary, and methods
+    # that keep or read chunks of tokens.
+    places: dict[str, dict[str, Any]] = {"needles": {"budget": budget}, "survival": {}, "setting_grid": {}, "phase": {}}
     for name, place in places.items():
         with suppress(UserError):
             frame_of(name, rows, **place)

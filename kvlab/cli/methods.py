@@ -35,10 +35,10 @@ def methods(
         return
     lists = stored_list("methods", "kvlab.core.methods", describe_methods)
     listed = lists["methods"] if name is None else [method for method in lists["methods"] if method["name"] == name]
-    if not listed:
-        from kvlab.core.contract.method import METHODS
+    if name is not None and not listed:
+        from kvlab.core.methods import make_method
 
-        raise METHODS.unknown(name or "")
+        make_method(name)  # raises, with the names that there are
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
     elif name is not None:

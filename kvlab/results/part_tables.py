@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.answer_match import LEAST_SCORE
-from kvlab.common.intervals import mean_intervals, mean_over_groups
+from kvlab.common.intervals import mean_intervals
 from kvlab.core.choice import FULL
 from kvlab.evaluation.results.summary import PROMPT, summarize
 from kvlab.evaluation.scoring.metrics import score, tags_of_rows
@@ -124,8 +124,6 @@ def deaths(table: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFrame:
 # After arXiv 2603.01426, which finds that answers are lost where evidence tokens lose their slots in all heads at once.
 
 SHOWN = ("score", "hidden_own", "hidden_merged", "unreachable", "consensus")
-SIZES = ("length", "page", "read_page")  # settings that say how many tokens are kept or read together
-READ_PAGES = {"quest": 16, "rocketkv": 4, "shadowkv": 8}  # of sparse attention without `read_page`
 
 
 def reachability(rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,33 +151,6 @@ def reachability(rows: pd.DataFrame) -> pd.DataFrame:
             marks = [loss is not None and loss == most and most > 0 for loss in losses]
             lines += arm.assign(loss=losses, cliff=marks).to_dict("records")
     return pd.DataFrame(lines)[[*TASK, *NAMES, "samples", *columns, "loss", "cliff"]]
-
-
-def phase_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per task, method, budget and phase, for rows whose hidden statement has a known place.
-
-    Columns: task, `NAMES`, chunk (tokens), chunked (the method keeps or reads that many together; else it is the
-    largest chunk of the others), phase (place of the statement's first token modulo the chunk), samples, score with
-    `_low` and `_high` (95 % interval).
-    """
-    known = rows[rows["hidden_at"].notna()] if "hidden_at" in rows else rows.iloc[:0]
-    if known.empty:
-        return pd.DataFrame(columns=["task", *NAMES, "chunk", "chunked", "phase", "samples", "score"])
-    # Tokens that a method keeps or reads together by its settings; 1: token by token.
-    together = []
-    for values in known["settings"].map(lambda text: json.loads(text or "{}")):
-        read_together = 1 if "read_page" in values else READ_PAGES.get(values.get("read"), 1)
-        together.append(max([1, read_together, *(values[name] for name in SIZES if isinstance(values.get(name), int))]))
-    sizes = pd.Series(together, known.index)
-    chunk = sizes.where(sizes > 1, max(int(sizes.max()), 2))
-    named = with_names(known).assign(chunk=chunk, chunked=sizes > 1, phase=known["hidden_at"].astype(int) % chunk)
-    lines = []
-    by = ["task", *NAMES, "chunk", "chunked", "phase"]
-    for names, cell in named.groupby(by, dropna=False, sort=False):
-        found = mean_over_groups(cell["score"].tolist(), None, kind="score")
-        line = dict(zip(by, names, strict=True)) | {"samples": found.n, "score": found.mean}
-        lines.append(line | {"score_low": found.low, "score_high": found.high})
-    return pd.DataFrame(lines).sort_values(["task", "arm", "asked", "phase"], kind="stable", ignore_index=True)
 
 
 COLUMNS = [

@@ -40,6 +40,14 @@ def test_what_is_looked_up_daily_imports_no_model_stack(tmp_path: Path) -> None:
         assert imported(tmp_path, name, "--json") == set()
 
 
+def test_a_method_that_is_not_in_the_list_is_one_sentence_with_what_to_do(tmp_path: Path) -> None:
+    """In a process of its own: here all methods are imported, which a list read from a file leaves out."""
+    asked = [sys.executable, "-m", "kvlab", "methods", "no-such-method"]
+    done = subprocess.run(asked, capture_output=True, text=True, env=os.environ | {"KVLAB_CACHE": str(tmp_path)})
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == "kvlab: There is no method called 'no-such-method'; `kvlab methods` lists all.\n"
+
+
 def test_a_list_is_made_once_and_again_after_an_edit_or_with_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,8 @@ import pytest
 from kvlab.cli.options.tables import as_table, frame_of
 from kvlab.core.errors import UserError
 from kvlab.evaluation.self_check import judge_needles
-from kvlab.results.part_tables import phase_table
+from kvlab.results.phase import phase
+from kvlab.views.base.view import find_view
 
 METHODS = {
     "chunkkv": ('{"length":4}', lambda place: place % 4 == 0),  # found at the chunk's start alone
@@ -30,7 +31,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_method_of_chunks_finds_by_phase_and_another_does_not(rows: pd.DataFrame) -> None:
-    table = phase_table(rows)
+    table = phase(rows)
     chunks = table[table["arm"] == "chunkkv"].set_index("phase")["score"]
     assert chunks.to_dict() == {0: 1, 1: 0, 2: 0, 3: 0}
     others = table[table["arm"] == "snapkv"]
@@ -40,10 +41,10 @@ def test_a_method_of_chunks_finds_by_phase_and_another_does_not(rows: pd.DataFra
 
 @pytest.mark.parametrize(
     ("settings", "chunk"),
-    [('{"read":"quest"}', 16), ('{"read":"quest","read_page":8}', 8), ('{"page":16}', 16), ('{"read":"all"}', 2)],
+    [('{"read":"quest"}', 16), ('{"read":"quest","read_page":8}', 8), ('{"page":16}', 16)],
 )
 def test_the_chunk_is_what_the_settings_say(rows: pd.DataFrame, settings: str, chunk: int) -> None:
-    assert set(phase_table(rows.assign(settings=settings))["chunk"]) == {chunk}
+    assert set(phase(rows.assign(settings=settings))["chunk"]) == {chunk}
 
 
 def test_rows_without_a_known_place_are_one_sentence_and_others_are_printed(rows: pd.DataFrame) -> None:
@@ -52,6 +53,24 @@ def test_rows_without_a_known_place_are_one_sentence_and_others_are_printed(rows
     for without in (rows.drop(columns="hidden_at"), rows.assign(hidden_at=None)):
         with pytest.raises(UserError, match="needle whose place was recorded"):
             frame_of(without, "phase")
+
+
+def test_methods_of_single_tokens_alone_are_one_sentence(rows: pd.DataFrame) -> None:
+    with pytest.raises(UserError, match="No method of these results keeps or reads several tokens together"):
+        phase(rows[rows["method"] == "snapkv"])
+
+
+def test_the_view_names_the_place_that_loses_most(rows: pd.DataFrame) -> None:
+    drawn = find_view("phase").draw_frame(phase(rows), rows, source="made up")
+    assert drawn.caption == (
+        "chunkkv 25 %, which works on 4 tokens together, depends most on the place: it finds 0 of the needles at place "
+        "1 (n = 20) and 1 at place 0 (n = 20)."
+    )
+    lines = {trace.name: trace for trace in drawn.figure.data}
+    chunks = next(trace for name, trace in lines.items() if name.endswith("(4 tokens together)"))
+    others = next(trace for name, trace in lines.items() if name.endswith("(token by token)"))
+    assert list(chunks.y) == [1, 0, 0, 0] and list(others.y) == [0.5] * 4
+    assert (chunks.line.dash, others.line.dash) == ("solid", "dot")
 
 
 @pytest.mark.parametrize(("found", "verdict"), [(12, "held"), (1, "FAILED"), (24, "FAILED")])
@@ -75,7 +94,7 @@ def test_the_law_holds_within_its_interval(found: int, verdict: str) -> None:
 def test_page_sizes_are_those_of_sparse_attention() -> None:
     """Tables are read without the model stack, so they repeat the defaults."""
     from kvlab.core.methods.sparse_attention import SPARSE_ATTENTIONS
-    from kvlab.results.part_tables import READ_PAGES
+    from kvlab.results.phase import READ_PAGES
 
     fields = {name: SPARSE_ATTENTIONS[name].model_fields for name in READ_PAGES}
     assert {name: (found.get("page") or found["chunk"]).default for name, found in fields.items()} == READ_PAGES

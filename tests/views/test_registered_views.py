@@ -118,7 +118,16 @@ def results() -> dict[str, pd.DataFrame]:
     followed = scored.assign(draws=json.dumps(vars(counted)), hidden_own=0.3, hidden_merged=0.1, unreachable=0.2)
     varied = grid(6).assign(name="mine")
     varied.attrs["source"] = origin_of(varied)
-    return {"speed": timed, "speed_by_length": at_lengths, "survival": followed, "setting_grid": varied, "": scored}
+    placed = scored.assign(hidden_at=40 + scored["index"], settings='{"page":4}')
+    placed.attrs["source"] = scored.attrs["source"]
+    return {
+        "speed": timed,
+        "speed_by_length": at_lengths,
+        "survival": followed,
+        "setting_grid": varied,
+        "phase": placed,
+        "": scored,
+    }
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "plac
 
 def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """The table as a frame; raises UserError if the rows have nothing for it."""
-    from kvlab.results.part_tables import deaths, part_table, phase_table, reachability, reasoning_table
+    from kvlab.results.part_tables import deaths, part_table, reachability, reasoning_table
+    from kvlab.results.phase import phase
     from kvlab.results.survival import survival_table
 
     if kind == "reach":
@@ -30,7 +31,7 @@ def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     elif kind == "reasoning":
         frame = reasoning_table(rows)
     elif kind == "phase":
-        frame = phase_table(rows)
+        frame = phase(rows)
     elif kind == "survival":
         frame = survival_table(rows)
     else:
@@ -41,7 +42,6 @@ def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
             "reach": "prompt has tracked evidence",
             "reasoning": "answer was generated and scored",
             "survival": "hidden statement had its evictions counted (before December 2026 none had)",
-            "phase": "prompt has a needle whose place was recorded (before November 2026 it was not)",
         }.get(kind, "prompt has rules, questions or steps")
         raise UserError(f"No {what} in these results: evaluate a task such as instructions, or take another --of.")
     return frame

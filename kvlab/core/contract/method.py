@@ -53,7 +53,13 @@ class Method(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     store: str = Field(NATIVE, **STORE_FIELD)
-    page: int = Field(1, ge=1, le=1024, description="keep or evict whole pages of this many tokens, as an engine does")
+    page: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="keep or evict whole pages of this many tokens, as an engine does; what is found then depends on a "
+        "token's place in its page (kvlab table --of phase)",
+    )
     page_rule: str = Field(
         "any",
         description="order of pages: the best place of a token (any), or mean or maximum of the scores",
@@ -240,7 +246,7 @@ class Method(BaseModel, ABC):
             "family": cls.family,
             "title": cls.title,
             "paper": cls.paper,
-            "summary": (cls.__doc__ or "").strip().splitlines()[0],
+            "summary": " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split()),
             "merges": type(pipeline.settle).__name__ != "Evict",
             "compresses_while_decoding": pipeline.decode,
             "needs_budget": cls().needs_budget,

@@ -88,7 +88,7 @@ class HiddenTokenTracker(Observer):
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Update the owner of every token that this decision merges or drops."""
         owner = self._owner_of(layer_idx, before.position.shape[1])
-        place, exists = self._find_again(layer_idx, before, owner)
+        place, exists = self._find(layer_idx, before, owner)
         self._draw(layer_idx, view, plan, before, place, exists)
         leaves = exists & ~plan.keep.gather(2, place)
         if plan.edges is None:
@@ -118,7 +118,7 @@ class HiddenTokenTracker(Observer):
         heads = 0
         for layer in cache.compressed_layers():
             owner = self._owner_of(layer.layer_idx, layer.slots.position.shape[1])
-            place, exists = _find(layer.slots, owner)
+            place, exists = self._find(layer.layer_idx, layer.slots, owner)
             alone = layer.slots.votes.gather(2, place) <= 1
             own_slots = own_slots + (exists & alone).float().sum(1).cpu()
             merged = merged + (exists & ~alone).float().sum(1).cpu()
@@ -177,16 +177,20 @@ class HiddenTokenTracker(Observer):
             )
         return found
 
-    def _find_again(self, layer_idx: int, slots: Slots, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """As `_find`, which runs only where a token's slot is not where it was: few decisions move slots."""
+    def _find(self, layer_idx: int, slots: Slots, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """(index of the slot at position `owner`, whether it exists), both (B, H, N).
+
+        Few decisions move slots, so all are searched only where a token's slot is not where it was.
+        """
         place, width = self._places.get(layer_idx, (owner, -1))
         if 0 <= width <= slots.valid.shape[2]:
             exists = (slots.position.gather(2, place) == owner) & slots.valid.gather(2, place)
             if bool((exists | (owner < 0)).all()):
                 return place, exists
-        place, exists = _find(slots, owner)
+        same = (slots.position.long()[:, :, None] == owner[..., None]) & slots.valid[:, :, None]
+        place = same.int().argmax(-1)
         self._places[layer_idx] = place, slots.valid.shape[2]
-        return place, exists
+        return place, same.any(-1)
 
     def _owner_of(self, layer_idx: int, heads: int) -> Tensor:
         if layer_idx not in self._owner:
@@ -207,9 +211,3 @@ def _mean(shares: Sequence[Shares]) -> Survival:
         unreachable=1 - len(reachable) / count if shares else 0.0,
         consensus=sum(reachable) / len(reachable) if reachable else None,
     )
-
-
-def _find(slots: Slots, owner: Tensor) -> tuple[Tensor, Tensor]:
-    """(index of the slot at position `owner`, whether it exists), both (B, H, N)."""
-    same = (slots.position.long()[:, :, None] == owner[..., None]) & slots.valid[:, :, None]
-    return same.int().argmax(-1), same.any(-1)

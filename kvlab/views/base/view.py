@@ -50,6 +50,7 @@ MODULES_WITH_VIEWS = (
     "kvlab.results.speed_tables",
     "kvlab.results.setting_grid",
     "kvlab.results.survival",
+    "kvlab.results.phase",
     "kvlab.results.risk.export",
 )
 MISSING = {"light": "what each step did", "full": "single events"}

@@ -11,7 +11,8 @@ from kvlab.core.methods.selectors.chunks import Chunks, GatedChunks
 
 @register
 class ChunkKV(WindowEvicting):
-    """Keeps the best chunks of the text, by the mean of SnapKV's window attention, summed over heads.
+    """Keeps the best chunks of the text, by the mean of SnapKV's window attention, summed over heads; what it finds
+    depends on a token's place in its chunk (`kvlab table --of phase`).
 
     All heads of a layer keep the same chunks. The selection works with any per-head score:
     `compose:score=expected-attention:select=chunkkv`.
@@ -61,7 +62,8 @@ class ChunkKV(WindowEvicting):
 
 @register
 class EntropyGatedChunkKV(ChunkKV):
-    """ChunkKV that does not spend a whole chunk on one good token.
+    """ChunkKV that does not spend a whole chunk on one good token; what it finds depends on a token's place in its
+    chunk (`kvlab table --of phase`).
 
     An important chunk whose scores have a low entropy gives up all but its best `few` tokens, and the budget goes on to
     further chunks. Published in kvpress only (entropy_gated_chunkkv_press.py), which decides for the first row of a

@@ -14,6 +14,8 @@ from kvlab.core.methods.sparse_attention import selection
 class Quest(SparseShare):
     """Reads the pages whose keys could match the query best.
 
+    What it finds depends on a token's place in its page (`kvlab table --of phase`).
+
     A page keeps the minimum and the maximum of each channel of its keys. sum_c max(q_c min_c, q_c max_c) bounds the
     logit of each of its keys (algorithm 1). Layers 0 and 1 read everything, because they attend broadly, and at least
     three pages are read (evaluation/quest_attention.py). A page is 16 consecutive slots of the table; evictions while

@@ -19,6 +19,8 @@ TINY = torch.finfo(torch.float32).tiny
 class RocketKV(SparseShare):
     """Reads the pages with the highest approximate logits, of the query's largest channels alone.
 
+    What it finds depends on a token's place in its page (`kvlab table --of phase`).
+
     Of the maxima and minima of a page (as in Quest) a step reads those of the r channels with the largest sum of |q|
     over the group: the maximum where the group's queries sum to a positive number, else the minimum (hybrid sparse
     attention). Logits are divided by the root of the share of |q| in those channels, as in the authors' code

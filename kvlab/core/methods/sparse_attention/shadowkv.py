@@ -18,6 +18,8 @@ from kvlab.core.stores.quantized_states import states_at
 class ShadowKV(sparse.SparseShare):
     """Reads the chunks with the highest attention to their landmarks, with keys restored from a low rank.
 
+    What it finds depends on a token's place in its chunk (`kvlab table --of phase`).
+
     A landmark is the mean of a chunk's rotated keys. Before rotation the keys of all heads together are close to a
     matrix of low rank: a token has `rank_share` of the layer's key width in numbers (160 of 1,024 in the paper), from
     which the keys of the chosen slots are computed, and rotated to their positions. Values are read as they are. Read
