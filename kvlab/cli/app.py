@@ -119,7 +119,9 @@ def _make_folder(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"The runs folder {root} cannot be created: {error.strerror or error}.") from error
+        raise UserError(
+            f"The runs folder {root} cannot be created ({error.strerror or error}): name another folder with --runs."
+        ) from error
 
 
 def _choose_port(host: str, port: int | None) -> int:

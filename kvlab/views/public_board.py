@@ -105,9 +105,10 @@ def beside_board(rows: pd.DataFrame, board: Board) -> pd.DataFrame:
     named = rows.assign(task=rows["task"].str.replace(r"^ruler[_/]", "", regex=True))
     named = named[named["task"].isin(board.tasks)]
     if named.empty:
-        wanted = ", ".join(f"ruler_{task}" for task in board.tasks[:3])
+        wanted = ",".join(f"ruler_{task}" for task in board.tasks[:3])
         raise UserError(
-            f"These results have no task of the board: evaluate some, such as `kvlab eval --tasks {wanted}`."
+            f"These results have no task of the board: evaluate some, such as "
+            f"`kvlab eval --tasks {wanted} --methods snapkv,random --out OUT`."
         )
     full = named[named["method"] == FULL.method]
     able = full.groupby(["model", "length", "task"])["score"].mean() >= LEAST_SCORE

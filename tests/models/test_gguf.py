@@ -159,7 +159,9 @@ def test_a_model_that_is_no_decoder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that an environment with them has described before, too."""
     tiny_gguf(tmp_path / "tiny.gguf")
+    check_model(str(tmp_path / "tiny.gguf"))
     monkeypatch.setattr(gguf_files, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs gguf and accelerate: pip install 'kvlab\[gguf\]'"):
         load_model(str(tmp_path / "tiny.gguf"))

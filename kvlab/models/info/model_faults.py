@@ -49,14 +49,14 @@ def description_folder(file: Path, called: str = "") -> Path:
             f"{called!r} is part {int(split[2])} of {int(split[3])} of a split GGUF file: merge the parts with "
             "`llama-gguf-split --merge` of llama.cpp and give the merged file."
         )
+    if missing := [package for package in NEEDED if find_spec(package) is None]:
+        raise UserError(f"Reading the GGUF file {called!r} needs {' and '.join(missing)}: pip install 'kvlab[gguf]'.")
     # The key changes with the file's path, size and time, which are read faster than its content, and with `VERSION`.
     found = file.stat()
     words = f"{VERSION}\n{file.resolve()}\n{found.st_size}\n{found.st_mtime_ns}"
     folder = cache_folder("gguf", hashlib.sha256(words.encode()).hexdigest()[:24])
     if (folder / ABOUT).is_file():
         return folder
-    if missing := [package for package in NEEDED if find_spec(package) is None]:
-        raise UserError(f"Reading the GGUF file {called!r} needs {' and '.join(missing)}: pip install 'kvlab[gguf]'.")
     describe_file(file, folder, called)
     return folder
 
