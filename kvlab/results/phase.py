@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.intervals import mean_over_groups
-from kvlab.core import UserError
+from kvlab.core import FULL, UserError
 from kvlab.results.score_tables import NAMES, with_names
 from kvlab.views.base import Theme, arm_text, finish, interval_bars, legend_room, number, run_styles
 from kvlab.views.base.view import view
@@ -58,7 +58,10 @@ def phase(rows: pd.DataFrame) -> pd.DataFrame:
 def draw_phase(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """A line a method and budget; dotted: those that work token by token, for comparison."""
     several = frame["task"].nunique() > 1
-    names = [f"{arm_text(line.arm)} {line.asked}{f', {line.task}' if several else ''}" for line in frame.itertuples()]
+    names = []
+    for line in frame.itertuples():
+        name = "full cache" if line.arm == FULL.method else f"{arm_text(line.arm)} {line.asked}"
+        names.append(f"{name}, {line.task}" if several else name)
     frame = frame.assign(name=names)
     pairs = frame[["name", "method"]].drop_duplicates().itertuples(index=False)
     styles = run_styles(((str(name), str(method)) for name, method in pairs), theme)
@@ -67,11 +70,10 @@ def draw_phase(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         style = styles[str(name)]
         size = int(group["chunk"].iloc[0])
         chunked = bool(group["chunked"].iloc[0])
-        how = f"{size} tokens together" if chunked else "token by token"
         figure.add_scatter(
             x=group["phase"],
             y=group["score"],
-            name=f"{name} ({how})",
+            name=f"{name} (chunks of {size})" if chunked else str(name),
             mode="lines+markers",
             line={"color": style.colour, "dash": "solid" if chunked else "dot", "width": 1.8},
             marker={"symbol": style.marker, "size": 7, "color": style.colour},
@@ -80,7 +82,7 @@ def draw_phase(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             hovertemplate=f"{name}, place %{{x}} of {size}: %{{y:.2f}} (n = %{{customdata}})<extra></extra>",
         )
     height = 360 + legend_room(figure)
-    place = "place of the needle's first token in its chunk (position modulo tokens a chunk)"
+    place = "place of the needle's first token: position modulo tokens a chunk (dotted: token by token)"
     finish(figure, title=phase.title, x=place, y="share found", theme=theme, height=height)
     return figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(dtick=1 if size <= 20 else None)
 

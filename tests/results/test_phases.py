@@ -67,8 +67,8 @@ def test_the_view_names_the_place_that_loses_most(rows: pd.DataFrame) -> None:
         "1 (n = 20) and 1 at place 0 (n = 20)."
     )
     lines = {trace.name: trace for trace in drawn.figure.data}
-    chunks = next(trace for name, trace in lines.items() if name.endswith("(4 tokens together)"))
-    others = next(trace for name, trace in lines.items() if name.endswith("(token by token)"))
+    chunks = next(trace for name, trace in lines.items() if name.endswith("(chunks of 4)"))
+    others = lines["snapkv 25 %"]
     assert list(chunks.y) == [1, 0, 0, 0] and list(others.y) == [0.5] * 4
     assert (chunks.line.dash, others.line.dash) == ("solid", "dot")
 
