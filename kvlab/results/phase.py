@@ -13,6 +13,7 @@ from kvlab.views.base.view import view
 
 SIZES = ("length", "page", "read_page")  # settings that say how many tokens are kept or read together
 READ_PAGES = {"quest": 16, "rocketkv": 4, "shadowkv": 8}  # of sparse attention without `read_page`
+PAGE_WIDTH = 900  # pixels
 CELL = ["task", *NAMES, "chunk", "chunked"]
 
 
@@ -84,6 +85,7 @@ def draw_phase(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     height = 360 + legend_room(figure)
     place = "place of the needle's first token: position modulo tokens a chunk (dotted: token by token)"
     finish(figure, title=phase.title, x=place, y="share found", theme=theme, height=height)
+    figure.update_layout(margin_t=figure.layout.margin.t + legend_room(figure, PAGE_WIDTH))  # the title above the names
     return figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(dtick=1 if size <= 20 else None)
 
 
