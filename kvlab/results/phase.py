@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -86,21 +87,25 @@ def draw_phase(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     place = "place of the needle's first token: position modulo tokens a chunk (dotted: token by token)"
     finish(figure, title=phase.title, x=place, y="share found", theme=theme, height=height)
     figure.update_layout(margin_t=figure.layout.margin.t + legend_room(figure, PAGE_WIDTH))  # the title above the names
-    return figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(dtick=1 if size <= 20 else None)
+    return figure.update_yaxes(range=[-0.04, 1.04], tickformat=".2~f").update_xaxes(
+        dtick=1 if frame["chunk"].max() <= 20 else None
+    )
 
 
 @phase.caption
 def describe_phase(frame: pd.DataFrame) -> str:
-    """The method that depends most on the place, and whether its interval says so."""
-    chunked = frame[frame["chunked"]]
-    spread = chunked.groupby([*CELL], dropna=False, sort=False)["score"].agg(lambda scores: scores.max() - scores.min())
-    name = dict(zip(CELL, spread.idxmax(), strict=True))
-    cells = chunked[(chunked[["task", "arm", "asked"]] == [name["task"], name["arm"], name["asked"]]).all(axis=1)]
-    low = cells.loc[cells["score"].idxmin()]
-    high = cells.loc[cells["score"].idxmax()]
-    sure = "" if low["score_high"] < high["score_low"] else ", a difference that these prompts do not decide"
-    return (
-        f"{arm_text(str(name['arm']))} {name['asked']}, which works on {name['chunk']} tokens together, depends most "
-        f"on the place: it finds {number(low['score'])} of the needles at place {low['phase']} (n = {low['samples']}) "
-        f"and {number(high['score'])} at place {high['phase']} (n = {high['samples']}){sure}."
-    )
+    """The extremes of the method that varies most by place, and, as a control, of what works token by token."""
+    found: list[str] = []
+    for cells in (frame[frame["chunked"]], frame[~frame["chunked"] & (frame["method"] != FULL.method)]):
+        groups = [group for _, group in cells.groupby(CELL, dropna=False, sort=False)]
+        if not groups:
+            return f"Of the needles, {found[0]}; no method without chunks is here to compare."
+        most = max(groups, key=lambda group: float(np.ptp(group["score"])))
+        low = most.loc[most["score"].idxmin()]
+        high = most.loc[most["score"].idxmax()]
+        found.append(
+            f"{arm_text(str(low['arm']))} {low['asked']} finds {number(low['score'])} at place {low['phase']} of "
+            f"{low['chunk']} (n = {low['samples']}) and {number(high['score'])} at {high['phase']} "
+            f"(n = {high['samples']})"
+        )
+    return f"Of the needles, {found[0]}; token by token, {found[1]}."

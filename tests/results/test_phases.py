@@ -63,9 +63,11 @@ def test_methods_of_single_tokens_alone_are_one_sentence(rows: pd.DataFrame) -> 
 def test_the_view_names_the_place_that_loses_most(rows: pd.DataFrame) -> None:
     drawn = find_view("phase").draw_frame(phase(rows), rows, source="made up")
     assert drawn.caption == (
-        "chunkkv 25 %, which works on 4 tokens together, depends most on the place: it finds 0 of the needles at place "
-        "1 (n = 20) and 1 at place 0 (n = 20)."
+        "Of the needles, chunkkv 25 % finds 0 at place 1 of 4 (n = 20) and 1 at 0 (n = 20); token by token, snapkv "
+        "25 % finds 0.5 at place 0 of 4 (n = 20) and 0.5 at 0 (n = 20)."
     )
+    chunked = phase(rows[rows["method"] == "chunkkv"])
+    assert find_view("phase").describe(chunked, rows).endswith("; no method without chunks is here to compare.")
     lines = {trace.name: trace for trace in drawn.figure.data}
     chunks = next(trace for name, trace in lines.items() if name.endswith("(chunks of 4)"))
     others = lines["snapkv 25 %"]
