@@ -180,10 +180,11 @@ class HiddenTokenTracker(Observer):
     def _find(self, layer_idx: int, slots: Slots, owner: Tensor) -> tuple[Tensor, Tensor]:
         """(index of the slot at position `owner`, whether it exists), both (B, H, N).
 
-        Few decisions move slots, so all are searched only where a token's slot is not where it was.
+        Few decisions move slots, so all are searched only where a token's slot is not where it was; on a GPU, which
+        would have to wait for that answer, always.
         """
         place, width = self._places.get(layer_idx, (owner, -1))
-        if 0 <= width <= slots.valid.shape[2]:
+        if 0 <= width <= slots.valid.shape[2] and owner.device.type == "cpu":
             exists = (slots.position.gather(2, place) == owner) & slots.valid.gather(2, place)
             if bool((exists | (owner < 0)).all()):
                 return place, exists
