@@ -38,7 +38,7 @@ def methods(
     if name is not None and not listed:
         from kvlab.core.methods import make_method
 
-        make_method(name)  # raises, with the names that there are
+        make_method(name)  # raises: it knows of names nearly alike, once all methods are imported
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
     elif name is not None:
